@@ -1,0 +1,103 @@
+"""How stored integers stand for real numbers: ``real = scale * (stored + offset)``.
+
+The offset is the negative of the zero point used by ONNX: u8 with zero point 128 has offset -128.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOffset:
+    """One scale and offset for the whole tensor.
+
+    >>> ScaleOffset(0.5, -128).dequantize(np.array([128, 130], np.uint8)).tolist()
+    [0.0, 1.0]
+    """
+
+    scale: float
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_scale(self.scale, "scale")
+        object.__setattr__(self, "scale", float(self.scale))
+        object.__setattr__(self, "offset", int(self.offset))
+
+    @property
+    def zero_point(self) -> int:
+        """The stored integer that stands for 0.0."""
+        return -self.offset
+
+    def dequantize(self, stored: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+        """Real values of stored integers."""
+        return self.scale * (np.asarray(stored, np.float64) + self.offset)
+
+    def quantize(self, real: npt.ArrayLike, lowest: int, highest: int) -> npt.NDArray[np.int64]:
+        """Nearest stored integers (ties to even), clipped to the given range."""
+        return _round(real, self.scale, self.offset, lowest, highest)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisScaleOffset:
+    """One scale and offset per index of ``axis`` (per channel)."""
+
+    axis: int
+    scales: tuple[float, ...]
+    offsets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scales", tuple(float(scale) for scale in self.scales))
+        object.__setattr__(self, "offsets", tuple(int(o) for o in self.offsets) or (0,) * len(self.scales))
+        for index, scale in enumerate(self.scales):
+            _check_scale(scale, f"scales[{index}]")
+        if not self.scales or len(self.scales) != len(self.offsets):
+            raise InvalidArgument(
+                f"per-axis encoding has {len(self.scales)} scales and {len(self.offsets)} offsets;"
+                " expected the same number of each, at least one",
+                st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+            )
+
+    def dequantize(self, stored: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
+        """Real values of stored integers."""
+        scales, offsets = self._along_axis(np.ndim(stored))
+        real: npt.NDArray[np.float64] = scales * (np.asarray(stored, np.float64) + offsets)
+        return real
+
+    def quantize(self, real: npt.ArrayLike, lowest: int, highest: int) -> npt.NDArray[np.int64]:
+        """Nearest stored integers (ties to even), clipped to the given range."""
+        return _round(real, *self._along_axis(np.ndim(real)), lowest, highest)
+
+    def _along_axis(self, rank: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        shape = [1] * rank
+        shape[self.axis] = -1
+        return np.array(self.scales).reshape(shape), np.array(self.offsets, np.float64).reshape(shape)
+
+
+Encoding = ScaleOffset | AxisScaleOffset
+
+
+def _round(
+    real: npt.ArrayLike,
+    scale: float | npt.NDArray[np.float64],
+    offset: int | npt.NDArray[np.float64],
+    lowest: int,
+    highest: int,
+) -> npt.NDArray[np.int64]:
+    stored = np.rint(np.asarray(real, np.float64) / scale) - offset
+    return np.asarray(np.clip(stored, lowest, highest), np.int64)
+
+
+def _check_scale(scale: float, what: str) -> None:
+    if not (isinstance(scale, (int, float, np.floating)) and math.isfinite(scale) and scale > 0):
+        raise InvalidArgument(
+            f"quantization {what} is {scale!r}; expected a finite number above 0",
+            st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+        )

@@ -1,0 +1,109 @@
+"""What a tensor is, without its data: name, shape, type, encoding, and who writes it."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from openhtp.core import status as st
+from openhtp.core.dtype import DType
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.quant import Encoding
+
+MAX_RANK = 8
+
+
+class TensorKind(enum.IntEnum):
+    """Who provides and who reads a tensor; the value is the API's tensor type number."""
+
+    APP_WRITE = 0
+    APP_READ = 1
+    APP_READWRITE = 2
+    NATIVE = 3
+    STATIC = 4
+    NULL = 5
+    OPTIONAL_APP_WRITE = 11
+    OPTIONAL_APP_READ = 12
+    OPTIONAL_APP_READWRITE = 13
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the client provides the data at execution."""
+        return self in _INPUTS
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the client receives the data after execution."""
+        return self in _OUTPUTS
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether an execution may leave it out."""
+        return self >= TensorKind.OPTIONAL_APP_WRITE
+
+    @classmethod
+    def parse(cls, value: TensorKind | str | int) -> TensorKind:
+        """Accept a member, its name in any case with or without ``QNN_TENSOR_TYPE_``, or its number."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            word = value.upper().removeprefix("QNN_TENSOR_TYPE_")
+            if word in cls.__members__:
+                return cls[word]
+        elif isinstance(value, int) and value in cls._value2member_map_:
+            return cls(value)
+        names = ", ".join(kind.name.lower() for kind in cls)
+        raise InvalidArgument(
+            f"tensor kind {value!r} is unknown; expected one of {names}",
+            st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+        )
+
+
+_INPUTS = (
+    TensorKind.APP_WRITE,
+    TensorKind.APP_READWRITE,
+    TensorKind.OPTIONAL_APP_WRITE,
+    TensorKind.OPTIONAL_APP_READWRITE,
+)
+_OUTPUTS = (
+    TensorKind.APP_READ,
+    TensorKind.APP_READWRITE,
+    TensorKind.OPTIONAL_APP_READ,
+    TensorKind.OPTIONAL_APP_READWRITE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor without data. ``dynamic`` marks dimensions whose size an execution may lower."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    quant: Encoding | None = None
+    kind: TensorKind = TensorKind.NATIVE
+    dynamic: tuple[bool, ...] = field(default=())
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tensor takes in client memory."""
+        return self.elements * self.dtype.itemsize
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any dimension may vary between executions."""
+        return any(self.dynamic)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype.short}{list(self.shape)}"

@@ -1,0 +1,47 @@
+"""The seam between the device and whatever computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from openhtp.program.program import Program
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Run(Protocol):
+    """One execution's state: I/O arrays bound, intermediate tensors its own. Steps run in order, 0 first.
+
+    A Run may be used again after its last step. Two executions under way at once need a Run each.
+    """
+
+    def step(self, index: int) -> None:
+        """Compute one step. Raises a QnnError when the computation itself fails."""
+
+
+class LoadedProgram(Protocol):
+    """A program made ready to run on this machine."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps; the end of each is a yield point."""
+
+    def bind(self, arrays: Arrays) -> Run:
+        """Bind every input and output tensor, by name, to an array that the run reads or writes in place.
+
+        Arrays have the shape of this execution: that of the tensor, or smaller in its dynamic dimensions.
+        They must stay mapped while the Run lives.
+        """
+
+    def close(self) -> None:
+        """Give back memory and threads."""
+
+
+class Engine(Protocol):
+    """Makes programs ready to run."""
+
+    def load(self, program: Program) -> LoadedProgram:
+        """Prepare a program; may take seconds, so it is never called on the loop's thread."""

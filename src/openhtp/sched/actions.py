@@ -1,0 +1,73 @@
+"""What the scheduler wants done, in the imperative. The loop does it and reports back as events."""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+
+class Outcome(enum.Enum):
+    """How a job ended."""
+
+    DONE = "done"
+    ABORTED = "aborted"
+    TIMED_OUT = "timed_out"
+    GONE = "gone"
+
+
+class Start(Struct, frozen=True):
+    """Run one step of a job. The answer (StepDone or StepYielded) carries the token; old ones are ignored."""
+
+    job: int
+    step: int
+    token: int
+
+
+class AskYield(Struct, frozen=True):
+    """A more urgent client waits: stop at the next possible point."""
+
+    job: int
+    token: int
+
+
+class Finish(Struct, frozen=True):
+    """The job is over; told exactly once for every Submitted."""
+
+    job: int
+    outcome: Outcome
+
+
+class ArmTimer(Struct, frozen=True):
+    """Send TimerFired(timer) at or after ``at``."""
+
+    timer: int
+    at: int
+
+
+class Grant(Struct, frozen=True):
+    """The job now holds these resources. VTCM is a byte range of its core."""
+
+    job: int
+    core: int
+    hmx: tuple[int, ...]
+    hvx: tuple[int, ...]
+    vtcm_start: int
+    vtcm_bytes: int
+
+
+class Release(Struct, frozen=True):
+    """The job holds nothing any more; ``paused`` tells a pre-empted job from a finished one."""
+
+    job: int
+    paused: bool
+
+
+class Refuse(Struct, frozen=True):
+    """A PriorityChanged came too late."""
+
+    client: int
+    reason: str
+
+
+Action = Start | AskYield | Finish | ArmTimer | Grant | Release | Refuse

@@ -1,0 +1,101 @@
+"""What the scheduler is told. Names are past tense; ``t`` is the time of delivery in nanoseconds.
+
+Structs rather than dataclasses: two of these are made for every execution, and they are made in C.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+
+class ClientKind(enum.Enum):
+    """A QNN graph always takes the HMX; an app (camera pipeline, audio...) takes what it asks for."""
+
+    GRAPH = "graph"
+    APP = "app"
+
+
+class ClientAdded(Struct, frozen=True, kw_only=True):
+    """A graph was loaded, or an app was introduced. It asks for nothing yet."""
+
+    t: int
+    client: int
+    priority: int
+    kind: ClientKind = ClientKind.GRAPH
+    pd: int = 0
+    core: int = 0
+    hmx: int = 1
+    hvx: int = 1
+    vtcm_bytes: int = 0
+    # The page asked for; larger than vtcm_bytes means an overmap (VTCM sharing). None: the whole VTCM for
+    # graphs, exactly vtcm_bytes for apps.
+    page_bytes: int | None = None
+
+
+class ClientRemoved(Struct, frozen=True, kw_only=True):
+    """A graph was freed or its session ended. Its jobs finish as GONE, the running one at its step's end."""
+
+    t: int
+    client: int
+
+
+class PriorityChanged(Struct, frozen=True, kw_only=True):
+    """A client asks for another priority; refused once one of its jobs has started."""
+
+    t: int
+    client: int
+    priority: int
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """A job was queued. ``timeout_at`` is absolute; ``job`` numbers are never reused."""
+
+    t: int
+    job: int
+    client: int
+    steps: int = 1
+    timeout_at: int | None = None
+
+
+class StepDone(Struct, frozen=True, kw_only=True):
+    """The engine finished the step that ``token`` started."""
+
+    t: int
+    job: int
+    token: int
+
+
+class StepYielded(Struct, frozen=True, kw_only=True):
+    """The engine stopped inside a step because it was asked to; the rest of the step remains to be run."""
+
+    t: int
+    job: int
+    token: int
+
+
+class AbortRequested(Struct, frozen=True, kw_only=True):
+    """A signal or a cancel ends this job: at once if it waits, at its step's end if it runs."""
+
+    t: int
+    job: int
+
+
+class TimerFired(Struct, frozen=True, kw_only=True):
+    """A timer armed by ``ArmTimer`` is due."""
+
+    t: int
+    timer: int
+
+
+Event = (
+    ClientAdded
+    | ClientRemoved
+    | PriorityChanged
+    | Submitted
+    | StepDone
+    | StepYielded
+    | AbortRequested
+    | TimerFired
+)
