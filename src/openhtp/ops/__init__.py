@@ -1,1 +1,66 @@
-"""To be described by its first author."""
+"""Every operation the HTP knows, one module per op or close family.
+
+Knows tensor specs, parameters and arrays: what an op is called, what it accepts, the shape of what it gives, how
+it is computed, how much work it is. Must not know graphs, programs, devices or time. Start at ``_opdef.py``,
+then ``relu.py`` for a short op and ``conv2d.py`` for a long one. docs/add-an-op.md walks through adding one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from openhtp.core import status as st
+from openhtp.core.errors import UnsupportedOp
+from openhtp.core.opcall import OpCall
+from openhtp.ops._node import Array, Node
+from openhtp.ops._opdef import OpDef, Work
+from openhtp.ops._resolve import resolve_call
+
+__all__ = ["PACKAGE", "Node", "OpDef", "Work", "find_op", "op_names", "resolve"]
+
+PACKAGE = "qti.aisw"
+
+
+@functools.cache
+def _registry() -> Mapping[str, OpDef]:
+    found: dict[str, OpDef] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_"):
+            for opdef in importlib.import_module(f"{__name__}.{module.name}").OPS:
+                found[opdef.name] = opdef
+    return dict(sorted(found.items()))
+
+
+def op_names() -> tuple[str, ...]:
+    """Names of all known ops, sorted."""
+    return tuple(_registry())
+
+
+def find_op(name: str) -> OpDef:
+    """The op of this name. Raises UnsupportedOp with the nearest known names."""
+    try:
+        return _registry()[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, _registry(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UnsupportedOp(
+            f"no operation is called {name!r}{hint} (docs/ops.md lists all, docs/add-an-op.md says how to add one)",
+            st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
+        ) from None
+
+
+def resolve(call: OpCall, statics: Mapping[str, Array] | None = None) -> Node:
+    """Check a call fully and fill in its defaults; raise InvalidArgument or UnsupportedOp with what is wrong.
+
+    ``statics`` gives the stored data of static inputs where known.
+    """
+    if call.package != PACKAGE:
+        raise UnsupportedOp(
+            f"{call.op} {call.name!r}: op package {call.package!r} is not registered; expected {PACKAGE!r}",
+            st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
+        )
+    return resolve_call(find_op(call.op), call, statics or {})

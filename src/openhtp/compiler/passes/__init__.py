@@ -1,1 +1,1 @@
-"""To be described by its first author."""
+"""Compiler passes, one per module: functions from a Draft to a Draft, named by what they do."""

@@ -1,0 +1,168 @@
+"""What an op is: the record that each op file fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._types import TypeRow
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output. A variadic port is the last of its side and stands for one or more tensors."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter. ``rank`` 0 is a scalar, otherwise a tensor of that many dimensions.
+
+    ``default`` may be a function of the node so far (``axis`` defaults to the last one). ``choices`` names the
+    numbers of an enumeration; a caller may give either.
+    """
+
+    name: str
+    dtype: DType = DType.UINT_32
+    rank: int = 0
+    default: Any = None
+    mandatory: bool = False
+    choices: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A rule: its sentence is the error text and the row in docs/ops.md."""
+
+    sentence: str
+    check: Callable[[Node], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much an op does, not how long it takes: the cost model knows the latter.
+
+    ``macs`` are multiply-accumulates that a matrix unit can do; ``vector_ops`` elementary vector-lane
+    operations; bytes are those of whole tensors, before any tiling.
+    """
+
+    macs: int = 0
+    vector_ops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileAxis:
+    """An output axis that may be cut, and how many input rows beyond its own a tile needs on that axis."""
+
+    axis: int
+    halo: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileRule:
+    """Which output axes may be computed piece by piece."""
+
+    axes: Callable[[Node], tuple[TileAxis, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One typical use, in real numbers; the tests derive a case per accepted type from it.
+
+    ``shapes`` holds None for left-out inputs; ``static`` numbers the inputs that are constant; ``outputs`` is
+    needed only where the output shape is the caller's choice. ``low`` and ``high`` bound the values of every
+    input unless ``ranges`` says otherwise for one. ``types`` restricts to rows whose first input has one of
+    these words.
+    """
+
+    shapes: tuple[Shape | None, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    static: tuple[int, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    low: float = -2.0
+    high: float = 2.0
+    ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    types: tuple[str, ...] = ()
+
+
+Infer = Callable[[Node], tuple[Shape, ...]]
+Reference = Callable[[Node, Sequence[Array]], tuple[Array, ...]]
+Lower = Callable[[Node, Emitter], None]
+Worker = Callable[[Node], Work]
+
+
+def split_anywhere(node: Node) -> tuple[TileAxis, ...]:
+    """Every output axis may be cut, with no halo: elementwise work."""
+    return tuple(TileAxis(axis) for axis in range(node.outputs[0].rank))
+
+
+def split_nowhere(node: Node) -> tuple[TileAxis, ...]:
+    """The op is computed whole."""
+    return ()
+
+
+def touched_bytes(node: Node) -> tuple[int, int]:
+    """Bytes of all inputs and of all outputs."""
+    read = sum(spec.nbytes for spec in node.inputs if spec is not None)
+    return read, sum(spec.nbytes for spec in node.outputs)
+
+
+def vector_work(ops_per_element: int) -> Worker:
+    """Work of an op that spends about the same on each output element."""
+
+    def work(node: Node) -> Work:
+        read, written = touched_bytes(node)
+        elements = sum(spec.elements for spec in node.outputs)
+        return Work(vector_ops=ops_per_element * elements, bytes_read=read, bytes_written=written)
+
+    return work
+
+
+_LIGHT = vector_work(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpDef:
+    """One op. See docs/add-an-op.md for how the pieces are used.
+
+    * ``infer`` gives the output shapes, or raises through ``_shapes.refuse``.
+    * ``reference`` computes in float64 on real values (integers where the port is an integer).
+    * ``lower`` emits the computation; ``layout`` says which memory layouts it can do so in.
+    * ``values_kept`` tells that outputs are a selection of input values, so no new rounding is due.
+    * ``takes_activation`` lets the compiler fuse a following clamp into it.
+    * ``from_output`` marks that ``infer`` takes the output shape from the caller.
+    """
+
+    name: str
+    summary: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    types: tuple[TypeRow, ...]
+    infer: Infer
+    reference: Reference
+    lower: Lower
+    work: Worker = _LIGHT
+    params: tuple[Param, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    max_rank: int = 5
+    layout: Layout = Layout.LOGICAL
+    values_kept: bool = False
+    takes_activation: bool = False
+    from_output: bool = False
+    tile: TileRule = TileRule(split_nowhere)
+    onnx: tuple[OnnxRule, ...] = ()
+    samples: tuple[Sample, ...] = ()
+
+    def param(self, name: str) -> Param | None:
+        """The parameter of this name, if the op has it."""
+        return next((param for param in self.params if param.name == name), None)

@@ -1,0 +1,58 @@
+"""Sliding windows over height and width, shared by convolutions and pools (channel-last shapes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from openhtp.ops._node import Array, Node
+from openhtp.ops._opdef import Param, TileAxis
+
+STRIDE = Param("stride", rank=1, mandatory=True)
+PAD = Param("pad_amount", rank=2, mandatory=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One axis of a window: how far apart, how wide, and what is put around the input."""
+
+    kernel: int
+    stride: int
+    before: int
+    after: int
+    dilation: int = 1
+
+
+def onnx_pads(windows: tuple[Window, ...]) -> list[int]:
+    """Pads in ONNX's order: all befores, then all afters."""
+    return [window.before for window in windows] + [window.after for window in windows]
+
+
+def patches(x: Array, windows: tuple[Window, ...], sizes: tuple[int, ...], fill: float) -> Array:
+    """Every window of a channel-last array: [batch, *sizes, *kernel, channel], padded with ``fill``.
+
+    Padding beyond ``after`` is added where ``sizes`` asks for a last window that hangs over.
+    """
+    pads = [(0, 0)]
+    for window, size, length in zip(windows, sizes, x.shape[1:-1], strict=True):
+        reach = (size - 1) * window.stride + window.dilation * (window.kernel - 1) + 1
+        pads.append((window.before, max(window.after, reach - length - window.before)))
+    padded = np.pad(x, [*pads, (0, 0)], constant_values=fill)
+    for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
+        places = (
+            np.arange(size)[:, None] * window.stride + np.arange(window.kernel)[None, :] * window.dilation
+        )
+        padded = np.take(padded, places, axis=1 + 2 * axis)
+    rank = len(windows)
+    order = [0, *(1 + 2 * i for i in range(rank)), *(2 + 2 * i for i in range(rank)), 1 + 2 * rank]
+    return padded.transpose(order)
+
+
+def rows_and_channels(node: Node, windows: tuple[Window, ...]) -> tuple[TileAxis, ...]:
+    """Batch and channels cut freely; image axes with the overlap of neighbouring windows."""
+    halos = tuple(
+        TileAxis(1 + axis, max(0, window.dilation * (window.kernel - 1) + 1 - window.stride))
+        for axis, window in enumerate(windows)
+    )
+    return (TileAxis(0), *halos, TileAxis(node.outputs[0].rank - 1))

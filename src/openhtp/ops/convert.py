@@ -1,0 +1,107 @@
+"""Ops that change how numbers are stored: Quantize, Dequantize, Convert (by real value) and Cast (by stored number)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node
+from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileRule, split_anywhere
+from openhtp.ops._shapes import same_as_input
+from openhtp.ops._types import TypeRow, rows
+
+_SAMPLE = Sample(((1, 5, 4, 3),), low=-3.0, high=3.0)
+_CONVERT_TYPES = rows(
+    "f16|f32 > u8|u16|s8|s16|f16|f32",
+    "u16 > u8|s8|b|u16|s16|f16|f32",
+    "n8|u8|s8|b|s16 > u8|s8|b|u16|s16|f16|f32",
+    "s32 > u8|s8|u16|s16|f16|f32",
+)
+_CAST_TYPES = rows(
+    "f16|f32 > i32|f16|f32|n8|u8|s8|b|u16|n32|i64",
+    "u16|s16 > n8|u8|s8|b|u16|s16|i32|f32",
+    "n8|u8|s8|b > n8|u8|s8|b|n32|i32|f32|f16",
+    "n32|i32 > n8|u8|s8|b|u16|n32|i32|i64|f32|f16",
+    "i64 > n32|i32|i64|f32",
+)
+
+
+def _same(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return (arrays[0],)
+
+
+def _lower_real(node: Node, e: Emitter) -> None:
+    if e.same_encoding():
+        return e.put_stored(0, e.stored(0))
+    value, out = e.value(0), node.outputs[0].dtype
+    if node.input().dtype in (DType.UINT_8, DType.BOOL_8):
+        value = e.node("Cast", [value], to="float32")
+    if out is DType.BOOL_8:
+        return e.put_stored(0, e.node("Cast", [value], to="bool"))
+    return e.put(0, value)
+
+
+def _cast_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    source, target = node.input(), node.outputs[0]
+    x = arrays[0]
+    stored = x
+    if source.quant is not None and source.dtype.is_fixed_point:
+        stored = source.quant.quantize(x, *source.dtype.integer_range)
+    if target.dtype is DType.BOOL_8:
+        return (stored != 0,)
+    if target.dtype.is_float:
+        return (stored.astype(np.float64),)
+    whole = np.trunc(stored).astype(target.dtype.numpy)
+    if target.quant is not None and target.dtype.is_fixed_point:
+        return (target.quant.dequantize(whole),)
+    return (whole,)
+
+
+def _lower_cast(node: Node, e: Emitter) -> None:
+    source, target = node.input().dtype, node.outputs[0].dtype
+    stored = e.value(0) if source.is_float else e.stored(0)
+    if target.is_float:
+        return e.put(0, stored if source.is_float else e.node("Cast", [stored], to="float32"))
+    if source.numpy == target.numpy:
+        return e.put_stored(0, stored)
+    return e.put_stored(0, e.node("Cast", [stored], to=target.numpy.name))
+
+
+def _storing(
+    name: str, summary: str, types: tuple[TypeRow, ...], *, params: tuple[Param, ...] = (), cast: bool = False
+) -> OpDef:
+    return OpDef(
+        name=name,
+        summary=summary,
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=types,
+        infer=same_as_input,
+        reference=_cast_reference if cast else _same,
+        lower=_lower_cast if cast else _lower_real,
+        params=params,
+        layout=Layout.ANY,
+        tile=TileRule(split_anywhere),
+        onnx=(OnnxRule("Cast"),) if cast else (),
+        samples=(_SAMPLE,),
+    )
+
+
+OPS = (
+    _storing("Quantize", "in[0] in the output's encoding", rows("f32|f16 > u16|u8|s8|s16|s32")),
+    _storing("Dequantize", "real values of in[0]", rows("u16|u8|s8|s16|s32 > f16|f32")),
+    _storing(
+        "Convert",
+        "the same real values in the output's type and encoding",
+        _CONVERT_TYPES,
+        params=(
+            Param("dynamic_input_data", DType.BOOL_8, default=False),
+            Param("dynamic_output_data", DType.BOOL_8, default=False),
+        ),
+    ),
+    _storing("Cast", "the same stored numbers in the output's type", _CAST_TYPES, cast=True),
+)

@@ -1,0 +1,198 @@
+"""Average and maximum over sliding windows of channel-last images and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._opdef import (
+    Constraint,
+    OpDef,
+    Param,
+    Port,
+    Sample,
+    TileAxis,
+    TileRule,
+    Work,
+    touched_bytes,
+)
+from openhtp.ops._shapes import expect_rank, refuse, window_size
+from openhtp.ops._types import rows
+from openhtp.ops._windows import PAD, STRIDE, Window, onnx_pads, patches, rows_and_channels
+
+_COMMON = (
+    Param("filter_size", rank=1, mandatory=True),
+    STRIDE,
+    PAD,
+    Param("rounding_mode", default=0, choices={"FLOOR": 0, "CEIL": 1}),
+)
+
+
+def _dimensions(node: Node) -> int:
+    return 3 if node.op.endswith("3d") else 2
+
+
+def _windows(node: Node) -> tuple[Window, ...]:
+    count = _dimensions(node)
+    lengths = (len(node.ints("filter_size")), len(node.ints("stride")), len(node.ints("pad_amount")) // 2)
+    if lengths != (count, count, count):
+        refuse(node, f"filter_size and stride take {count} numbers each, pad_amount {count} x 2")
+    return tuple(
+        Window(kernel, stride, before, after)
+        for kernel, stride, (before, after) in zip(
+            node.ints("filter_size"), node.ints("stride"), node.pairs("pad_amount"), strict=True
+        )
+    )
+
+
+def _infer(node: Node) -> tuple[Shape, ...]:
+    shape = expect_rank(node, 0, _dimensions(node) + 2)
+    ceil = bool(node.params["rounding_mode"])
+    sizes = [
+        window_size(node, size, w.kernel, w.stride, (w.before, w.after), ceil=ceil)
+        for size, w in zip(shape[1:-1], _windows(node), strict=True)
+    ]
+    return ((shape[0], *sizes, shape[-1]),)
+
+
+def _average_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    windows, sizes = _windows(node), _infer(node)[0][1:-1]
+    kernel_axes = tuple(range(1 + len(windows), 1 + 2 * len(windows)))
+    x = arrays[0]
+    counted = np.ones_like(x)
+    if node.params["count_pad_for_edges"]:
+        pads = [(0, 0), *((w.before, w.after) for w in windows), (0, 0)]
+        x, counted = np.pad(x, pads), np.pad(counted, pads, constant_values=1.0)
+        windows = tuple(Window(w.kernel, w.stride, 0, 0) for w in windows)
+    total = patches(x, windows, sizes, 0.0).sum(axis=kernel_axes)
+    return (total / patches(counted, windows, sizes, 0.0).sum(axis=kernel_axes),)
+
+
+def _maximum_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    windows, sizes = _windows(node), _infer(node)[0][1:-1]
+    kernel_axes = tuple(range(1 + len(windows), 1 + 2 * len(windows)))
+    return (patches(arrays[0], windows, sizes, -np.inf).max(axis=kernel_axes),)
+
+
+def _overhang(node: Node, windows: tuple[Window, ...]) -> tuple[Window, ...]:
+    """Windows whose pad after reaches as far as the last window does when sizes are rounded up."""
+    return tuple(
+        Window(
+            w.kernel, w.stride, w.before, max(w.after, (size - 1) * w.stride + w.kernel - length - w.before)
+        )
+        for w, size, length in zip(windows, node.outputs[0].shape[1:-1], node.shape()[1:-1], strict=True)
+    )
+
+
+def _lower_average(node: Node, e: Emitter) -> None:
+    windows = _windows(node)
+    kernel = [w.kernel for w in windows]
+    if not e.dynamic and kernel == list(node.shape()[1:-1]) and not any(onnx_pads(windows)):
+        return e.put(0, e.node("GlobalAveragePool", [e.value(0)]))
+    x, reaching, counted = e.value(0), _overhang(node, windows), node.params["count_pad_for_edges"]
+    if counted and reaching != windows:
+        # The overhang of a rounded-up last window is never counted, given padding is: pad by hand first.
+        pads = [0, 0, *(w.before for w in windows), 0, 0, *(w.after for w in windows)]
+        x = e.node("Pad", [x, e.const(np.array(pads, np.int64))])
+        reaching = tuple(
+            Window(r.kernel, r.stride, 0, r.after - w.after) for r, w in zip(reaching, windows, strict=True)
+        )
+        counted = False
+    return e.put(
+        0,
+        e.node(
+            "AveragePool",
+            [x],
+            kernel_shape=kernel,
+            strides=[w.stride for w in windows],
+            pads=onnx_pads(reaching),
+            count_include_pad=int(counted),
+        ),
+    )
+
+
+def _lower_maximum(node: Node, e: Emitter) -> None:
+    windows = _overhang(node, _windows(node))
+    out = e.node(
+        "MaxPool",
+        [e.value(0)],
+        kernel_shape=[w.kernel for w in windows],
+        strides=[w.stride for w in windows],
+        pads=onnx_pads(windows),
+    )
+    e.put(0, out)
+
+
+def _work(node: Node) -> Work:
+    read, written = touched_bytes(node)
+    elements = node.outputs[0].elements * int(np.prod([w.kernel for w in _windows(node)]))
+    return Work(vector_ops=elements, bytes_read=read, bytes_written=written)
+
+
+def _tiles(node: Node) -> tuple[TileAxis, ...]:
+    return rows_and_channels(node, _windows(node))
+
+
+_PADS_BELOW_KERNEL = Constraint(
+    "padding on each side is smaller than the window",
+    lambda node: all(max(w.before, w.after) < w.kernel for w in _windows(node)),
+)
+
+
+def _pool(average: bool, dimensions: int) -> OpDef:
+    ones = [1] * dimensions
+    shape = (1, 9, 8, 5) if dimensions == 2 else (1, 5, 6, 7, 3)
+    pads = [[1, 1], [0, 1], [1, 0]][:dimensions]
+    return OpDef(
+        name=f"Pool{'Avg' if average else 'Max'}{dimensions}d",
+        summary=f"{'mean' if average else 'largest value'} of each window of in[0]",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("T > T : f16 f32 u16 u8 s8") if average else rows("T > T : f16 f32 u16 s16 u8 s8"),
+        infer=_infer,
+        reference=_average_reference if average else _maximum_reference,
+        lower=_lower_average if average else _lower_maximum,
+        work=_work,
+        params=(*_COMMON, Param("count_pad_for_edges", DType.BOOL_8, default=False)) if average else _COMMON,
+        constraints=(_PADS_BELOW_KERNEL,),
+        layout=Layout.CHANNEL_FIRST,
+        values_kept=not average,
+        takes_activation=True,
+        tile=TileRule(_tiles),
+        samples=(
+            Sample(
+                (shape,), {"filter_size": [3] * dimensions, "stride": [2] * dimensions, "pad_amount": pads}
+            ),
+            Sample(
+                (shape,),
+                {
+                    "filter_size": [2] * dimensions,
+                    "stride": [2] * dimensions,
+                    "pad_amount": [[0, 0]] * dimensions,
+                }
+                | {"rounding_mode": 1},
+            ),
+            Sample(
+                (shape,),
+                {"filter_size": list(shape[1:-1]), "stride": ones, "pad_amount": [[0, 0]] * dimensions},
+            ),
+            *(
+                (
+                    Sample(
+                        (shape,),
+                        {"filter_size": [3] * dimensions, "stride": [2] * dimensions, "pad_amount": pads}
+                        | {"rounding_mode": 1, "count_pad_for_edges": True},
+                    ),
+                )
+                if average
+                else ()
+            ),
+        ),
+    )
+
+
+OPS = (_pool(True, 2), _pool(False, 2), _pool(True, 3), _pool(False, 3))

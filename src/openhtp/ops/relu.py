@@ -1,0 +1,101 @@
+"""Clamps: out = min(max(in[0], low), high)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node
+from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TileRule, split_anywhere
+from openhtp.ops._shapes import same_as_input
+from openhtp.ops._types import TypeRow, rows
+
+_SAMPLE = Sample(((1, 6, 5, 4),), low=-3.0, high=8.0)
+_FIXED = {"Relu": (0.0, math.inf), "Relu1": (-1.0, 1.0), "Relu6": (0.0, 6.0)}
+
+
+def clamp_bounds(node: Node) -> tuple[float, float] | None:
+    """Lowest and highest result of a clamp op; None if the node is no clamp."""
+    if node.op == "ReluMinMax":
+        return node.params["min_value"], node.params["max_value"]
+    return _FIXED.get(node.op)
+
+
+def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    bounds = clamp_bounds(node)
+    assert bounds is not None
+    return (np.clip(arrays[0], *bounds).astype(arrays[0].dtype),)
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    bounds = clamp_bounds(node)
+    assert bounds is not None
+    low, high = bounds
+    if node.input().dtype is DType.INT_32:
+        numbers = [np.array(math.ceil(low), np.int32), np.array(math.floor(high), np.int32)]
+    elif math.isinf(high):
+        return e.put(0, e.node("Relu", [e.value(0)]))
+    else:
+        numbers = [np.array(low, np.float32), np.array(high, np.float32)]
+    return e.put(0, e.node("Clip", [e.value(0), *map(e.const, numbers)]))
+
+
+def _clamp(
+    name: str, summary: str, types: tuple[TypeRow, ...], onnx: tuple[OnnxRule, ...], sample: Sample = _SAMPLE
+) -> OpDef:
+    with_bounds = name == "ReluMinMax"
+    return OpDef(
+        name=name,
+        summary=summary,
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=types,
+        infer=same_as_input,
+        reference=_reference,
+        lower=_lower,
+        params=(
+            (
+                Param("min_value", DType.FLOAT_32, mandatory=True),
+                Param("max_value", DType.FLOAT_32, mandatory=True),
+            )
+            if with_bounds
+            else ()
+        ),
+        constraints=(
+            (
+                Constraint(
+                    "min_value is at most max_value",
+                    lambda node: bool(node.params["min_value"] <= node.params["max_value"]),
+                ),
+            )
+            if with_bounds
+            else ()
+        ),
+        layout=Layout.ANY,
+        values_kept=True,
+        tile=TileRule(split_anywhere),
+        onnx=onnx,
+        samples=(sample,),
+    )
+
+
+_ALL = rows("T > T : f16 f32 u16 s16 u8 s8")
+_BOUNDED = rows("T > T : f16 f32 u16 u8 s8 i32")
+
+OPS = (
+    _clamp("Relu", "out = max(in[0], 0)", _ALL, (OnnxRule("Relu"),)),
+    _clamp("Relu1", "out = min(max(in[0], -1), 1)", _ALL, ()),
+    _clamp("Relu6", "out = min(max(in[0], 0), 6)", _ALL, ()),
+    _clamp(
+        "ReluMinMax",
+        "out = min(max(in[0], min_value), max_value)",
+        _BOUNDED,
+        (),
+        Sample(((1, 6, 5, 4),), {"min_value": -1.5, "max_value": 2.5}, low=-3.0, high=8.0),
+    ),
+)

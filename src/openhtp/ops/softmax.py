@@ -1,0 +1,91 @@
+"""Softmax and its logarithm along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, vector_work
+from openhtp.ops._shapes import axis_in_range, last_axis
+from openhtp.ops._types import rows
+
+_PARAMS = (
+    Param("axis", default=last_axis),
+    Param("beta", DType.FLOAT_32, default=1.0),
+)
+
+
+def _infer(node: Node) -> tuple[Shape, ...]:
+    axis_in_range(node, node.params["axis"], node.input().rank)
+    return (node.shape(),)
+
+
+def _log_softmax(node: Node, x: Array) -> Array:
+    axis = node.params["axis"]
+    scaled = node.params["beta"] * x
+    shifted = scaled - scaled.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+
+def _softmax_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return (np.exp(_log_softmax(node, arrays[0])),)
+
+
+def _log_softmax_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return (_log_softmax(node, arrays[0]),)
+
+
+def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
+    x = e.value(0)
+    if node.params["beta"] != 1.0:
+        x = e.node("Mul", [x, e.const(np.array(node.params["beta"], np.float32))])
+    e.put(0, e.node(onnx_op, [x], axis=e.axis(node.params["axis"])))
+
+
+def _other_axes(node: Node) -> tuple[TileAxis, ...]:
+    return tuple(TileAxis(axis) for axis in range(node.input().rank) if axis != node.params["axis"])
+
+
+_SAMPLES = (
+    Sample(((2, 3, 10),), low=-4.0, high=4.0),
+    Sample(((1, 4, 5, 6),), {"axis": 1, "beta": 0.5}, low=-4.0, high=4.0),
+)
+
+OPS = (
+    OpDef(
+        name="Softmax",
+        summary="out = exp(beta * in[0]) / sum over axis of exp(beta * in[0])",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("T > T : f16 f32 u16 u8 s8", "u16|u8|s8 > f32"),
+        infer=_infer,
+        reference=_softmax_reference,
+        lower=lambda node, e: _lower_as("Softmax", node, e),
+        work=vector_work(10),
+        params=_PARAMS,
+        layout=Layout.ANY,
+        tile=TileRule(_other_axes),
+        onnx=(OnnxRule("Softmax", since=13, attrs={"axis": "axis"}),),
+        samples=_SAMPLES,
+    ),
+    OpDef(
+        name="LogSoftmax",
+        summary="out = beta * in[0] - log(sum over axis of exp(beta * in[0]))",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("T > T : f16 f32 u16 u8 s8"),
+        infer=_infer,
+        reference=_log_softmax_reference,
+        lower=lambda node, e: _lower_as("LogSoftmax", node, e),
+        work=vector_work(12),
+        params=_PARAMS,
+        layout=Layout.ANY,
+        tile=TileRule(_other_axes),
+        samples=_SAMPLES,
+    ),
+)

@@ -1,0 +1,49 @@
+"""Transpose: axes in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._opdef import OpDef, Param, Port, Sample
+from openhtp.ops._shapes import refuse
+from openhtp.ops._types import rows
+
+
+def _infer(node: Node) -> tuple[Shape, ...]:
+    perm, shape = node.ints("perm"), node.shape()
+    if sorted(perm) != list(range(len(shape))):
+        refuse(node, f"perm is {list(perm)}; expected an order of the axes 0..{len(shape) - 1}")
+    return (tuple(shape[axis] for axis in perm),)
+
+
+def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return (arrays[0].transpose(node.ints("perm")),)
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    if e.same_encoding():
+        e.put_stored(0, e.permuted(0, node.ints("perm"), stored=True))
+    else:
+        e.put(0, e.permuted(0, node.ints("perm")))
+
+
+OPS = (
+    OpDef(
+        name="Transpose",
+        summary="out axis i is in[0] axis perm[i]",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("T > T : f16 f32 u16 s16 u8 s8 b n32 i32 i64"),
+        infer=_infer,
+        reference=_reference,
+        lower=_lower,
+        params=(Param("perm", rank=1, mandatory=True),),
+        layout=Layout.OWN,
+        values_kept=True,
+        onnx=(OnnxRule("Transpose", attrs={"perm": "perm"}),),
+        samples=(Sample(((2, 3, 4, 5),), {"perm": [0, 3, 1, 2]}), Sample(((4, 6),), {"perm": [1, 0]})),
+    ),
+)

@@ -1,0 +1,175 @@
+"""A compiled graph: portable, immutable, and with nothing of any engine in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, error_context
+from openhtp.core.opcall import OpCall
+from openhtp.core.tensor import TensorSpec
+from openhtp.ops import Node, Work, find_op, resolve
+from openhtp.program.options import GraphOptions
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """A fused activation: results are limited to ``low..high`` before they are rounded."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNode:
+    """One op to run. ``sources`` names the graph's nodes it stands for, first the one that computes."""
+
+    call: OpCall
+    work: Work
+    sources: tuple[str, ...]
+    clamp: Clamp | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Tensors, nodes in running order, static data and options. ``statics`` arrays are read-only views."""
+
+    name: str
+    tensors: Mapping[str, TensorSpec]
+    nodes: tuple[ProgramNode, ...]
+    statics: Mapping[str, Array] = field(default_factory=dict)
+    options: GraphOptions = field(default_factory=GraphOptions)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Tensors that the client writes, in the order they were declared."""
+        return tuple(spec for spec in self.tensors.values() if spec.kind.is_input)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Tensors that the client reads, in the order they were declared."""
+        return tuple(spec for spec in self.tensors.values() if spec.kind.is_output)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any input's size may vary between executions."""
+        return any(spec.is_dynamic for spec in self.inputs)
+
+    @property
+    def work(self) -> Work:
+        """Work of all nodes."""
+        parts = [node.work for node in self.nodes]
+        return Work(
+            macs=sum(part.macs for part in parts),
+            vector_ops=sum(part.vector_ops for part in parts),
+            bytes_read=sum(part.bytes_read for part in parts),
+            bytes_written=sum(part.bytes_written for part in parts),
+        )
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of all constant data."""
+        return sum(data.nbytes for data in self.statics.values())
+
+    def resolved(self, node: ProgramNode) -> Node:
+        """The node as op functions take it."""
+        return resolve(node.call, self.statics)
+
+    def infer_dims(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Sizes of all outputs when inputs have these sizes; inputs not named have their largest.
+
+        Raises InvalidArgument with QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE when a size is above its maximum, or
+        differs in a dimension that is not dynamic.
+        """
+        with error_context(graph=self.name):
+            shapes = {spec.name: spec.shape for spec in self.tensors.values()}
+            for name, shape in inputs.items():
+                shapes[name] = _checked_dims(self.tensors, name, tuple(int(size) for size in shape))
+            for node in self.nodes:
+                self._infer_node(node, shapes)
+        return {spec.name: shapes[spec.name] for spec in self.outputs}
+
+    def _infer_node(self, node: ProgramNode, shapes: dict[str, Shape]) -> None:
+        def sized(spec: TensorSpec) -> TensorSpec:
+            return dataclasses.replace(spec, shape=shapes[spec.name])
+
+        whole = self.resolved(node)
+        small = dataclasses.replace(
+            whole, inputs=tuple(None if spec is None else sized(spec) for spec in whole.inputs)
+        )
+        if small.inputs == whole.inputs:
+            return
+        try:
+            found = find_op(whole.op).infer(small)
+        except InvalidArgument as error:
+            error.status = st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
+            raise
+        shapes.update({spec.name: shape for spec, shape in zip(whole.outputs, found, strict=True)})
+
+    def to_bytes(self) -> bytes:
+        """The program alone in a context binary."""
+        from openhtp.program.binary import BinaryInfo, write_binary
+
+        return write_binary([self], BinaryInfo())
+
+    @classmethod
+    def from_bytes(cls, buffer: memoryview | bytes) -> Program:
+        """Read what ``to_bytes`` wrote; weights are views into ``buffer``. Raises BadBinary."""
+        from openhtp.program.binary import read_binary
+
+        binary = read_binary(buffer)
+        return binary.program(binary.graph_names[0])
+
+
+def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) -> Shape:
+    spec = tensors.get(name)
+    if spec is None or not spec.kind.is_input:
+        raise InvalidArgument(f"{name!r} is not an input", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
+    dynamic = spec.dynamic or (False,) * spec.rank
+    fits = len(shape) == spec.rank and all(
+        1 <= size <= most if free else size == most
+        for size, most, free in zip(shape, spec.shape, dynamic, strict=True)
+    )
+    if not fits:
+        most = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, dynamic, strict=True)]
+        raise InvalidArgument(
+            f"input {name!r} has size {list(shape)}; expected [{', '.join(most)}]",
+            st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
+        )
+    return shape
+
+
+def verify_order(program: Program) -> None:
+    """Check that every node's inputs exist before it runs and that no tensor has two producers.
+
+    A program that we compiled passes by construction; this is for programs that come from a file.
+    """
+    ready = {spec.name for spec in program.tensors.values() if spec.kind.is_input} | set(program.statics)
+    for node in program.nodes:
+        for spec in node.call.inputs:
+            if spec is not None and spec.name not in ready:
+                raise InvalidArgument(f"node {node.call.name!r} reads {spec.name!r} before it is produced")
+        for spec in node.call.outputs:
+            if spec.name in ready:
+                raise InvalidArgument(f"node {node.call.name!r} produces {spec.name!r}, which exists already")
+            ready.add(spec.name)
+        program.resolved(node)
+    for spec in program.outputs:
+        if spec.name not in ready:
+            raise InvalidArgument(f"output {spec.name!r} is produced by no node")
+
+
+def frozen_array(array: Array) -> Array:
+    """A read-only view, so that a shared weight cannot be changed through one program."""
+    view = np.asarray(array, order="C").view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,245 @@
+"""The header of a context binary as typed records, and their conversion to and from programs.
+
+msgspec checks types and ranges while decoding, so nothing here meets a value of the wrong kind; what it
+cannot check (references, sizes) is checked here. Unknown fields are ignored, so that a later version may add some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadBinary
+from openhtp.core.opcall import OpCall
+from openhtp.core.priority import Priority
+from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
+from openhtp.ops import Work
+from openhtp.program.options import GraphOptions, Precision
+from openhtp.program.program import Clamp, Program, ProgramNode
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Dim = Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]
+Dims = Annotated[list[Dim], msgspec.Meta(max_length=MAX_RANK)]
+Name = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class Scalar(msgspec.Struct, frozen=True, tag="s"):
+    """A whole-tensor encoding."""
+
+    scale: float
+    offset: int
+
+
+class PerAxis(msgspec.Struct, frozen=True, tag="a"):
+    """A per-channel encoding."""
+
+    axis: Count
+    scales: list[float]
+    offsets: list[int]
+
+
+class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor; ``blob`` numbers its data if it is static."""
+
+    name: Name
+    shape: Dims
+    dtype: int
+    kind: int
+    quant: Scalar | PerAxis | None = None
+    dynamic: list[bool] = []
+    blob: Count | None = None
+
+
+class ParamTensor(msgspec.Struct, frozen=True, tag="t"):
+    """A tensor parameter, data inline."""
+
+    dtype: str
+    shape: Annotated[list[Count], msgspec.Meta(max_length=MAX_RANK)]
+    data: bytes
+
+
+class ParamValue(msgspec.Struct, frozen=True, tag="v"):
+    """A scalar parameter."""
+
+    value: bool | int | float | str
+
+
+class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node; tensors by their number in the program."""
+
+    op: Name
+    name: Name
+    inputs: list[Count | None]
+    outputs: list[Count]
+    work: tuple[Count, Count, Count, Count]
+    sources: list[Name]
+    params: dict[Name, ParamTensor | ParamValue] = {}
+    clamp: tuple[float, float] | None = None
+    package: Name = "qti.aisw"
+
+
+class OptionsRecord(msgspec.Struct, frozen=True):
+    """Graph options."""
+
+    priority: Count
+    vtcm_bytes: Count | None
+    hvx_threads: Count | None
+    precision: Precision
+    optimization_level: Count
+    num_cores: Count
+
+
+class ProgramRecord(msgspec.Struct, frozen=True):
+    """A program without its data."""
+
+    name: Name
+    tensors: list[TensorRecord]
+    nodes: list[NodeRecord]
+    options: OptionsRecord
+
+
+_PARAM_TYPES = {
+    np.dtype(code).str: np.dtype(code)
+    for code in ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"]
+}
+
+
+def record_program(program: Program, blobs: Mapping[str, int]) -> ProgramRecord:
+    """The program's record; ``blobs`` numbers the data of each static tensor."""
+    numbers = {name: index for index, name in enumerate(program.tensors)}
+    options = program.options
+    return ProgramRecord(
+        name=program.name,
+        tensors=[_record_tensor(spec, blobs.get(spec.name)) for spec in program.tensors.values()],
+        nodes=[_record_node(node, numbers) for node in program.nodes],
+        options=OptionsRecord(
+            priority=int(options.priority),
+            vtcm_bytes=options.vtcm_bytes,
+            hvx_threads=options.hvx_threads,
+            precision=options.precision,
+            optimization_level=options.optimization_level,
+            num_cores=options.num_cores,
+        ),
+    )
+
+
+def _record_tensor(spec: TensorSpec, blob: int | None) -> TensorRecord:
+    quant: Scalar | PerAxis | None = None
+    if isinstance(spec.quant, ScaleOffset):
+        quant = Scalar(spec.quant.scale, spec.quant.offset)
+    elif isinstance(spec.quant, AxisScaleOffset):
+        quant = PerAxis(spec.quant.axis, list(spec.quant.scales), list(spec.quant.offsets))
+    return TensorRecord(
+        spec.name, list(spec.shape), int(spec.dtype), int(spec.kind), quant, list(spec.dynamic), blob
+    )
+
+
+def _record_node(node: ProgramNode, numbers: Mapping[str, int]) -> NodeRecord:
+    call, work = node.call, node.work
+    return NodeRecord(
+        op=call.op,
+        name=call.name,
+        inputs=[None if spec is None else numbers[spec.name] for spec in call.inputs],
+        outputs=[numbers[spec.name] for spec in call.outputs],
+        work=(work.macs, work.vector_ops, work.bytes_read, work.bytes_written),
+        sources=list(node.sources),
+        params={name: _record_param(value) for name, value in call.params.items() if value is not None},
+        clamp=None if node.clamp is None else (node.clamp.low, node.clamp.high),
+        package=call.package,
+    )
+
+
+def _record_param(value: Any) -> ParamTensor | ParamValue:
+    if isinstance(value, str):
+        return ParamValue(value)
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return ParamValue(array.item())
+    return ParamTensor(array.dtype.str, list(array.shape), array.tobytes())
+
+
+def tensor_specs(record: ProgramRecord) -> dict[str, TensorSpec]:
+    """Specs of all tensors, in order. Raises BadBinary or the encoding's own error."""
+    specs: dict[str, TensorSpec] = {}
+    for tensor in record.tensors:
+        if tensor.name in specs:
+            raise BadBinary(f"tensor {tensor.name!r} is there twice")
+        specs[tensor.name] = tensor_spec(tensor)
+    return specs
+
+
+def tensor_spec(tensor: TensorRecord) -> TensorSpec:
+    """Spec of one tensor."""
+    if tensor.dtype not in DType._value2member_map_ or tensor.kind not in TensorKind._value2member_map_:
+        raise BadBinary(f"tensor {tensor.name!r} has type {tensor.dtype} or kind {tensor.kind} unknown here")
+    if tensor.dynamic and len(tensor.dynamic) != len(tensor.shape):
+        raise BadBinary(f"tensor {tensor.name!r} has {len(tensor.dynamic)} dynamic flags")
+    if (tensor.blob is None) == (tensor.kind == TensorKind.STATIC):
+        raise BadBinary(f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob}")
+    quant = tensor.quant
+    encoding: Encoding | None = None
+    if isinstance(quant, Scalar):
+        encoding = ScaleOffset(quant.scale, quant.offset)
+    elif isinstance(quant, PerAxis):
+        encoding = AxisScaleOffset(quant.axis, tuple(quant.scales), tuple(quant.offsets))
+        if quant.axis >= len(tensor.shape) or tensor.shape[quant.axis] != len(quant.scales):
+            raise BadBinary(f"tensor {tensor.name!r} has a per-axis encoding that does not fit its shape")
+    return TensorSpec(
+        tensor.name,
+        tuple(tensor.shape),
+        DType(tensor.dtype),
+        encoding,
+        TensorKind(tensor.kind),
+        tuple(tensor.dynamic),
+    )
+
+
+def build_program(record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]) -> Program:
+    """The program of a record whose static data has been found."""
+    specs = tensor_specs(record)
+    by_number = list(specs.values())
+    options = record.options
+    return Program(
+        name=record.name,
+        tensors=specs,
+        nodes=tuple(_build_node(node, by_number) for node in record.nodes),
+        statics=statics,
+        options=GraphOptions(
+            priority=Priority.parse(options.priority),
+            vtcm_bytes=options.vtcm_bytes,
+            hvx_threads=options.hvx_threads,
+            precision=options.precision,
+            optimization_level=options.optimization_level,
+            num_cores=options.num_cores,
+        ),
+    )
+
+
+def _build_node(node: NodeRecord, tensors: list[TensorSpec]) -> ProgramNode:
+    if any(number >= len(tensors) for number in (*node.outputs, *(n for n in node.inputs if n is not None))):
+        raise BadBinary(f"node {node.name!r} uses a tensor number above {len(tensors) - 1}")
+    call = OpCall(
+        op=node.op,
+        name=node.name,
+        inputs=tuple(None if number is None else tensors[number] for number in node.inputs),
+        outputs=tuple(tensors[number] for number in node.outputs),
+        params={name: _build_param(node.name, value) for name, value in node.params.items()},
+        package=node.package,
+    )
+    clamp = None if node.clamp is None else Clamp(*node.clamp)
+    return ProgramNode(call, Work(*node.work), tuple(node.sources), clamp)
+
+
+def _build_param(where: str, record: ParamTensor | ParamValue) -> Any:
+    if isinstance(record, ParamValue):
+        return record.value
+    dtype = _PARAM_TYPES.get(record.dtype)
+    if dtype is None or int(np.prod(record.shape, dtype=object)) * dtype.itemsize != len(record.data):
+        raise BadBinary(f"node {where!r} has a parameter of bad type {record.dtype!r} or size")
+    return np.frombuffer(record.data, dtype).reshape(record.shape)
