@@ -1,0 +1,183 @@
+"""Contexts of the vendor's library: fresh ones, and ones restored from a context binary."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from openhtp.core import status as st
+from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
+from openhtp.core.priority import Priority
+from openhtp.vendor.backend import Device
+from openhtp.vendor.declarations import CUSTOM, ContextOption, HtpContextOption, struct
+from openhtp.vendor.graph import Graph, GraphOptions, create_graph
+from openhtp.vendor.handles import Owner
+from openhtp.vendor.layout import pointer_list
+from openhtp.vendor.marshal import c_text
+from openhtp.vendor.metadata import BinaryInfo, SystemLibrary
+from openhtp.vendor.profile import Profile
+
+MAX_QUEUE_DEPTH = 300
+
+
+class Context(Owner):
+    """A set of graphs that are saved, restored and freed together."""
+
+    freed_status = st.QNN_CONTEXT_ERROR_INVALID_HANDLE
+
+    def __init__(self, device: Device, handle: int, *, restored: bool) -> None:
+        self.library = device.library
+        self.graphs: dict[str, Graph] = {}
+        self._restored = restored
+        super().__init__(handle, "context", device)
+
+    @classmethod
+    def create(
+        cls,
+        device: Device,
+        *,
+        priority: Priority | None = None,
+        queue_depth: int | None = None,
+        weight_sharing: bool = False,
+    ) -> Context:
+        """Create an empty context."""
+        keep: list[Any] = []
+        configs = _configs(priority, queue_depth, (), keep)
+        if weight_sharing:
+            custom = struct("HtpContextConfig")(option=HtpContextOption.WEIGHT_SHARING)
+            custom.of.flag = 1
+            keep.append(custom)
+            config = struct("Config")(option=CUSTOM)
+            config.of.custom = ctypes.addressof(custom)
+            configs.append(config)
+        handle = ctypes.c_void_p()
+        device.library.call(
+            "contextCreate",
+            device.backend.handle,
+            device.handle,
+            pointer_list(configs),
+            ctypes.addressof(handle),
+        )
+        return cls(device, handle.value or 0, restored=False)
+
+    @classmethod
+    def from_binary(
+        cls,
+        device: Device,
+        blob: bytes,
+        *,
+        priority: Priority | None = None,
+        queue_depth: int | None = None,
+        enable_graphs: Sequence[str] = (),
+        profile: Profile | None = None,
+    ) -> Context:
+        """Restore a context with its finalized graphs.
+
+        The library accepts damaged weights without a word and may crash on other damage: only restore what
+        you saved, or do it in a worker process.
+        """
+        info = SystemLibrary.beside(device.library).binary_info(blob)
+        unknown = set(enable_graphs) - {graph.name for graph in info.graphs}
+        if unknown:
+            raise InvalidArgument(
+                f"graphs {sorted(unknown)} are not in the binary, which has"
+                f" {[graph.name for graph in info.graphs]}",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
+        keep: list[Any] = []
+        configs = _configs(priority, queue_depth, enable_graphs, keep)
+        handle = ctypes.c_void_p()
+        device.library.call(
+            "contextCreateFromBinary",
+            device.backend.handle,
+            device.handle,
+            pointer_list(configs),
+            ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p),
+            len(blob),
+            ctypes.addressof(handle),
+            profile.handle if profile else None,
+            where=f"a context binary of {len(blob)} bytes",
+        )
+        context = cls(device, handle.value or 0, restored=True)
+        context._retrieve(info, enable_graphs)
+        return context
+
+    def _retrieve(self, info: BinaryInfo, enabled: Sequence[str]) -> None:
+        for graph in info.graphs:
+            if enabled and graph.name not in enabled:
+                continue
+            keep: list[Any] = []
+            handle = ctypes.c_void_p()
+            name = c_text(graph.name, "graph name", keep)
+            where = f"graph {graph.name!r}"
+            try:
+                self.library.call("graphRetrieve", self.handle, name, ctypes.addressof(handle), where=where)
+            except Exception:
+                self.free()
+                raise
+            self.graphs[graph.name] = Graph(self, graph.name, handle.value or 0, graph.tensors)
+
+    def create_graph(self, name: str, options: GraphOptions | None = None) -> Graph:
+        """Create an empty graph."""
+        if self._restored:
+            raise WrongState(f"graph {name!r} cannot be added to a context restored from a binary")
+        if name in self.graphs:
+            raise NameClash(f"graph {name!r} exists already in its context")
+        graph = create_graph(self, name, options or GraphOptions())
+        self.graphs[name] = graph
+        return graph
+
+    def set_priority(self, priority: Priority) -> None:
+        """Change the priority of the graphs that have none of their own."""
+        self.library.call("contextSetConfig", self.handle, pointer_list(_configs(priority, None, (), [])))
+
+    def get_binary(self) -> bytes:
+        """Save all graphs; every one must be finalized."""
+        if self._restored:
+            raise WrongState("a context restored from a binary cannot be saved again; keep the binary")
+        pending = [name for name, graph in self.graphs.items() if not graph.finalized]
+        if pending or not self.graphs:
+            raise WrongState(
+                f"graphs {pending} are not finalized" if pending else "the context has no graphs to save",
+                st.QNN_CONTEXT_ERROR_NOT_FINALIZED,
+            )
+        size, written = ctypes.c_uint64(), ctypes.c_uint64()
+        self.library.call("contextGetBinarySize", self.handle, ctypes.addressof(size))
+        buffer = (ctypes.c_uint8 * size.value)()
+        self.library.call(
+            "contextGetBinary", self.handle, ctypes.addressof(buffer), size.value, ctypes.addressof(written)
+        )
+        if written.value > size.value:
+            raise BadBinary(f"the vendor library wrote {written.value} bytes into {size.value}")
+        return bytes(memoryview(buffer)[: written.value])
+
+    def _release(self, handle: int) -> None:
+        self.library.call("contextFree", handle, None)
+
+
+def _configs(
+    priority: Priority | None, queue_depth: int | None, enable_graphs: Sequence[str], keep: list[Any]
+) -> list[ctypes.Structure]:
+    configs = []
+    if priority is not None:
+        config = struct("Config")(option=ContextOption.PRIORITY)
+        config.of.number = int(priority)
+        configs.append(config)
+    if queue_depth is not None:
+        if not 1 <= queue_depth <= MAX_QUEUE_DEPTH:
+            raise InvalidArgument(
+                f"queue depth is {queue_depth}; expected 1 to {MAX_QUEUE_DEPTH}",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
+        config = struct("Config")(option=ContextOption.QUEUE_DEPTH)
+        config.of.queue_depth.depth = queue_depth
+        configs.append(config)
+    if enable_graphs:
+        names = [c_text(name, "graph name", keep) for name in enable_graphs]
+        listing = (ctypes.c_void_p * (len(names) + 1))(*names, None)
+        keep.append(listing)
+        config = struct("Config")(option=ContextOption.ENABLE_GRAPHS)
+        config.of.names = ctypes.addressof(listing)
+        configs.append(config)
+    return configs

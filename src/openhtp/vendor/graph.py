@@ -1,0 +1,278 @@
+"""Graphs of the vendor's library: build, finalize, execute."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, NameClash, WrongState
+from openhtp.core.opcall import OpCall
+from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.vendor.declarations import (
+    CUSTOM,
+    GRAPH_OPTION_PRIORITY,
+    PRECISION_FLOAT16,
+    VERSION_1,
+    HtpGraphOption,
+    Optimization,
+    struct,
+)
+from openhtp.vendor.handles import Owner
+from openhtp.vendor.layout import pointer_list
+from openhtp.vendor.marshal import (
+    Array,
+    Params,
+    as_stored,
+    c_text,
+    given_inputs,
+    null_tensor,
+    op_config,
+    param_value,
+    scalar_param,
+    tensor_param,
+    tensor_struct,
+)
+from openhtp.vendor.profile import Profile
+
+if TYPE_CHECKING:
+    from openhtp.vendor.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphOptions:
+    """What a graph is compiled for. ``None`` leaves the library's default."""
+
+    priority: Priority | None = None
+    vtcm_mb: int | None = None
+    hvx_threads: int | None = None
+    optimization: int | None = None  # 1 to 3: how hard finalize tries
+    float16: bool = False  # compute float32 graphs in 16 bits, the only way the HTP can
+    dlbc: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTensor:
+    """A graph's input or output and the id that executions name it by."""
+
+    spec: TensorSpec
+    id: int
+
+
+class Graph(Owner):
+    """One graph. It ends with its context."""
+
+    freed_status = st.QNN_GRAPH_ERROR_INVALID_HANDLE
+
+    def __init__(self, context: Context, name: str, handle: int, io: Sequence[GraphTensor] | None) -> None:
+        """Wrap a handle; ``io`` is given for graphs from a binary, which are finalized already."""
+        self.name = name
+        self.library = context.library
+        self.finalized = io is not None
+        self._io = {tensor.spec.name: tensor for tensor in io or ()}
+        self._tensors: dict[str, tuple[TensorSpec, ctypes.Structure]] = {}
+        self._keep: list[Any] = []
+        super().__init__(handle, f"graph {name!r}", context)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What an execution must be given."""
+        return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_input)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What an execution gives."""
+        return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_output)
+
+    def add_tensor(self, spec: TensorSpec, data: Array | None = None) -> None:
+        """Create a tensor, with its data if it is static."""
+        self._create_tensor(spec, data)
+
+    def _create_tensor(self, spec: TensorSpec, data: Array | None) -> ctypes.Structure:
+        handle = self._unfinished("add a tensor")
+        if spec.name in self._tensors:
+            raise NameClash(
+                f"tensor {spec.name!r} exists already in graph {self.name!r}",
+                st.QNN_TENSOR_ERROR_ALREADY_EXISTS,
+            )
+        keep: list[Any] = []
+        tensor = tensor_struct(spec, data, keep)
+        where = f"tensor {spec} in graph {self.name!r}"
+        self.library.call("tensorCreateGraphTensor", handle, ctypes.addressof(tensor), where=where)
+        # The library has its own copy now; ours stays for the nodes that follow, which show it again.
+        self._keep += keep
+        self._tensors[spec.name] = (spec, tensor)
+        if spec.kind.is_input or spec.kind.is_output:
+            self._io[spec.name] = GraphTensor(spec, tensor.id)
+        return tensor
+
+    def add_node(self, call: OpCall, params: Params) -> None:
+        """Add an operation on tensors that were created before; ``params`` gives forms and types."""
+        handle = self._unfinished("add a node")
+        keep: list[Any] = []
+        inputs = [null_tensor() if spec is None else self._known(spec, call) for spec in given_inputs(call)]
+        outputs = [self._known(spec, call) for spec in call.outputs]
+        made = [self._param(call, name, *param, keep) for name, param in params.items()]
+        config = op_config(call, inputs, outputs, made, keep)
+        where = f"{call.op} {call.name!r} in graph {self.name!r}"
+        self.library.call("graphAddNode", handle, config, where=where)
+
+    def _known(self, spec: TensorSpec, call: OpCall) -> ctypes.Structure:
+        known = self._tensors.get(spec.name)
+        if known is None or known[0] != spec:
+            reason = "was not created" if known is None else f"was created as {known[0]}"
+            raise InvalidArgument(
+                f"{call.op} {call.name!r} uses tensor {spec}, which {reason} in graph {self.name!r}",
+                st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
+            )
+        return known[1]
+
+    def _param(
+        self, call: OpCall, name: str, value: Any, dtype: Any, form: str, keep: list[Any]
+    ) -> ctypes.Structure:
+        if form == "scalar":
+            return scalar_param(name, value, dtype, call.name, keep)
+        if form != "tensor":
+            raise InvalidArgument(
+                f"parameter {name!r} of {call.name!r} has form {form!r}; expected scalar or tensor"
+            )
+        array = param_value(name, value, dtype, call.name)
+        spec = TensorSpec(self._free_name(f"{call.name}:{name}"), array.shape, dtype, kind=TensorKind.STATIC)
+        return tensor_param(name, self._create_tensor(spec, array), call.name, keep)
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self._tensors:
+            name, number = f"{wanted}:{number}", number + 1
+        return name
+
+    def finalize(self, profile: Profile | None = None) -> None:
+        """Compile. May take seconds; what the compiler refuses is raised with its own words."""
+        handle = self._unfinished("finalize")
+        place = f"graph {self.name!r}"
+        self.library.call("graphFinalize", handle, profile.handle if profile else None, None, where=place)
+        self.finalized = True
+        # The library has its own copies by now.
+        self._tensors.clear()
+        self._keep.clear()
+
+    def execute(self, inputs: Mapping[str, Array], profile: Profile | None = None) -> dict[str, Array]:
+        """Run once. Every input by name; all may hold the same multiple of the batch (dimension 0)."""
+        if not self.finalized:
+            raise WrongState(f"graph {self.name!r} is not finalized", st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED)
+        handle = self.handle
+        wanted = [tensor for tensor in self._io.values() if tensor.spec.kind.is_input]
+        given = [tensor for tensor in self._io.values() if tensor.spec.kind.is_output]
+        if set(inputs) != {tensor.spec.name for tensor in wanted}:
+            raise InvalidArgument(
+                f"graph {self.name!r} got inputs {sorted(inputs)};"
+                f" expected {sorted(tensor.spec.name for tensor in wanted)}",
+                st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+            )
+        times = _batch_multiple([tensor.spec for tensor in wanted], inputs)
+        sources = [as_stored(t.spec, inputs[t.spec.name], batched(t.spec, times)) for t in wanted]
+        results = [np.empty(batched(t.spec, times), t.spec.dtype.numpy) for t in given]
+        keep: list[Any] = []
+        ins, outs = _io_structs(wanted, sources, keep), _io_structs(given, results, keep)
+        self.library.call(
+            "graphExecute",
+            handle,
+            ctypes.addressof(ins),
+            len(wanted),
+            ctypes.addressof(outs),
+            len(given),
+            profile.handle if profile else None,
+            None,
+            where=f"graph {self.name!r}",
+        )
+        return {tensor.spec.name: result for tensor, result in zip(given, results, strict=True)}
+
+    def _unfinished(self, what: str) -> int:
+        handle = self.handle
+        if self.finalized:
+            raise WrongState(
+                f"graph {self.name!r} is finalized; it is too late to {what}",
+                st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
+            )
+        return handle
+
+
+def batched(spec: TensorSpec, times: int) -> tuple[int, ...]:
+    """The shape of a tensor in an execution of ``times`` batches."""
+    return (spec.shape[0] * times, *spec.shape[1:]) if spec.shape else ()
+
+
+def _batch_multiple(specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> int:
+    # The library takes the caller's word for the batch and reads that much: all inputs must agree exactly.
+    for spec in specs:
+        shape = np.shape(inputs[spec.name])
+        if spec.shape and len(shape) == spec.rank and shape[1:] == spec.shape[1:] and shape[0]:
+            return max(1, int(shape[0]) // spec.shape[0])
+    return 1
+
+
+def _io_structs(tensors: Sequence[GraphTensor], arrays: Sequence[Array], keep: list[Any]) -> Any:
+    """Input or output structures of an execution; the library goes by id, dimensions and address only."""
+    structs = (struct("Tensor") * max(1, len(tensors)))()
+    for made, tensor, array in zip(structs, tensors, arrays, strict=False):
+        dims = (ctypes.c_uint32 * max(1, array.ndim))(*array.shape)
+        keep.append(dims)
+        made.version, made.id, made.kind = VERSION_1, tensor.id, int(tensor.spec.kind)
+        made.data_type, made.rank, made.dims = int(tensor.spec.dtype), array.ndim, ctypes.addressof(dims)
+        made.buffer.data, made.buffer.size = array.ctypes.data, array.nbytes
+    return structs
+
+
+def graph_configs(options: GraphOptions, keep: list[Any]) -> list[ctypes.Structure]:
+    """The config list of ``graphCreate``."""
+    configs = []
+    if options.priority is not None:
+        config = struct("Config")(option=GRAPH_OPTION_PRIORITY)
+        config.of.number = int(options.priority)
+        configs.append(config)
+    bodies: list[tuple[HtpGraphOption, str, Any]] = []
+    if options.vtcm_mb is not None:
+        bodies.append((HtpGraphOption.VTCM_SIZE_IN_MB, "number32", options.vtcm_mb))
+    if options.hvx_threads is not None:
+        bodies.append((HtpGraphOption.NUM_HVX_THREADS, "number64", options.hvx_threads))
+    if options.float16:
+        bodies.append((HtpGraphOption.PRECISION, "number32", PRECISION_FLOAT16))
+    for kind, number in (
+        (Optimization.FINALIZE_FLAG, options.optimization),
+        (Optimization.DLBC, options.dlbc),
+    ):
+        if number is not None:
+            bodies.append((HtpGraphOption.OPTIMIZATION, "optimization", (int(kind), float(number))))
+    for option, field, value in bodies:
+        custom = struct("HtpGraphConfig")(option=option)
+        setattr(custom.of, field, value)
+        config = struct("Config")(option=CUSTOM)
+        config.of.custom = ctypes.addressof(custom)
+        keep.append(custom)
+        configs.append(config)
+    return configs
+
+
+def create_graph(context: Context, name: str, options: GraphOptions) -> Graph:
+    """Create an empty graph in a context."""
+    keep: list[Any] = []
+    for what, number in (("vtcm_mb", options.vtcm_mb), ("hvx_threads", options.hvx_threads)):
+        if number is not None and not 0 <= number <= 0xFFFF:
+            raise InvalidArgument(f"{what} is {number}; expected 0 to 65535")
+    configs = graph_configs(options, keep)
+    handle = ctypes.c_void_p()
+    address = c_text(name, "graph name", keep)
+    context.library.call(
+        "graphCreate",
+        context.handle,
+        address,
+        pointer_list(configs),
+        ctypes.addressof(handle),
+        where=f"graph {name!r}",
+    )
+    return Graph(context, name, handle.value or 0, None)

@@ -1,0 +1,226 @@
+"""Find, check and load ``libQnnHtp``; call it with every failure turned into an exception."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from openhtp.core import status as st
+from openhtp.core.errors import FormatError, QnnError, UnsupportedFeature
+from openhtp.vendor.declarations import BACKEND_ID_HTP, LogLevel, struct
+from openhtp.vendor.failures import failure, status_for
+from openhtp.vendor.logs import LogSink
+from openhtp.vendor.slots import CORE, functions
+
+LIBRARY_VARIABLE = "OPENHTP_QNN_LIBRARY"
+LIBRARY_NAME = "libQnnHtp.so"
+PACKAGE = "onnxruntime_qnn"
+# Where images for Snapdragon boards and phones put the library.
+DEVICE_FOLDERS = (
+    "/vendor/lib64",
+    "/system/vendor/lib64",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+)
+
+# The oldest API version whose layouts our declarations were checked against.
+OLDEST_CORE_API = (2, 32)
+# From this version of the HTP part on, the device's custom configuration has its body at byte 8.
+ALIGNED_DEVICE_CONFIG_API = (5, 47)
+
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64"}
+
+Version = tuple[int, int, int]
+
+
+def find_library() -> Path | None:
+    """The vendor's library on this machine, or None.
+
+    Looks at ``$OPENHTP_QNN_LIBRARY`` (a file, or its folder), then the ``onnxruntime-qnn`` package, then the
+    usual folders of a device. A variable that names nothing is an error, so that a typing mistake does not
+    silently select another library.
+    """
+    named = os.environ.get(LIBRARY_VARIABLE)
+    if named:
+        path = Path(named)
+        path = path / LIBRARY_NAME if path.is_dir() else path
+        if not path.is_file():
+            raise UnsupportedFeature(
+                f"{LIBRARY_VARIABLE} is {named!r}, and there is no file {str(path)!r}",
+                st.QNN_COMMON_ERROR_LOADING_BINARIES,
+            )
+        return path
+    candidates = [*_package_folders(), *(Path(folder) for folder in DEVICE_FOLDERS)]
+    return next((folder / LIBRARY_NAME for folder in candidates if (folder / LIBRARY_NAME).is_file()), None)
+
+
+def _package_folders() -> list[Path]:
+    # The package is only looked up, never imported: importing it loads onnxruntime's plugin.
+    spec = importlib.util.find_spec(PACKAGE)
+    return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []
+
+
+def require_library() -> Path:
+    """The path of ``find_library``, or an error that says how to get the library."""
+    path = find_library()
+    if path is None:
+        raise UnsupportedFeature(
+            f"{LIBRARY_NAME} is not installed: `pip install openhtp[vendor]` brings the x86 simulator; on a"
+            f" device set {LIBRARY_VARIABLE} to the library of the Qualcomm AI Runtime SDK",
+            st.QNN_COMMON_ERROR_LOADING_BINARIES,
+        )
+    return path
+
+
+def load(path: str | os.PathLike[str] | None = None) -> VendorLibrary:
+    """Load the library at ``path``, or the one that ``find_library`` finds."""
+    chosen = Path(path) if path is not None else require_library()
+    check_file(chosen)
+    try:
+        handle = ctypes.CDLL(str(chosen), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise FormatError(f"{str(chosen)!r} cannot be loaded: {error}") from error
+    provider, version = choose_provider(_providers(handle, chosen), chosen)
+    return VendorLibrary(chosen, handle, provider, version)
+
+
+def check_file(path: Path) -> None:
+    """Say clearly what is wrong with a file that the dynamic loader would refuse in riddles."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError as error:
+        raise UnsupportedFeature(
+            f"{str(path)!r} cannot be read: {error.strerror}", st.QNN_COMMON_ERROR_LOADING_BINARIES
+        ) from error
+    if head[:4] != b"\x7fELF" or len(head) < 20:
+        raise FormatError(f"{str(path)!r} is not a shared library (no ELF header)")
+    machine = int.from_bytes(head[18:20], "little")
+    built_for, here = _ELF_MACHINES.get(machine, f"ELF machine {machine}"), platform.machine()
+    if built_for != here:
+        raise FormatError(
+            f"{str(path)!r} is built for {built_for}, and this Python runs on {here}",
+            st.QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED,
+        )
+
+
+def _providers(handle: ctypes.CDLL, path: Path) -> list[int]:
+    try:
+        get_providers = handle.QnnInterface_getProviders
+    except AttributeError as error:
+        raise FormatError(
+            f"{str(path)!r} is not a QNN backend: it has no QnnInterface_getProviders"
+        ) from error
+    get_providers.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    get_providers.restype = ctypes.c_uint64
+    return list_providers(get_providers, path)
+
+
+def list_providers(get_providers: Any, path: Path) -> list[int]:
+    """Addresses of the providers that a library offers."""
+    listing, count = ctypes.c_void_p(), ctypes.c_uint32()
+    code = get_providers(ctypes.addressof(listing), ctypes.addressof(count)) & 0xFFFF
+    if code:
+        raise FormatError(f"{str(path)!r} gives no providers", status_for(code, "COMMON"))
+    if not listing.value:
+        return []
+    addresses = (ctypes.c_void_p * count.value).from_address(listing.value)
+    return [address for address in addresses if address]
+
+
+def choose_provider(addresses: list[int], path: Path) -> tuple[int, tuple[Version, Version]]:
+    """The newest HTP provider that we can talk to: its address, and its core and HTP API versions."""
+    seen: list[str] = []
+    best: tuple[tuple[Version, Version], int] | None = None
+    for address in addresses:
+        provider = struct("Provider").from_address(address)
+        core, backend = version_of(provider.api.core), version_of(provider.api.backend)
+        seen.append(f"backend {provider.backend_id} with core API {'.'.join(map(str, core))}")
+        usable = provider.backend_id == BACKEND_ID_HTP and core[0] == OLDEST_CORE_API[0]
+        if usable and core >= OLDEST_CORE_API and (best is None or (core, backend) > best[0]):
+            best = ((core, backend), address)
+    if best is None:
+        oldest = ".".join(map(str, OLDEST_CORE_API))
+        raise UnsupportedFeature(
+            f"{str(path)!r} offers {', '.join(seen) or 'no provider'}; needed: backend {BACKEND_ID_HTP} (HTP)"
+            f" with core API {oldest} or later of the same major version",
+            st.QNN_COMMON_ERROR_INCOMPATIBLE_BINARIES,
+        )
+    return best[1], best[0]
+
+
+def version_of(version: Any) -> Version:
+    """A C version as a tuple that compares."""
+    return version.major, version.minor, version.patch
+
+
+class VendorLibrary:
+    """A loaded library: its functions by their documented names, its versions and its log.
+
+    The library stays mapped until the process ends; its own threads may outlive any handle.
+    """
+
+    def __init__(self, path: Path, handle: ctypes.CDLL, provider: int, api: tuple[Version, Version]) -> None:
+        self.path = path
+        self.core_api, self.htp_api = api
+        self.log = LogSink()
+        self._handle = handle
+        self._functions = functions(provider + ctypes.sizeof(struct("Provider")), CORE)
+
+    @property
+    def aligned_device_config(self) -> bool:
+        """Whether the device's custom configuration has the newer of its two layouts."""
+        return self.htp_api >= ALIGNED_DEVICE_CONFIG_API
+
+    @property
+    def build_id(self) -> str:
+        """The SDK build, e.g. ``v2.51.0.260929...``."""
+        text = ctypes.c_char_p()
+        self.call("backendGetBuildId", ctypes.addressof(text))
+        return (text.value or b"").decode("utf-8", "replace")
+
+    def ask(self, name: str, *arguments: Any) -> int:
+        """Call a function and give back its status code, 0 for success."""
+        function = self._functions.get(name)
+        if function is None:
+            raise UnsupportedFeature(f"{str(self.path)!r} has no function {name}")
+        code: int = function(*arguments) & 0xFFFF
+        return code
+
+    def call(self, name: str, *arguments: Any, where: str = "") -> None:
+        """Call a function; a status other than success is raised with what the library logged about it."""
+        self.log.take_errors()
+        code = self.ask(name, *arguments)
+        if code:
+            raise self.failure(name, code, where)
+
+    def failure(self, name: str, code: int, where: str) -> QnnError:
+        """The exception for a status that ``ask`` gave back."""
+        return failure(name, code, area=CORE[name].area, where=where, said=self.log.take_errors())
+
+    def make_log(self, level: LogLevel) -> int:
+        """Create a log handle whose lines go to the Python logger ``openhtp.vendor.qnn``."""
+        handle = ctypes.c_void_p()
+        callback = ctypes.cast(self.log.callback, ctypes.c_void_p)
+        self.call("logCreate", callback, int(level), ctypes.addressof(handle))
+        return handle.value or 0
+
+    def set_soc(self, model: int) -> None:
+        """Make the simulator a given SoC for the whole process; must come before any other call."""
+        config = struct("GlobalConfig")(0, model)
+        pointers = (ctypes.c_void_p * 2)(ctypes.addressof(config), None)
+        self.call("globalConfigSet", ctypes.addressof(pointers), where=f"SoC model {model}")
+
+    def has_capability(self, key: int) -> bool | None:
+        """Whether the library says that it has a property; None for a key that it does not know."""
+        code = self.ask("propertyHasCapability", key)
+        if code == st.QNN_PROPERTY_ERROR_UNKNOWN_KEY.code:
+            return None
+        if code not in (0, st.QNN_PROPERTY_NOT_SUPPORTED.code):
+            raise self.failure("propertyHasCapability", code, f"property {key}")
+        return code == 0

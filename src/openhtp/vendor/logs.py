@@ -1,0 +1,71 @@
+"""The library's log lines: into Python's logging, and into the message of the call that failed."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import logging
+import re
+import sys
+from typing import Any
+
+from openhtp.vendor.declarations import LogLevel
+from openhtp.vendor.slots import LogCallback
+
+logger = logging.getLogger("openhtp.vendor.qnn")
+
+# Lower than the library's own words: it logs warnings and even errors for calls that succeed, a dozen for each
+# finalize. The lines that explain a failure are in the exception.
+_LEVELS: dict[int, int] = {LogLevel.ERROR: logging.INFO}
+# The library puts its own level in front of the text.
+_TAG = re.compile(r"^<[A-Z]>\s*")
+_LINE_BYTES = 2048
+_REMEMBERED = 8
+
+
+class LogSink:
+    """Receives the library's log callback, which may come on any of its threads."""
+
+    def __init__(self) -> None:
+        # The library keeps the address of this callback; it must live as long as the log handle.
+        self.callback = LogCallback(self._receive)
+        self._errors: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        self._format = _vsnprintf()
+
+    def take_errors(self) -> list[str]:
+        """Error lines since the last call of this method, oldest first, each once."""
+        lines: list[str] = []
+        while self._errors:
+            line = self._errors.popleft()
+            if line not in lines:
+                lines.append(line)
+        return lines
+
+    def _receive(self, template: bytes | None, level: int, _time: int, arguments: int | None) -> None:
+        # Nothing may be raised into C.
+        try:
+            text = self._text(template or b"", arguments)
+            if level == LogLevel.ERROR:
+                self._errors.append(text)
+            logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
+        except Exception:
+            logger.debug("a log line of the vendor library could not be read", exc_info=True)
+
+    def _text(self, template: bytes, arguments: int | None) -> str:
+        if self._format is None:
+            line = template
+        else:
+            buffer = ctypes.create_string_buffer(_LINE_BYTES)
+            self._format(buffer, _LINE_BYTES, template, arguments)
+            line = buffer.value
+        return _TAG.sub("", line.decode("utf-8", "replace").strip())
+
+
+def _vsnprintf() -> Any | None:
+    """C's own formatter, the only thing that can read a va_list; None where its calling form is not known."""
+    if not sys.platform.startswith("linux"):
+        return None
+    function = ctypes.CDLL(None).vsnprintf
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function

@@ -1,0 +1,115 @@
+"""Power votes: which clocks and wake-up habits the HTP should have while a vote stands."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.vendor.backend import Backend
+from openhtp.vendor.declarations import PowerMode, PowerOption, VoltageCorner, struct
+from openhtp.vendor.failures import failure
+from openhtp.vendor.handles import Owner
+from openhtp.vendor.layout import pointer_list
+from openhtp.vendor.slots import POWER, prototype
+
+MAX_RPC_POLLING_US = 9999  # documented; the simulator accepts more and ignores it
+_PERF = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcvsVote:
+    """One DCVS v3 vote. ``None`` leaves that part of the standing vote as it is."""
+
+    power_mode: PowerMode = PowerMode.PERFORMANCE
+    dcvs_enable: bool | None = None
+    sleep_latency_us: int | None = None
+    sleep_disable: bool | None = None
+    bus: tuple[VoltageCorner, VoltageCorner, VoltageCorner] | None = None  # lowest, target, highest
+    core: tuple[VoltageCorner, VoltageCorner, VoltageCorner] | None = None
+
+
+class PowerVotes(Owner):
+    """A client's standing votes for one core; freeing it withdraws them."""
+
+    freed_status = st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT
+
+    def __init__(self, backend: Backend, *, device_id: int = 0, core_id: int = 0) -> None:
+        self._library = backend.library
+        self._functions = self._infrastructure()
+        made = ctypes.c_uint32()
+        self._call("create_id", device_id, core_id, ctypes.addressof(made))
+        super().__init__(made.value, "power votes", backend)
+
+    def vote(
+        self,
+        *,
+        dcvs: DcvsVote | None = None,
+        rpc_latency_us: int | None = None,
+        rpc_polling_us: int | None = None,
+    ) -> None:
+        """Change votes: clocks, latency asked of the RPC channel, how long to poll before sleeping."""
+        if rpc_polling_us is not None and not 0 <= rpc_polling_us <= MAX_RPC_POLLING_US:
+            raise InvalidArgument(
+                f"RPC polling time is {rpc_polling_us} us; expected 0 to {MAX_RPC_POLLING_US}",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+            )
+        configs: list[ctypes.Structure] = []
+        for option, number in (
+            (PowerOption.RPC_POLLING_TIME, rpc_polling_us),
+            (PowerOption.RPC_CONTROL_LATENCY, rpc_latency_us),
+        ):
+            if number is not None:
+                config = struct("PowerConfig")(option=option)
+                config.of.number = number
+                configs.append(config)
+        if dcvs is not None:
+            config = struct("PowerConfig")(option=PowerOption.DCVS_V3)
+            _fill_dcvs(config.of.dcvs, dcvs, self.handle)
+            configs.append(config)
+        if not configs:
+            raise InvalidArgument("no vote was given", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT)
+        self._call("set_power", self.handle, pointer_list(configs))
+
+    def _infrastructure(self) -> dict[str, Any]:
+        found = ctypes.c_void_p()
+        self._library.call("deviceGetInfrastructure", ctypes.addressof(found))
+        infra = struct("Infrastructure").from_address(found.value) if found.value else None
+        if infra is None or infra.kind != _PERF:
+            raise UnsupportedFeature("the vendor library has no performance infrastructure here")
+        return {name: prototype(slot)(getattr(infra, name)) for name, slot in POWER.items()}
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._library.log.take_errors()
+        code = self._functions[name](*arguments) & 0xFFFF
+        if code:
+            said = self._library.log.take_errors()
+            raise failure(name, code, area=POWER[name].area, where="power votes", said=said)
+
+    def _release(self, handle: int) -> None:
+        self._call("destroy_id", handle)
+
+
+def _fill_dcvs(body: Any, vote: DcvsVote, context_id: int) -> None:
+    body.context_id, body.power_mode = context_id, vote.power_mode
+    for name, value in (
+        ("dcvs_enable", vote.dcvs_enable),
+        ("sleep_latency", vote.sleep_latency_us),
+        ("sleep_disable", vote.sleep_disable),
+    ):
+        if value is not None:
+            setattr(body, f"set_{name}", 1)
+            setattr(body, name, int(value))
+    for name, corners in (("bus", vote.bus), ("core", vote.core)):
+        if corners is not None:
+            if list(corners) != sorted(corners):
+                raise InvalidArgument(
+                    f"{name} corners are {[corner.name for corner in corners]};"
+                    " expected lowest, target, highest",
+                    st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+                )
+            setattr(body, f"set_{name}", 1)
+            for field, corner in zip(("min", "target", "max"), corners, strict=True):
+                setattr(body, f"{name}_{field}", int(corner))

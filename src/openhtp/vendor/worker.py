@@ -1,0 +1,330 @@
+"""The vendor's library in a process of its own, and the client's side of it.
+
+A crash, a hang or a leak of the closed library stays there: the caller gets ``DeviceLost`` or ``TimedOut``
+and may ``restart()``. Calls are safe from several threads; the library runs one at a time, as it does anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
+from openhtp.core.opcall import OpCall
+from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorSpec
+from openhtp.vendor import wire
+from openhtp.vendor.declarations import LogLevel, ProfileLevel
+from openhtp.vendor.library import require_library
+from openhtp.vendor.marshal import Array, Params
+from openhtp.vendor.power import DcvsVote
+from openhtp.vendor.profile import ProfileEvent
+from openhtp.vendor.recipe import GraphRecipe, plain_call, recipe_to_send
+
+logger = logging.getLogger("openhtp.vendor.qnn")
+
+DEFAULT_TIMEOUT_S = 300.0
+_CLOSE_TIMEOUT_S = 5.0
+_LAST_WORDS_BYTES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRef:
+    """A graph in the vendor process. It is lost with that process, and freed with its context."""
+
+    id: int
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRef:
+    """A context in the vendor process; ``graphs`` holds those of a restored one."""
+
+    id: int
+    graphs: Mapping[str, GraphRef]
+    generation: int
+
+
+class VendorProcess:
+    """A child process that holds the library, one device and any number of contexts."""
+
+    def __init__(
+        self,
+        library: str | os.PathLike[str] | None = None,
+        *,
+        soc: int | str | None = None,
+        arch: int | None = None,
+        log_level: LogLevel = LogLevel.WARN,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Start the process and load the library, by default the one that ``find_library`` finds.
+
+        ``timeout_s`` bounds every call that is not given its own limit.
+        """
+        self._path = str(library) if library is not None else str(require_library())
+        self._start = (self._path, soc, arch, int(log_level))
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._link: _Link | None = None
+        self.info = self._launch()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None when it is lost or closed."""
+        return self._link.process.pid if self._link else None
+
+    def create_context(
+        self,
+        *,
+        priority: Priority | None = None,
+        queue_depth: int | None = None,
+        weight_sharing: bool = False,
+    ) -> ContextRef:
+        """Create an empty context."""
+        made = self._ask(
+            "create_context",
+            options={"priority": priority, "queue_depth": queue_depth, "weight_sharing": weight_sharing},
+        )
+        return ContextRef(made.id, {}, self._generation)
+
+    def build(self, recipe: GraphRecipe, context: ContextRef) -> GraphRef:
+        """Create a graph with its tensors and nodes; not compiled yet."""
+        self._check(context)
+        made = self._ask("build", context.id, recipe_to_send(recipe))
+        return self._graph_ref(made.graphs[0])
+
+    def finalize(
+        self, graph: GraphRef, *, profile: ProfileLevel | None = None, timeout_s: float | None = None
+    ) -> tuple[ProfileEvent, ...]:
+        """Compile a graph; gives the events of a profile if one was asked for."""
+        self._check(graph)
+        done = self._ask("finalize", graph.id, profile, timeout_s=timeout_s)
+        return tuple(wire.wire_to_event(event) for event in done.events)
+
+    def execute(
+        self, graph: GraphRef, inputs: Mapping[str, Array], *, timeout_s: float | None = None
+    ) -> dict[str, Array]:
+        """Run a graph once."""
+        return self.execute_profiled(graph, inputs, None, timeout_s=timeout_s)[0]
+
+    def execute_profiled(
+        self,
+        graph: GraphRef,
+        inputs: Mapping[str, Array],
+        profile: ProfileLevel | None,
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[dict[str, Array], tuple[ProfileEvent, ...]]:
+        """Run a graph once and give the events along with the outputs."""
+        self._check(graph)
+        done = self._ask("execute", graph.id, dict(inputs), profile, timeout_s=timeout_s)
+        outputs = {array.name: wire.wire_to_array(array) for array in done.arrays}
+        return outputs, tuple(wire.wire_to_event(event) for event in done.events)
+
+    def get_binary(self, context: ContextRef) -> bytes:
+        """Save a context whose graphs are all finalized."""
+        self._check(context)
+        return self._ask("get_binary", context.id).blob
+
+    def from_binary(
+        self,
+        blob: bytes,
+        *,
+        priority: Priority | None = None,
+        queue_depth: int | None = None,
+        enable_graphs: Sequence[str] = (),
+    ) -> ContextRef:
+        """Restore a context; its graphs are ready to execute."""
+        options = {"priority": priority, "queue_depth": queue_depth, "enable_graphs": tuple(enable_graphs)}
+        made = self._ask("from_binary", bytes(blob), options=options)
+        graphs = {graph.name: self._graph_ref(graph) for graph in made.graphs}
+        return ContextRef(made.id, graphs, self._generation)
+
+    def free(self, context: ContextRef) -> None:
+        """Free a context with its graphs. What is lost with its process counts as freed."""
+        if self._link is not None and context.generation == self._generation:
+            self._ask("free", context.id)
+
+    def validate_op(self, call: OpCall, params: Params, data: Mapping[str, Array] | None = None) -> None:
+        """Raise UnsupportedOp, with the library's reason, if it cannot do a node."""
+        self._ask("validate_op", plain_call(call), dict(params), dict(data or {}))
+
+    def has_capability(self, key: int) -> bool | None:
+        """Whether the library says that it has a property; None for a key that it does not know."""
+        return self._ask("has_capability", key).flag
+
+    def vote(
+        self,
+        *,
+        dcvs: DcvsVote | None = None,
+        rpc_latency_us: int | None = None,
+        rpc_polling_us: int | None = None,
+    ) -> None:
+        """Change the power votes that stand while the process lives."""
+        self._ask("vote", dcvs, rpc_latency_us, rpc_polling_us)
+
+    def restart(self) -> None:
+        """Start afresh after a loss. Contexts and graphs of before stay lost; build them again."""
+        with self._lock:
+            if self._link is not None:
+                self._link.end()
+                self._link = None
+        self.info = self._launch()
+
+    def close(self) -> None:
+        """End the process; closing twice does nothing. A call under way in another thread is cut short."""
+        if not self._lock.acquire(timeout=_CLOSE_TIMEOUT_S):
+            link = self._link
+            if link is not None:
+                link.process.kill()
+            self._lock.acquire()
+        try:
+            link, self._link = self._link, None
+        finally:
+            self._lock.release()
+        # At interpreter exit the process may have been ended already.
+        if link is None or not link.end.alive:
+            return
+        try:
+            link.ask("close", (), {}, _CLOSE_TIMEOUT_S)
+        except (DeviceLost, TimedOut):
+            logger.debug("the vendor process did not close by itself")
+        link.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _launch(self) -> wire.WireInfo:
+        with self._lock:
+            self._link = _Link(Path(self._path))
+            self._generation += 1
+        try:
+            info = self._ask("start", *self._start).info
+        except BaseException:
+            self.close()
+            raise
+        if info is None:
+            raise DeviceLost("the vendor process did not say what it loaded")
+        return info
+
+    def _ask(
+        self,
+        verb: str,
+        *arguments: Any,
+        options: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> wire.Answer:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if limit_s <= 0:
+            raise InvalidArgument(f"timeout is {limit_s} s; expected more than 0")
+        with self._lock:
+            if self._link is None:
+                raise DeviceLost(f"{verb}: the vendor process is gone; restart() starts a new one")
+            try:
+                answer = self._link.ask(verb, arguments, options or {}, limit_s)
+            except (DeviceLost, TimedOut):
+                self._link.end()
+                self._link = None
+                raise
+        for level, text in answer.logs:
+            logger.log(level, "%s", text)
+        if answer.error is not None:
+            raise wire.wire_to_error(answer.error)
+        return answer
+
+    def _check(self, ref: GraphRef | ContextRef) -> None:
+        if ref.generation != self._generation:
+            raise DeviceLost("the graph or context was lost with an earlier vendor process; build it again")
+
+    def _graph_ref(self, graph: wire.WireGraph) -> GraphRef:
+        specs = [wire.wire_to_spec(tensor) for tensor in graph.tensors]
+        inputs = tuple(spec for spec in specs if spec.kind.is_input)
+        outputs = tuple(spec for spec in specs if spec.kind.is_output)
+        return GraphRef(graph.id, graph.name, inputs, outputs, self._generation)
+
+
+class _Link:
+    """One child process and the socket to it."""
+
+    def __init__(self, library: Path) -> None:
+        ours, theirs = socket.socketpair()
+        # The library prints as it pleases; its last words are wanted when it dies.
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "openhtp.vendor.service", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                env=_environment(library.parent),
+                # An interrupt at the terminal is for the client; the child ends when the socket closes.
+                start_new_session=True,
+            )
+        self._connection: Connection = Connection(ours.detach())
+        self.end = weakref.finalize(self, _end, self.process, self._connection, self._output)
+
+    def ask(
+        self, verb: str, arguments: Sequence[Any], options: Mapping[str, Any], timeout_s: float
+    ) -> wire.Answer:
+        """Send a request and wait for its answer."""
+        try:
+            self._connection.send((verb, tuple(arguments), dict(options)))
+            if not self._connection.poll(timeout_s):
+                raise TimedOut(
+                    f"{verb}: no answer from the vendor process within {timeout_s:g} s; it was ended"
+                )
+            return wire.decode(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise DeviceLost(f"{verb}: {self._epitaph()}") from error
+
+    def _epitaph(self) -> str:
+        """How the process ended, and the last it printed."""
+        try:
+            code = self.process.wait(_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return f"the vendor process {self.process.pid} does not talk any more"
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        words = self._output.read().decode("utf-8", "replace").strip()
+        return f"the vendor process {self.process.pid} {how}" + (
+            f"; it last printed: {words}" if words else ""
+        )
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, output: IO[bytes]) -> None:
+    connection.close()
+    process.kill()
+    process.wait()
+    output.close()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """The child's environment: the library finds its parts, and the DSP its skeleton, beside it."""
+    environment = dict(os.environ)
+    for name, separator in (("LD_LIBRARY_PATH", ":"), ("ADSP_LIBRARY_PATH", ";")):
+        before = environment.get(name)
+        environment[name] = f"{folder}{separator}{before}" if before else str(folder)
+    return environment
