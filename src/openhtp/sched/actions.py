@@ -16,7 +16,7 @@ class Outcome(enum.Enum):
     GONE = "gone"
 
 
-class Start(Struct, frozen=True):
+class Start(Struct, frozen=True, tag=True, gc=False):
     """Run one step of a job. The answer (StepDone or StepYielded) carries the token; old ones are ignored."""
 
     job: int
@@ -24,28 +24,28 @@ class Start(Struct, frozen=True):
     token: int
 
 
-class AskYield(Struct, frozen=True):
+class AskYield(Struct, frozen=True, tag=True, gc=False):
     """A more urgent client waits: stop at the next possible point."""
 
     job: int
     token: int
 
 
-class Finish(Struct, frozen=True):
+class Finish(Struct, frozen=True, tag=True, gc=False):
     """The job is over; told exactly once for every Submitted."""
 
     job: int
     outcome: Outcome
 
 
-class ArmTimer(Struct, frozen=True):
+class ArmTimer(Struct, frozen=True, tag=True, gc=False):
     """Send TimerFired(timer) at or after ``at``."""
 
     timer: int
     at: int
 
 
-class Grant(Struct, frozen=True):
+class Grant(Struct, frozen=True, tag=True, gc=False):
     """The job now holds these resources. VTCM is a byte range of its core."""
 
     job: int
@@ -56,15 +56,15 @@ class Grant(Struct, frozen=True):
     vtcm_bytes: int
 
 
-class Release(Struct, frozen=True):
+class Release(Struct, frozen=True, tag=True, gc=False):
     """The job holds nothing any more; ``paused`` tells a pre-empted job from a finished one."""
 
     job: int
     paused: bool
 
 
-class Refuse(Struct, frozen=True):
-    """A PriorityChanged came too late."""
+class Refuse(Struct, frozen=True, tag=True, gc=False):
+    """A priority change came too late; ``client`` is the one that had started."""
 
     client: int
     reason: str

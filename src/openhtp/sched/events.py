@@ -1,6 +1,8 @@
 """What the scheduler is told. Names are past tense; ``t`` is the time of delivery in nanoseconds.
 
-Structs rather than dataclasses: two of these are made for every execution, and they are made in C.
+Structs rather than dataclasses: two of these are made for every execution, and they are made in C. They are
+tagged with their own name, so that a log of them can be written and read back, and they hold no references
+that could form a cycle, so the garbage collector need not look at them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ class ClientKind(enum.Enum):
     APP = "app"
 
 
-class ClientAdded(Struct, frozen=True, kw_only=True):
+class ClientAdded(Struct, frozen=True, kw_only=True, tag=True):
     """A graph was loaded, or an app was introduced. It asks for nothing yet."""
 
     t: int
@@ -34,14 +36,14 @@ class ClientAdded(Struct, frozen=True, kw_only=True):
     page_bytes: int | None = None
 
 
-class ClientRemoved(Struct, frozen=True, kw_only=True):
+class ClientRemoved(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A graph was freed or its session ended. Its jobs finish as GONE, the running one at its step's end."""
 
     t: int
     client: int
 
 
-class PriorityChanged(Struct, frozen=True, kw_only=True):
+class PriorityChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A client asks for another priority; refused once one of its jobs has started."""
 
     t: int
@@ -49,17 +51,29 @@ class PriorityChanged(Struct, frozen=True, kw_only=True):
     priority: int
 
 
-class Submitted(Struct, frozen=True, kw_only=True):
-    """A job was queued. ``timeout_at`` is absolute; ``job`` numbers are never reused."""
+class ContextPriorityChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """All graphs of a context ask for another priority: all of them get it, or none if one has started."""
+
+    t: int
+    clients: tuple[int, ...]
+    priority: int
+
+
+class Submitted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """A job was queued. ``timeout_at`` is absolute; ``job`` numbers are never reused.
+
+    ``deadline_at`` only orders jobs (under a policy that looks at it); it ends nothing.
+    """
 
     t: int
     job: int
     client: int
     steps: int = 1
     timeout_at: int | None = None
+    deadline_at: int | None = None
 
 
-class StepDone(Struct, frozen=True, kw_only=True):
+class StepDone(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """The engine finished the step that ``token`` started."""
 
     t: int
@@ -67,7 +81,7 @@ class StepDone(Struct, frozen=True, kw_only=True):
     token: int
 
 
-class StepYielded(Struct, frozen=True, kw_only=True):
+class StepYielded(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """The engine stopped inside a step because it was asked to; the rest of the step remains to be run."""
 
     t: int
@@ -75,14 +89,14 @@ class StepYielded(Struct, frozen=True, kw_only=True):
     token: int
 
 
-class AbortRequested(Struct, frozen=True, kw_only=True):
+class AbortRequested(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A signal or a cancel ends this job: at once if it waits, at its step's end if it runs."""
 
     t: int
     job: int
 
 
-class TimerFired(Struct, frozen=True, kw_only=True):
+class TimerFired(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A timer armed by ``ArmTimer`` is due."""
 
     t: int
@@ -93,6 +107,7 @@ Event = (
     ClientAdded
     | ClientRemoved
     | PriorityChanged
+    | ContextPriorityChanged
     | Submitted
     | StepDone
     | StepYielded

@@ -1,0 +1,196 @@
+"""One core's resources: who holds them, who waits for them, and who is asked to yield.
+
+The scheduler tells an arbiter that a job waits, ended or stopped; the arbiter answers with Grant, Start,
+AskYield and Release. It is the device's compute resource manager:
+
+* Jobs are considered in order ``(rank, sequence)``. The first that fits beside the holders starts.
+* A job that does not fit asks for evictions: of one holder if one is enough, of several only when all of them
+  rank below it. While it waits for them, nobody behind it may take what it is going to get.
+* A job that nothing can be done for does not block lower ones: they may fill the gap, and it evicts them when
+  its turn comes. Equals may not overtake it in a way that would delay it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+from openhtp.sched.actions import Action, AskYield, Grant, Release, Start
+from openhtp.sched.jobs import Job, JobState
+from openhtp.sched.resources import PARALLEL_WINDOW, DeviceResources, Share, place, units_of
+
+_RUNNING = JobState.RUNNING
+_YIELDING = JobState.YIELDING
+_PAUSED = JobState.PAUSED
+_WAITING = JobState.WAITING
+
+_Waiter = tuple[int, int, Job]
+
+
+class Arbiter:
+    """Holders and waiters of one core."""
+
+    __slots__ = ("_device", "_next_token", "_number", "_units", "holders", "waiting", "waiting_apps")
+
+    def __init__(self, number: int, device: DeviceResources, next_token: Callable[[], int]) -> None:
+        self._number = number
+        self._device = device
+        self._next_token = next_token
+        # Masks to tuples, for Grant; there are few different ones.
+        self._units: dict[int, tuple[int, ...]] = {0: ()}
+        self.holders: list[Job] = []
+        # Sorted by (rank, sequence); a sequence is unique, so jobs themselves are never compared.
+        self.waiting: list[_Waiter] = []
+        self.waiting_apps = 0
+
+    def ask(self, job: Job, actions: list[Action]) -> None:
+        """A job has become the first of its client: start it, or let it wait and evict who must go."""
+        job.move(_WAITING)
+        if not self.holders and not self.waiting:
+            self._start(job, job.client.alone, actions)
+            return
+        self.enqueue(job)
+        self.settle(actions)
+
+    def release(self, job: Job, actions: list[Action], *, paused: bool) -> None:
+        """A job has stopped. A paused one asks again at once, with its old place in the order.
+
+        The caller settles afterwards.
+        """
+        self.holders.remove(job)
+        job.share = None
+        actions.append(Release(job.number, paused))
+        if paused:
+            job.move(_PAUSED)
+            self.enqueue(job)
+
+    def enqueue(self, job: Job) -> None:
+        """Put a job among those who wait, in order. The caller settles afterwards."""
+        insort(self.waiting, (job.rank, job.sequence, job))
+        if not job.client.demand.is_graph:
+            self.waiting_apps += 1
+
+    def forget(self, job: Job) -> None:
+        """A waiting job ended without running."""
+        index = bisect_left(self.waiting, (job.rank, job.sequence))
+        assert self.waiting[index][2] is job
+        self._dequeue(index)
+
+    def _dequeue(self, index: int) -> Job:
+        job = self.waiting.pop(index)[2]
+        if not job.client.demand.is_graph:
+            self.waiting_apps -= 1
+        return job
+
+    def settle(self, actions: list[Action]) -> None:
+        """Start every waiting job that can start, in order, and ask for the evictions that are due."""
+        waiting = self.waiting
+        if waiting and not self.holders:
+            job = self._dequeue(0)
+            self._start(job, job.client.alone, actions)
+        if not waiting or self._is_hopeless():
+            return
+        claims: list[Share] = []  # what earlier jobs get once their evictions are through
+        blocked: list[Job] = []
+        index = 0
+        while index < len(waiting):
+            job = waiting[index][2]
+            share = self._room_for(job, claims, blocked)
+            if share is not None:
+                self._dequeue(index)
+                self._start(job, share, actions)
+                continue
+            index += 1
+            claim = self._claim(job, claims, actions)
+            if claim is not None:
+                claims.append(claim)
+            else:
+                blocked.append(job)
+
+    def _is_hopeless(self) -> bool:
+        """Whether no waiting job can start or evict: the usual case while one graph runs among graphs.
+
+        Without this, every arrival would be compared with every waiter.
+        """
+        if self.waiting_apps or self._device.parallel_graphs:
+            return False
+        first_rank = self.waiting[0][0]
+        return any(job.client.demand.is_graph and job.rank <= first_rank for job in self.holders)
+
+    def _room_for(self, job: Job, claims: list[Share], blocked: list[Job]) -> Share | None:
+        """Where the job can go now without taking anything from those before it."""
+        demand = job.client.demand
+        if demand.is_graph and blocked:
+            # Parallel graph execution looks at the front of the queue only.
+            ahead = sum(other.client.demand.is_graph for other in (*self.holders, *blocked))
+            if ahead >= PARALLEL_WINDOW:
+                return None
+        taken = [*_shares(self.holders), *claims]
+        share = place(taken, demand, self._device)
+        if share is None:
+            return None
+        for other in blocked:
+            # An equal cannot be evicted later, so it must not stand in the way of one that came first.
+            if other.rank >= job.rank and place([share], other.client.demand, self._device) is None:
+                return None
+        return share
+
+    def _claim(self, job: Job, claims: list[Share], actions: list[Action]) -> Share | None:
+        """Ask whom it takes to make room for ``job``; return what it will get, None if nobody can be asked.
+
+        Holders already asked count as gone: their room is on its way.
+        """
+        staying = [holder for holder in self.holders if holder.state is _RUNNING]
+        share = place([*_shares(staying), *claims], job.client.demand, self._device)
+        if share is not None:
+            return share
+        lower = [holder for holder in staying if holder.rank > job.rank]
+        if not lower:
+            return None
+        lower.sort(key=lambda holder: (holder.rank, holder.sequence), reverse=True)
+        victims = self._victims(job, lower, staying, claims)
+        if not victims:
+            return None
+        for victim in victims:
+            victim.move(_YIELDING)
+            actions.append(AskYield(victim.number, victim.token))
+        rest = [holder for holder in staying if holder not in victims]
+        return place([*_shares(rest), *claims], job.client.demand, self._device)
+
+    def _victims(self, job: Job, lower: list[Job], staying: list[Job], claims: list[Share]) -> list[Job]:
+        """Choose whom to evict among ``lower`` (least urgent first): one if enough, else the fewest."""
+
+        def is_enough(gone: list[Job]) -> bool:
+            rest = [*_shares([holder for holder in staying if holder not in gone]), *claims]
+            return place(rest, job.client.demand, self._device) is not None
+
+        for holder in lower:
+            if is_enough([holder]):
+                return [holder]
+        if not is_enough(lower):
+            return []  # someone who is not lower stands in the way; asking the others would help nobody
+        victims = list(lower)
+        for holder in reversed(lower):  # spare the most urgent first
+            without = [victim for victim in victims if victim is not holder]
+            if is_enough(without):
+                victims = without
+        return victims
+
+    def _start(self, job: Job, share: Share, actions: list[Action]) -> None:
+        job.move(_RUNNING)
+        job.client.started = True
+        job.share = share
+        self.holders.append(job)
+        token = job.token = self._next_token()
+        units = self._units
+        hmx = units.get(share.hmx)
+        hvx = units.get(share.hvx)
+        if hmx is None or hvx is None:
+            hmx = units[share.hmx] = units_of(share.hmx)
+            hvx = units[share.hvx] = units_of(share.hvx)
+        actions.append(Grant(job.number, self._number, hmx, hvx, share.start, share.end - share.start))
+        actions.append(Start(job.number, job.step, token))
+
+
+def _shares(jobs: list[Job]) -> list[Share]:
+    return [job.share for job in jobs if job.share is not None]

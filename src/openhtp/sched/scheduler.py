@@ -1,0 +1,249 @@
+"""The scheduler: one door, ``handle(event) -> actions``. The same object runs live and on the virtual clock.
+
+It is told the time and never asks for it; it starts no threads and remembers no wall clock, so a log of its
+events replayed into a fresh one gives the same actions. Which job runs on what is decided by one ``Arbiter``
+per core; this file keeps clients, jobs, timeouts and endings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from openhtp.core.errors import InternalError, InvalidArgument, InvalidHandle, NameClash
+from openhtp.sched import invariants
+from openhtp.sched.actions import Action, ArmTimer, Finish, Outcome, Refuse, Start
+from openhtp.sched.arbiter import Arbiter
+from openhtp.sched.events import (
+    AbortRequested,
+    ClientAdded,
+    ClientRemoved,
+    ContextPriorityChanged,
+    Event,
+    PriorityChanged,
+    StepDone,
+    StepYielded,
+    Submitted,
+    TimerFired,
+)
+from openhtp.sched.jobs import Client, Job, JobState
+from openhtp.sched.policy import STRICT, Policy
+from openhtp.sched.resources import Demand, DeviceResources, place, priority_on, verify_demand
+
+_DONE = Outcome.DONE
+_RUNNING = JobState.RUNNING
+_YIELDING = JobState.YIELDING
+_QUEUED = JobState.QUEUED
+_ENDED = JobState.ENDED
+
+
+class Scheduler:
+    """Decides which job of which client runs on what, and when one is asked to yield.
+
+    >>> s = Scheduler(DeviceResources(hvx=1))
+    >>> s.handle(ClientAdded(t=0, client=1, priority=0))
+    []
+    >>> s.handle(ClientAdded(t=0, client=2, priority=200))
+    []
+    >>> [type(a).__name__ for a in s.handle(Submitted(t=0, job=1, client=1, steps=2))]
+    ['Grant', 'Start']
+    >>> s.handle(Submitted(t=1, job=2, client=2))
+    [AskYield(job=1, token=1)]
+    >>> [type(a).__name__ for a in s.handle(StepDone(t=5, job=1, token=1))]
+    ['Release', 'Grant', 'Start']
+
+    An event that is refused (unknown client, job number used twice, a client larger than the device) raises a
+    ``QnnError`` and changes nothing.
+    """
+
+    def __init__(self, resources: DeviceResources, policy: Policy = STRICT) -> None:
+        self.resources = resources
+        self.policy = policy
+        self.now = 0
+        self.clients: dict[int, Client] = {}
+        self.jobs: dict[int, Job] = {}
+        next_token = count(1).__next__
+        self.cores = tuple(Arbiter(core, resources, next_token) for core in range(resources.cores))
+        self._next_token = next_token
+        self._next_sequence = count(1).__next__
+        self._last_job = 0
+        self._rank = policy.rank
+        self._handlers: dict[type, Callable[[Any, list[Action]], None]] = {
+            ClientAdded: self._on_client_added,
+            ClientRemoved: self._on_client_removed,
+            PriorityChanged: self._on_priority_changed,
+            ContextPriorityChanged: self._on_context_priority_changed,
+            Submitted: self._on_submitted,
+            StepDone: self._on_step_done,
+            StepYielded: self._on_step_yielded,
+            AbortRequested: self._on_abort_requested,
+            TimerFired: self._on_timer_fired,
+        }
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event, in order of time, and return what is to be done about it, in order."""
+        t = event.t
+        if t < self.now:
+            raise InternalError(f"time ran backwards: {type(event).__name__} at {t} after {self.now}")
+        self.now = t
+        actions: list[Action] = []
+        self._handlers[type(event)](event, actions)
+        return actions
+
+    def check(self) -> None:
+        """Assert the invariants; for tests and debugging, as it looks at everything."""
+        invariants.check(self)
+
+    # ------------------------------------------------------------------ clients
+
+    def _client(self, number: int) -> Client:
+        client = self.clients.get(number)
+        if client is None or client.gone:
+            raise InvalidHandle(f"client {number} is unknown to the scheduler or was removed")
+        return client
+
+    def _on_client_added(self, event: ClientAdded, actions: list[Action]) -> None:
+        if event.client in self.clients:
+            raise NameClash(f"client {event.client} was added before")
+        verify_demand(event, self.resources)
+        demand = Demand(event, self.resources)
+        alone = place((), demand, self.resources)
+        assert alone is not None  # verify_demand has seen to it
+        self.clients[event.client] = Client(event.client, event.core, demand, alone)
+
+    def _on_client_removed(self, event: ClientRemoved, actions: list[Action]) -> None:
+        client = self._client(event.client)
+        client.gone = True
+        # From the back, so that no later job of the client is started on the way.
+        for job in reversed(list(client.queue)):
+            self._end_early(job, Outcome.GONE, actions)
+        if not client.queue:
+            self.clients.pop(client.number, None)  # the last job's end may have done it
+
+    def _on_priority_changed(self, event: PriorityChanged, actions: list[Action]) -> None:
+        self._change_priority((event.client,), event.priority, actions)
+
+    def _on_context_priority_changed(self, event: ContextPriorityChanged, actions: list[Action]) -> None:
+        self._change_priority(event.clients, event.priority, actions)
+
+    def _change_priority(self, numbers: tuple[int, ...], priority: int, actions: list[Action]) -> None:
+        """Give all these clients another priority, or none of them if one has started."""
+        clients = [self._client(number) for number in numbers]
+        priority = priority_on(self.resources, priority)
+        for client in clients:
+            if client.started:
+                reason = "the priority cannot be changed after the first execution has started"
+                actions.append(Refuse(client.number, reason))
+                return
+        for client in clients:
+            core = self.cores[client.core]
+            waiting = bool(client.queue)
+            if waiting:
+                core.forget(client.queue[0])
+            client.demand.priority = priority
+            for job in client.queue:
+                job.rank = self._rank(priority, job.submitted_at, job.deadline_at)
+            if waiting:
+                core.enqueue(client.queue[0])
+        for number in sorted({client.core for client in clients}):
+            self.cores[number].settle(actions)
+
+    # ------------------------------------------------------------------ jobs
+
+    def _on_submitted(self, event: Submitted, actions: list[Action]) -> None:
+        number = event.job
+        client = self.clients.get(event.client)
+        if client is None or client.gone:
+            client = self._client(event.client)  # raises
+        if number <= self._last_job:
+            raise InvalidArgument(f"job {number} is not above {self._last_job}; job numbers only go up")
+        if event.steps < 1:
+            raise InvalidArgument(f"job {number} has {event.steps} steps; at least one is needed")
+        self._last_job = number
+        deadline = event.deadline_at
+        rank = self._rank(client.demand.priority, event.t, deadline)
+        job = Job(number, client, self._next_sequence(), rank, event.steps, event.t, deadline)
+        self.jobs[number] = job
+        client.queue.append(job)
+        if event.timeout_at is not None:
+            actions.append(ArmTimer(number, event.timeout_at))
+        if len(client.queue) == 1:
+            self.cores[client.core].ask(job, actions)
+
+    def _on_step_done(self, event: StepDone, actions: list[Action]) -> None:
+        job = self.jobs.get(event.job)
+        if job is None or job.token != event.token:
+            return  # an old answer: the job was ended or stopped before it came
+        step = job.step = job.step + 1
+        if job.ending is not None:
+            self._end(job, job.ending, actions)
+        elif step >= job.steps:
+            self._end(job, _DONE, actions)
+        elif job.state is _YIELDING:
+            self._pause(job, actions)
+        else:
+            token = job.token = self._next_token()
+            actions.append(Start(job.number, step, token))
+
+    def _on_step_yielded(self, event: StepYielded, actions: list[Action]) -> None:
+        job = self.jobs.get(event.job)
+        if job is None or job.token != event.token:
+            return
+        if job.ending is not None:
+            self._end(job, job.ending, actions)
+        elif job.state is _YIELDING:
+            self._pause(job, actions)
+        else:
+            raise InternalError(f"job {job.number} yielded without having been asked")
+
+    def _on_abort_requested(self, event: AbortRequested, actions: list[Action]) -> None:
+        job = self.jobs.get(event.job)
+        if job is not None:
+            self._end_early(job, Outcome.ABORTED, actions)
+
+    def _on_timer_fired(self, event: TimerFired, actions: list[Action]) -> None:
+        # Timers carry the number of the job they end; the job may be over by now.
+        job = self.jobs.get(event.timer)
+        if job is not None:
+            self._end_early(job, Outcome.TIMED_OUT, actions)
+
+    def _pause(self, job: Job, actions: list[Action]) -> None:
+        job.token = 0
+        core = self.cores[job.client.core]
+        core.release(job, actions, paused=True)
+        core.settle(actions)
+
+    def _end_early(self, job: Job, outcome: Outcome, actions: list[Action]) -> None:
+        """End a waiting job now and a running one at the end of its step; the first reason given stands."""
+        if job.state is _RUNNING or job.state is _YIELDING:
+            job.ending = job.ending or outcome
+        else:
+            self._end(job, outcome, actions)
+
+    def _end(self, job: Job, outcome: Outcome, actions: list[Action]) -> None:
+        """Tell the end, and let the client's next job and everyone else have what is free."""
+        client = job.client
+        queue = client.queue
+        core = self.cores[client.core]
+        state = job.state
+        job.move(_ENDED)
+        job.token = 0
+        del self.jobs[job.number]
+        finish = Finish(job.number, outcome)
+        if state is _QUEUED:
+            queue.remove(job)
+            actions.append(finish)
+            return
+        if job.share is not None:
+            core.release(job, actions, paused=False)
+        else:
+            core.forget(job)
+        actions.append(finish)
+        queue.popleft()
+        if queue:
+            core.ask(queue[0], actions)
+        elif core.waiting:
+            core.settle(actions)
+        if client.gone and not queue:
+            self.clients.pop(client.number, None)

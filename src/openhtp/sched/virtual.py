@@ -1,0 +1,178 @@
+"""The virtual clock: a heap of events, an engine that only takes time, and the real scheduler.
+
+What runs here is the scheduler that also runs live; only the source of time and the engine differ. Used by
+the planner and by tests. Nothing here waits, so an hour of scenario takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from openhtp.core.errors import InternalError, InvalidArgument
+from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Release, Start
+from openhtp.sched.events import Event, StepDone, StepYielded, Submitted, TimerFired
+from openhtp.sched.scheduler import Scheduler
+
+Log = list[tuple[Event, list[Action]]]
+Observer = Callable[[Event, list[Action]], None]
+
+# At equal times requests come before answers, so that a hand-over at an instant sees all who ask at that
+# instant; timers come last, so that what ends exactly at its timeout has ended in time.
+_REQUEST, _ANSWER, _TIMER = 0, 1, 2
+
+
+class Work(Struct, frozen=True, kw_only=True, gc=False):
+    """How long a job takes, and what it costs to stop it.
+
+    Either ``eviction_ns`` is the whole time from the request to the release, work going on meanwhile; or the
+    eviction is modelled: on to the next yield point (every ``yield_every_ns``; None: the ends of steps), then
+    ``save_ns`` for its VTCM and ``wake_ns`` for the one that waits. Coming back takes ``restore_ns``.
+    """
+
+    step_ns: tuple[int, ...]
+    eviction_ns: int | None = None
+    yield_every_ns: int | None = None
+    save_ns: int = 0
+    wake_ns: int = 0
+    restore_ns: int = 0
+
+    @property
+    def total_ns(self) -> int:
+        """Time of one undisturbed run."""
+        return sum(self.step_ns)
+
+
+class _Run:
+    """One job inside the modelled engine: what is left of its step, and when it will answer what."""
+
+    __slots__ = ("due", "left", "paused", "started", "token", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.left = work.step_ns[0]
+        self.paused = False
+        self.token = 0
+        self.started = 0  # when the work itself goes on, after any restore
+        self.due = 0
+
+
+class VirtualLoop:
+    """Drives a scheduler on virtual time.
+
+    ``at`` schedules an event for its own ``t``; ``run_until`` delivers what is due. ``observe`` is called
+    after every event with the actions it caused, and may schedule more.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, *, keep_log: bool = True, observe: Observer | None = None
+    ) -> None:
+        self.scheduler = scheduler
+        self.log: Log = []
+        self.now = 0
+        self.handled = 0
+        self._keep_log = keep_log
+        self._observe = observe
+        self._heap: list[tuple[int, int, int, Event]] = []
+        self._sequence = 0
+        self._runs: dict[int, _Run] = {}
+
+    def at(self, event: Event, work: Work | None = None) -> None:
+        """Deliver ``event`` at its ``t``. A Submitted needs the ``work`` it stands for."""
+        if event.t < self.now:
+            raise InvalidArgument(f"{type(event).__name__} at {event.t} lies before now, {self.now}")
+        if type(event) is Submitted:
+            if work is None or len(work.step_ns) != event.steps:
+                raise InvalidArgument(f"job {event.job} needs work for each of its {event.steps} steps")
+            self._runs[event.job] = _Run(work)
+        self._push(event.t, _REQUEST, event)
+
+    def run_until(self, t: int | None = None) -> int:
+        """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
+        heap = self._heap
+        handle = self.scheduler.handle
+        observe = self._observe
+        log = self.log if self._keep_log else None
+        runs = self._runs
+        while heap and (t is None or heap[0][0] <= t):
+            now, order, _, event = heappop(heap)
+            if order == _ANSWER:
+                run = runs.get(event.job)  # type: ignore[union-attr]
+                if run is None or run.due != now or run.token != event.token:  # type: ignore[union-attr]
+                    continue  # replaced by an earlier answer
+            self.now = now
+            actions = handle(event)
+            self.handled += 1
+            for action in actions:
+                kind = type(action)
+                if kind is Start:
+                    self._start(action, now)  # type: ignore[arg-type]
+                elif kind is Finish:
+                    del runs[action.job]  # type: ignore[union-attr]
+                elif kind is AskYield:
+                    self._ask_yield(action, now)  # type: ignore[arg-type]
+                elif kind is Release:
+                    runs[action.job].paused = action.paused  # type: ignore[union-attr]
+                elif kind is ArmTimer:
+                    at = max(now, action.at)  # type: ignore[union-attr]
+                    self._push(at, _TIMER, TimerFired(t=at, timer=action.timer))  # type: ignore[union-attr]
+            if log is not None:
+                log.append((event, actions))
+            if observe is not None:
+                observe(event, actions)
+        if t is not None:
+            self.now = max(self.now, t)
+        return self.handled
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to happen."""
+        return not self._heap
+
+    def _push(self, t: int, order: int, event: Event) -> None:
+        self._sequence += 1
+        heappush(self._heap, (t, order, self._sequence, event))
+
+    def _start(self, action: Start, now: int) -> None:
+        run = self._runs[action.job]
+        if run.left == 0:
+            run.left = run.work.step_ns[action.step]
+        run.started = now
+        if run.paused:
+            run.started += run.work.restore_ns
+            run.paused = False
+        due = run.due = run.started + run.left
+        token = run.token = action.token
+        run.left = 0  # all of it, unless it is stopped before
+        self._push(due, _ANSWER, StepDone(t=due, job=action.job, token=token))
+
+    def _ask_yield(self, action: AskYield, now: int) -> None:
+        """Find the point where the step can be left; answer there rather than at its end, if sooner."""
+        run = self._runs[action.job]
+        work = run.work
+        end = run.due
+        if work.eviction_ns is not None:
+            stop = free = now + work.eviction_ns
+        elif work.yield_every_ns is not None:
+            every = max(1, work.yield_every_ns)
+            progress = max(0, now - run.started)
+            stop = run.started + -(-progress // every) * every
+            free = stop + work.save_ns + work.wake_ns
+        else:
+            self._end_step_with_saving(action, run, work)
+            return
+        if stop >= end:
+            return
+        run.left = end - max(stop, run.started)
+        run.due = free
+        self._push(free, _ANSWER, StepYielded(t=free, job=action.job, token=action.token))
+
+    def _end_step_with_saving(self, action: AskYield, run: _Run, work: Work) -> None:
+        job = self.scheduler.jobs.get(action.job)
+        if job is None:
+            raise InternalError(f"job {action.job} was asked to yield but is over")
+        if job.step + 1 < job.steps:
+            run.due += work.save_ns + work.wake_ns
+            self._push(run.due, _ANSWER, StepDone(t=run.due, job=action.job, token=action.token))

@@ -1,0 +1,347 @@
+"""Events in, actions out. No clock, no thread, no fixture."""
+
+from __future__ import annotations
+
+import pytest
+
+from openhtp.core.errors import InternalError, InvalidArgument, InvalidHandle, NameClash, OutOfMemory
+from openhtp.core.priority import Priority
+from openhtp.core.units import MIB
+from openhtp.sched.actions import ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
+from openhtp.sched.events import (
+    AbortRequested,
+    ClientAdded,
+    ClientKind,
+    ClientRemoved,
+    ContextPriorityChanged,
+    PriorityChanged,
+    StepDone,
+    StepYielded,
+    Submitted,
+    TimerFired,
+)
+from openhtp.sched.jobs import LEGAL, JobState, legal_changes_as_text
+from openhtp.sched.policy import EarliestDeadline, Fair, policy_named
+from openhtp.sched.replay import log_from_bytes, log_to_bytes, replay
+from openhtp.sched.resources import DeviceResources
+from openhtp.sched.scheduler import Scheduler
+
+ONE = DeviceResources(hmx=1, hvx=1, vtcm_bytes=MIB)
+
+
+def scheduler(*priorities, device=ONE, policy=None):
+    s = Scheduler(device, policy) if policy else Scheduler(device)
+    for number, priority in enumerate(priorities, 1):
+        assert s.handle(ClientAdded(t=0, client=number, priority=priority, vtcm_bytes=MIB)) == []
+    return s
+
+
+def grant(job, core=0):
+    return Grant(job, core, (0,), (0,), 0, MIB)
+
+
+def run(s, *table):
+    for event, expected in table:
+        assert s.handle(event) == expected, event
+        s.check()
+
+
+def test_steps_run_one_after_the_other():
+    run(
+        scheduler(100),
+        (Submitted(t=0, job=1, client=1, steps=2), [grant(1), Start(1, 0, 1)]),
+        (StepDone(t=5, job=1, token=1), [Start(1, 1, 2)]),
+        (StepDone(t=9, job=1, token=2), [Release(1, False), Finish(1, Outcome.DONE)]),
+    )
+
+
+def test_a_higher_one_overtakes_at_the_step_end():
+    run(
+        scheduler(0, 200),
+        (Submitted(t=0, job=1, client=1, steps=2), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=1, job=2, client=2), [AskYield(1, 1)]),
+        (StepDone(t=5, job=1, token=1), [Release(1, True), grant(2), Start(2, 0, 2)]),
+        (
+            StepDone(t=6, job=2, token=2),
+            [Release(2, False), Finish(2, Outcome.DONE), grant(1), Start(1, 1, 3)],
+        ),
+        (StepDone(t=6, job=2, token=2), []),  # an old token is ignored
+        (StepDone(t=9, job=1, token=3), [Release(1, False), Finish(1, Outcome.DONE)]),
+    )
+
+
+def test_a_step_left_in_the_middle_is_started_again():
+    run(
+        scheduler(0, 200),
+        (Submitted(t=0, job=1, client=1, steps=1), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=1, job=2, client=2), [AskYield(1, 1)]),
+        (StepYielded(t=5, job=1, token=1), [Release(1, True), grant(2), Start(2, 0, 2)]),
+        (StepDone(t=6, job=1, token=1), []),
+        (
+            StepDone(t=7, job=2, token=2),
+            [Release(2, False), Finish(2, Outcome.DONE), grant(1), Start(1, 0, 3)],
+        ),
+    )
+
+
+def test_nobody_is_asked_twice():
+    run(
+        scheduler(0, 200, 300),
+        (Submitted(t=0, job=1, client=1), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=1, job=2, client=2), [AskYield(1, 1)]),
+        (Submitted(t=2, job=3, client=3), []),
+        (StepYielded(t=5, job=1, token=1), [Release(1, True), grant(3), Start(3, 0, 2)]),
+    )
+
+
+def test_equal_priority_is_first_come_first_served():
+    s = scheduler(100, 100, 100)
+    s.handle(Submitted(t=0, job=1, client=1))
+    for job, client in ((2, 3), (3, 2), (4, 1)):
+        assert s.handle(Submitted(t=1, job=job, client=client)) == []
+    order = []
+    token = 1
+    for t, job in enumerate((1, 2, 3, 4), 2):
+        actions = s.handle(StepDone(t=t, job=job, token=token))
+        order.append(actions[1].job)
+        token += 1
+    assert order == [1, 2, 3, 4]
+
+
+def test_timeout_of_a_waiting_and_of_a_running_job():
+    run(
+        scheduler(100, 100),
+        (
+            Submitted(t=0, job=1, client=1, steps=2, timeout_at=10),
+            [ArmTimer(1, 10), grant(1), Start(1, 0, 1)],
+        ),
+        (Submitted(t=0, job=2, client=2, timeout_at=5), [ArmTimer(2, 5)]),
+        (TimerFired(t=5, timer=2), [Finish(2, Outcome.TIMED_OUT)]),
+        (TimerFired(t=10, timer=1), []),
+        (StepDone(t=12, job=1, token=1), [Release(1, False), Finish(1, Outcome.TIMED_OUT)]),
+        (TimerFired(t=13, timer=1), []),
+    )
+
+
+def test_abort_in_every_state():
+    run(
+        scheduler(0, 0, 200),
+        (Submitted(t=0, job=1, client=1, steps=3), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=0, job=2, client=1), []),  # queued behind its own client's first
+        (AbortRequested(t=1, job=2), [Finish(2, Outcome.ABORTED)]),
+        (Submitted(t=1, job=3, client=2), []),  # waiting
+        (AbortRequested(t=1, job=3), [Finish(3, Outcome.ABORTED)]),
+        (Submitted(t=2, job=4, client=3), [AskYield(1, 1)]),
+        (StepDone(t=3, job=1, token=1), [Release(1, True), grant(4), Start(4, 0, 2)]),
+        (AbortRequested(t=4, job=1), [Finish(1, Outcome.ABORTED)]),  # paused: it holds nothing
+        (AbortRequested(t=4, job=4), []),  # running
+        (AbortRequested(t=4, job=99), []),  # long over, or never was
+        (StepDone(t=6, job=4, token=2), [Release(4, False), Finish(4, Outcome.ABORTED)]),
+    )
+
+
+def test_the_first_reason_to_end_stands():
+    run(
+        scheduler(100),
+        (Submitted(t=0, job=1, client=1, timeout_at=5), [ArmTimer(1, 5), grant(1), Start(1, 0, 1)]),
+        (AbortRequested(t=4, job=1), []),
+        (TimerFired(t=5, timer=1), []),
+        (StepDone(t=6, job=1, token=1), [Release(1, False), Finish(1, Outcome.ABORTED)]),
+    )
+
+
+def test_a_removed_client_ends_all_its_jobs():
+    s = scheduler(100, 100)
+    run(
+        s,
+        (Submitted(t=0, job=1, client=1, steps=2), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=0, job=2, client=1), []),
+        (Submitted(t=0, job=3, client=1), []),
+        (Submitted(t=0, job=4, client=2), []),
+        (ClientRemoved(t=1, client=1), [Finish(3, Outcome.GONE), Finish(2, Outcome.GONE)]),
+        (
+            StepDone(t=2, job=1, token=1),
+            [Release(1, False), Finish(1, Outcome.GONE), grant(4), Start(4, 0, 2)],
+        ),
+    )
+    assert list(s.clients) == [2]
+    with pytest.raises(InvalidHandle):
+        s.handle(Submitted(t=3, job=5, client=1))
+
+
+def test_priority_changes_before_the_start_only():
+    run(
+        scheduler(100, 100, 100),
+        (Submitted(t=0, job=1, client=1), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=1, job=2, client=2), []),
+        (Submitted(t=2, job=3, client=3), []),
+        (PriorityChanged(t=3, client=3, priority=50), []),
+        (PriorityChanged(t=3, client=2, priority=0), []),  # now behind client 3
+        (
+            PriorityChanged(t=3, client=1, priority=0),
+            [Refuse(1, "the priority cannot be changed after the first execution has started")],
+        ),
+        (
+            StepDone(t=4, job=1, token=1),
+            [Release(1, False), Finish(1, Outcome.DONE), grant(3), Start(3, 0, 2)],
+        ),
+    )
+
+
+def test_raising_a_waiting_client_pre_empts():
+    run(
+        scheduler(100, 100),
+        (Submitted(t=0, job=1, client=1), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=1, job=2, client=2), []),
+        (PriorityChanged(t=3, client=2, priority=200), [AskYield(1, 1)]),
+    )
+
+
+def test_a_context_changes_all_or_nothing():
+    s = scheduler(100, 100, 100)
+    s.handle(Submitted(t=0, job=1, client=1))
+    refused = s.handle(ContextPriorityChanged(t=1, clients=(2, 1), priority=0))
+    assert [action.client for action in refused] == [1]
+    assert s.clients[2].demand.priority == 100
+    assert s.handle(ContextPriorityChanged(t=1, clients=(2, 3), priority=0)) == []
+    assert [s.clients[number].demand.priority for number in (1, 2, 3)] == [100, 0, 0]
+
+
+def test_cores_are_independent():
+    device = DeviceResources(cores=2, hmx=1, hvx=1, vtcm_bytes=MIB)
+    s = Scheduler(device)
+    for client in (0, 1):
+        s.handle(ClientAdded(t=0, client=client, priority=100, core=client, vtcm_bytes=MIB))
+    run(
+        s,
+        (Submitted(t=0, job=1, client=0), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=0, job=2, client=1), [grant(2, core=1), Start(2, 0, 2)]),
+    )
+
+
+REFUSED = [
+    (ClientAdded(t=0, client=9, priority=0, vtcm_bytes=2 * MIB), OutOfMemory, "2 MiB of VTCM"),
+    (ClientAdded(t=0, client=9, priority=0, hmx=2), InvalidArgument, "2 HMX units"),
+    (ClientAdded(t=0, client=9, priority=0, hvx=-1), InvalidArgument, "-1 HVX threads"),
+    (ClientAdded(t=0, client=9, priority=0, core=1), InvalidArgument, "core 1 of 1"),
+    (ClientAdded(t=0, client=9, priority=501), InvalidArgument, "501"),
+    (ClientAdded(t=0, client=1, priority=0), NameClash, "client 1"),
+    (ClientRemoved(t=0, client=9), InvalidHandle, "client 9"),
+    (PriorityChanged(t=0, client=9, priority=0), InvalidHandle, "client 9"),
+    (Submitted(t=0, job=2, client=9), InvalidHandle, "client 9"),
+    (Submitted(t=0, job=1, client=1), InvalidArgument, "job 1"),
+    (Submitted(t=0, job=2, client=1, steps=0), InvalidArgument, "0 steps"),
+]
+
+
+@pytest.mark.parametrize(("event", "error", "words"), REFUSED, ids=lambda value: type(value).__name__)
+def test_a_refused_event_changes_nothing(event, error, words):
+    s = scheduler(100)
+    s.handle(Submitted(t=0, job=1, client=1))
+    before = (sorted(s.clients), sorted(s.jobs), s.jobs[1].state)
+    with pytest.raises(error, match=words):
+        s.handle(event)
+    s.check()
+    assert (sorted(s.clients), sorted(s.jobs), s.jobs[1].state) == before
+    assert s.handle(StepDone(t=1, job=1, token=1))[-1] == Finish(1, Outcome.DONE)
+
+
+def test_time_does_not_run_backwards():
+    s = scheduler(100)
+    s.handle(Submitted(t=10, job=1, client=1))
+    with pytest.raises(InternalError, match="backwards"):
+        s.handle(StepDone(t=9, job=1, token=1))
+
+
+def test_an_engine_that_yields_unasked_is_a_bug():
+    s = scheduler(100)
+    s.handle(Submitted(t=0, job=1, client=1))
+    with pytest.raises(InternalError, match="without having been asked"):
+        s.handle(StepYielded(t=1, job=1, token=1))
+
+
+def test_lower_jobs_fill_a_gap_but_do_not_take_what_is_claimed():
+    device = DeviceResources(hmx=1, hvx=2, vtcm_bytes=4 * MIB)
+    s = Scheduler(device)
+    kinds = (ClientKind.GRAPH, ClientKind.GRAPH, ClientKind.APP)
+    for client, (kind, priority) in enumerate(zip(kinds, (0, 200, 0), strict=True), 1):
+        graph = kind is ClientKind.GRAPH
+        s.handle(
+            ClientAdded(
+                t=0,
+                client=client,
+                priority=priority,
+                kind=kind,
+                hmx=int(graph),
+                hvx=1 if client != 2 else 2,
+                vtcm_bytes=MIB * (2 if graph else 1),
+            )
+        )
+    s.handle(Submitted(t=0, job=1, client=1))
+    assert s.handle(Submitted(t=1, job=2, client=2)) == [AskYield(1, 1)]
+    # The app would fit beside job 1, but job 2 is about to take both HVX threads.
+    assert s.handle(Submitted(t=2, job=3, client=3)) == []
+    s.check()
+
+
+def test_equals_do_not_overtake_one_that_needs_more():
+    device = DeviceResources(hmx=1, hvx=2, vtcm_bytes=4 * MIB)
+    s = Scheduler(device)
+    for client, hvx in ((1, 1), (2, 2), (3, 1)):
+        s.handle(ClientAdded(t=0, client=client, priority=100, kind=ClientKind.APP, hmx=0, hvx=hvx))
+    s.handle(Submitted(t=0, job=1, client=1))
+    assert s.handle(Submitted(t=1, job=2, client=2)) == []
+    assert s.handle(Submitted(t=2, job=3, client=3)) == []  # or job 2 could wait for ever
+    assert s.handle(StepDone(t=3, job=1, token=1))[2].job == 2
+
+
+def test_edf_goes_by_deadline_and_leaves_priority_for_the_rest():
+    s = scheduler(500, 0, 100, policy=EarliestDeadline())
+    s.handle(Submitted(t=0, job=1, client=1))
+    assert s.handle(Submitted(t=1, job=2, client=2, deadline_at=100)) == [AskYield(1, 1)]
+    assert s.handle(Submitted(t=1, job=3, client=3, deadline_at=50)) == []
+    assert s.handle(StepYielded(t=2, job=1, token=1))[-1] == Start(3, 0, 2)
+    assert s.handle(StepDone(t=3, job=3, token=2))[-1] == Start(2, 0, 3)
+
+
+def test_fair_lets_a_higher_one_overtake_only_within_its_head_start():
+    # low is four levels below high: a head start of four windows.
+    s = scheduler(Priority.LOW, Priority.HIGH, policy=Fair(window_ns=10))
+    s.handle(Submitted(t=0, job=1, client=1))
+    assert s.handle(Submitted(t=39, job=2, client=2)) == [AskYield(1, 1)]
+    s = scheduler(Priority.LOW, Priority.HIGH, policy=Fair(window_ns=10))
+    s.handle(Submitted(t=0, job=1, client=1))
+    assert s.handle(Submitted(t=40, job=2, client=2)) == []
+
+
+def test_policies_by_name():
+    assert policy_named("fair", window_ns=7) == Fair(window_ns=7)
+    assert {policy_named(name).name for name in ("strict", "edf", "fair")} == {"strict", "edf", "fair"}
+    with pytest.raises(InvalidArgument, match="expected strict, edf or fair"):
+        policy_named("lottery")
+    with pytest.raises(InvalidArgument, match="negative"):
+        Fair(window_ns=-1)
+
+
+def test_a_log_survives_the_disk_and_replays():
+    s = scheduler()
+    events = [
+        ClientAdded(t=0, client=1, priority=0, vtcm_bytes=MIB),
+        Submitted(t=0, job=1, client=1, timeout_at=9),
+        AbortRequested(t=1, job=1),
+        StepDone(t=2, job=1, token=1),
+    ]
+    log = [(event, s.handle(event)) for event in events]
+    again = log_from_bytes(log_to_bytes(log))
+    assert again == log
+    assert replay(again, ONE) is None
+    again[1][1].pop()
+    assert replay(again, ONE) == 1
+
+
+def test_the_table_of_states_is_complete():
+    assert len(LEGAL) == len(JobState)
+    assert all(JobState.ENDED in LEGAL[state] for state in JobState if state is not JobState.ENDED)
+    assert legal_changes_as_text().splitlines()[-1] == "ENDED    -> (end)"
+    job = scheduler(100).handle(Submitted(t=0, job=1, client=1))
+    assert job  # a job runs, so QUEUED -> WAITING -> RUNNING was walked
