@@ -88,7 +88,7 @@ class Arbiter:
         if waiting and not self.holders:
             job = self._dequeue(0)
             self._start(job, job.client.alone, actions)
-        if not waiting or self._is_hopeless():
+        if not waiting or (not self.waiting_apps and self._settle_graphs(actions)):
             return
         claims: list[Share] = []  # what earlier jobs get once their evictions are through
         blocked: list[Job] = []
@@ -107,15 +107,20 @@ class Arbiter:
             else:
                 blocked.append(job)
 
-    def _is_hopeless(self) -> bool:
-        """Whether no waiting job can start or evict: the usual case while one graph runs among graphs.
+    def _settle_graphs(self, actions: list[Action]) -> bool:
+        """Settle the usual case, one graph running and only graphs waiting; return whether this was it.
 
+        Two graphs never run together, so only the first waiter counts: it evicts the holder or nobody does.
         Without this, every arrival would be compared with every waiter.
         """
-        if self.waiting_apps or self._device.parallel_graphs:
+        holders = self.holders
+        holder = holders[0]
+        if len(holders) > 1 or not holder.client.demand.is_graph or self._device.parallel_graphs:
             return False
-        first_rank = self.waiting[0][0]
-        return any(job.client.demand.is_graph and job.rank <= first_rank for job in self.holders)
+        if holder.rank > self.waiting[0][0] and holder.state is _RUNNING:
+            holder.move(_YIELDING)
+            actions.append(AskYield(holder.number, holder.token))
+        return True
 
     def _room_for(self, job: Job, claims: list[Share], blocked: list[Job]) -> Share | None:
         """Where the job can go now without taking anything from those before it."""
