@@ -1,1 +1,4 @@
-"""To be described by its first author."""
+"""A chip as data: which SoCs exist, what their HTP has, what each architecture can do.
+
+Knows nothing of graphs, costs or schedules. Start at ``soc.py``; the data are in ``socs.toml``.
+"""
