@@ -67,7 +67,6 @@ class Scheduler:
         self.cores = tuple(Arbiter(core, resources, next_token) for core in range(resources.cores))
         self._next_token = next_token
         self._next_sequence = count(1).__next__
-        self._last_job = 0
         self._rank = policy.rank
         self._handlers: dict[type, Callable[[Any, list[Action]], None]] = {
             ClientAdded: self._on_client_added,
@@ -156,11 +155,10 @@ class Scheduler:
         client = self.clients.get(event.client)
         if client is None or client.gone:
             client = self._client(event.client)  # raises
-        if number <= self._last_job:
-            raise InvalidArgument(f"job {number} is not above {self._last_job}; job numbers only go up")
+        if number in self.jobs:
+            raise InvalidArgument(f"job {number} is under way; job numbers are never used twice")
         if event.steps < 1:
             raise InvalidArgument(f"job {number} has {event.steps} steps; at least one is needed")
-        self._last_job = number
         deadline = event.deadline_at
         rank = self._rank(client.demand.priority, event.t, deadline)
         job = Job(number, client, self._next_sequence(), rank, event.steps, event.t, deadline)
