@@ -1,1 +1,89 @@
-"""OpenHTP."""
+"""OpenHTP: Qualcomm's QNN runtime for the HTP, open.
+
+A user builds or imports a graph, compiles it and queues it asynchronously on an emulated HTP with priorities,
+pre-emption, limited memory and a profiler. Start at ``Backend``.
+"""
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import (
+    Aborted,
+    BadBinary,
+    BadModel,
+    DeviceLost,
+    ExecutionError,
+    FormatError,
+    InternalError,
+    InvalidArgument,
+    InvalidHandle,
+    NameClash,
+    OutOfMemory,
+    QnnError,
+    QueueFull,
+    ResourceError,
+    TimedOut,
+    UnsupportedError,
+    UnsupportedFeature,
+    UnsupportedOp,
+    UsageError,
+    WrongState,
+)
+from openhtp.core.priority import Priority
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
+from openhtp.core.status import Status
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.runtime.backend import Backend
+from openhtp.runtime.context import Context
+from openhtp.runtime.device import Device
+from openhtp.runtime.execution import Execution
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.log import Log, LogLevel
+from openhtp.runtime.mem import Mem
+from openhtp.runtime.profile import Profile, ProfileEvent, ProfileLevel
+from openhtp.runtime.signal import Signal
+from openhtp.runtime.tensor import Tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "AxisScaleOffset",
+    "Backend",
+    "BadBinary",
+    "BadModel",
+    "Context",
+    "DType",
+    "Device",
+    "DeviceLost",
+    "Execution",
+    "ExecutionError",
+    "FormatError",
+    "Graph",
+    "InternalError",
+    "InvalidArgument",
+    "InvalidHandle",
+    "Log",
+    "LogLevel",
+    "Mem",
+    "NameClash",
+    "OutOfMemory",
+    "Priority",
+    "Profile",
+    "ProfileEvent",
+    "ProfileLevel",
+    "QnnError",
+    "QueueFull",
+    "ResourceError",
+    "ScaleOffset",
+    "Signal",
+    "Status",
+    "Tensor",
+    "TensorKind",
+    "TensorSpec",
+    "TimedOut",
+    "UnsupportedError",
+    "UnsupportedFeature",
+    "UnsupportedOp",
+    "UsageError",
+    "WrongState",
+    "__version__",
+]

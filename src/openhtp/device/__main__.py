@@ -1,0 +1,41 @@
+"""``python -m openhtp.device``: started by client libraries and by ``openhtp device start``, not by hand."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+
+from openhtp.device.build import build_core
+from openhtp.device.server import Server
+from openhtp.rpc import rendezvous
+
+
+def main() -> int:
+    """Serve one device until its clients have gone."""
+    parser = argparse.ArgumentParser(prog="openhtp-device", description="An emulated HTP.")
+    parser.add_argument("--fd", type=int, help="connected socket of the one client")
+    parser.add_argument("--listen-fd", type=int, help="listening socket of a named device")
+    parser.add_argument("--name", help="name of the device behind --listen-fd")
+    parser.add_argument("--keep", action="store_true", help="stay when the last client leaves")
+    parser.add_argument("--soc", default="SM8650")
+    parser.add_argument("--policy", default="strict")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
+    logging.basicConfig(level=level, format="openhtp-device %(process)d %(levelname)s %(name)s: %(message)s")
+    core = build_core(soc=options.soc, policy=options.policy, threads=options.threads)
+    if options.fd is not None:
+        server = Server(core)
+        server.adopt(socket.socket(fileno=options.fd))
+    else:
+        door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
+        server = Server(core, door=door, keep=options.keep)
+    server.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""One accepted execution on the device: what it computes, and what is to be said when it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openhtp.core.errors import QnnError
+from openhtp.device.outlet import Outlet
+from openhtp.engine.protocol import Run
+
+if TYPE_CHECKING:
+    from openhtp.device.sessions import DeviceGraph, Session
+
+
+class Job:
+    """An execution under way. The scheduler knows it by ``number``, the client by ``client_job``."""
+
+    __slots__ = (
+        "client_job",
+        "failure",
+        "graph",
+        "key",
+        "number",
+        "outlet",
+        "pause_started_ns",
+        "paused_ns",
+        "profile_level",
+        "received_ns",
+        "release_ns",
+        "restore_ns",
+        "runs",
+        "session",
+        "started_ns",
+        "step_times_ns",
+        "yield_asked_ns",
+        "yields",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        client_job: int,
+        session: Session,
+        outlet: Outlet,
+        graph: DeviceGraph,
+        key: bytes,
+        runs: list[Run],
+        received_ns: int,
+        profile_level: int,
+    ) -> None:
+        self.number = number
+        self.client_job = client_job
+        self.session = session
+        self.outlet = outlet
+        self.graph = graph
+        self.key = key
+        self.runs = runs
+        self.received_ns = received_ns
+        self.profile_level = profile_level
+        self.started_ns = 0
+        self.yields = 0
+        self.yield_asked_ns = 0
+        self.pause_started_ns = 0
+        self.release_ns = 0
+        self.paused_ns = 0
+        self.restore_ns = 0
+        self.failure: QnnError | None = None
+        self.step_times_ns: list[int] = []
+
+    def step(self, index: int) -> None:
+        """Compute one step; a batch multiple runs the whole program once per piece of the batch."""
+        per_run = self.graph.loaded.steps
+        if index < per_run:
+            self.runs[0].step(index)
+        else:
+            piece, step = divmod(index, per_run)
+            self.runs[piece].step(step)

@@ -1,0 +1,109 @@
+"""Who computes the steps that the scheduler starts: the loop's own thread, now or at a modelled time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.device.jobs import Job
+from openhtp.sched.actions import Start
+
+# A completion may wait for the next one to share a wake-up only if that one is this near.
+SHORT_STEP_NS = 50_000
+
+
+class Runner(Protocol):
+    """Runs steps, one at a time, when the loop says so."""
+
+    def start(self, t: int, action: Start) -> None:
+        """Take a step on."""
+
+    def next_at(self, now: int) -> int | None:
+        """When ``run_one`` has something to do; None if nothing was started."""
+
+    def run_one(self, now: int) -> tuple[int, int, int] | None:
+        """Compute the next step; returns (job, step, token)."""
+
+    def soon(self, now: int) -> bool:
+        """Whether another step will end within a moment."""
+
+
+def _compute(job: Job, step: int) -> None:
+    # Whatever goes wrong inside a step is the job's own failure and not the device's.
+    try:
+        job.step(step)
+    except QnnError as error:
+        job.failure = error
+    except Exception as error:
+        job.failure = ExecutionError(f"step {step} failed: {error}")
+
+
+class InlineRunner:
+    """Computes at once: the wall-clock device."""
+
+    def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int]) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._ready: deque[Start] = deque()
+
+    def start(self, t: int, action: Start) -> None:
+        """Take a step on."""
+        self._ready.append(action)
+
+    def next_at(self, now: int) -> int | None:
+        """Now, if any step is ready."""
+        return now if self._ready else None
+
+    def run_one(self, now: int) -> tuple[int, int, int] | None:
+        """Compute the oldest ready step."""
+        action = self._ready.popleft()
+        job = self._jobs.get(action.job)
+        if job is not None:
+            _compute(job, action.step)
+            job.graph.last_step_ns = self._clock() - now
+        return action.job, action.step, action.token
+
+    def soon(self, now: int) -> bool:
+        """Whether the next step is known to be short."""
+        if not self._ready:
+            return False
+        job = self._jobs.get(self._ready[0].job)
+        return job is not None and job.graph.last_step_ns < SHORT_STEP_NS
+
+
+class ModelledRunner:
+    """Computes too, but its steps end when a model says: the virtual-clock device."""
+
+    def __init__(self, jobs: Mapping[int, Job], step_ns: Callable[[Job, int], int]) -> None:
+        self._jobs = jobs
+        self._step_ns = step_ns
+        self._ends: list[tuple[int, int, Start]] = []
+        self._sequence = 0
+
+    def start(self, t: int, action: Start) -> None:
+        """Take a step on; it ends a modelled time later."""
+        job = self._jobs.get(action.job)
+        duration = self._step_ns(job, action.step) if job is not None else 0
+        self._sequence += 1
+        heapq.heappush(self._ends, (t + duration, self._sequence, action))
+
+    def next_at(self, now: int) -> int | None:
+        """When the earliest step ends."""
+        return self._ends[0][0] if self._ends else None
+
+    def run_one(self, now: int) -> tuple[int, int, int] | None:
+        """Compute the step whose end has come."""
+        if not self._ends or self._ends[0][0] > now:
+            return None
+        _, _, action = heapq.heappop(self._ends)
+        job = self._jobs.get(action.job)
+        if job is not None:
+            _compute(job, action.step)
+        return action.job, action.step, action.token
+
+    def soon(self, now: int) -> bool:
+        """Nothing is shared on a clock that jumps."""
+        return False

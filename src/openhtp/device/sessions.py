@@ -1,0 +1,192 @@
+"""What a client process owns on the device: a session (process domain) with contexts, graphs and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, OutOfMemory
+from openhtp.core.tensor import TensorSpec
+from openhtp.core.units import GIB, bytes_in_words
+from openhtp.device.jobs import Job
+from openhtp.engine.protocol import LoadedProgram, Run
+from openhtp.program.program import Program
+from openhtp.rpc import frames
+from openhtp.rpc.shm import SharedBuffer
+
+# What one process domain can address, as documented for the HTP.
+SESSION_LIMIT_BYTES = int(3.75 * GIB)
+# Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
+MAX_BINDINGS_KEPT = 512
+
+
+class DeviceGraph:
+    """A program made ready, and the bindings that were made for it."""
+
+    def __init__(self, number: int, context: DeviceContext, program: Program, loaded: LoadedProgram) -> None:
+        self.number = number
+        self.context = context
+        self.program = program
+        self.loaded = loaded
+        self.inputs = len(program.inputs)
+        self.ports: list[TensorSpec] = [*program.inputs, *program.outputs]
+        self.last_step_ns = 1_000_000_000
+        self.nbytes = 0
+        self.started = False
+        self._idle: dict[bytes, list[list[Run]]] = {}
+
+    def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
+        """Runs bound to the memory that ``key`` names: kept ones if any are idle, else new ones."""
+        idle = self._idle.get(key)
+        if idle:
+            return idle.pop()
+        return make()
+
+    def give_back(self, key: bytes, runs: list[Run]) -> None:
+        """Keep runs for the next execution on the same memory."""
+        idle = self._idle.get(key)
+        if idle is None:
+            if len(self._idle) >= MAX_BINDINGS_KEPT:
+                self._idle.pop(next(iter(self._idle)))
+            self._idle[key] = [runs]
+        else:
+            idle.append(runs)
+
+    def forget_memory(self, memory: int) -> None:
+        """Drop bindings that use memory which is about to go."""
+        for key in list(self._idle):
+            count = len(key) // frames.BINDING.size
+            ids = [frames.BINDING.unpack_from(key, i * frames.BINDING.size)[1] for i in range(count)]
+            if memory in ids:
+                del self._idle[key]
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        self._idle.clear()
+        self.loaded.close()
+
+
+class DeviceContext:
+    """A context: graphs and memory that are freed together."""
+
+    def __init__(self, number: int, session: Session, priority: int, queue_depth: int) -> None:
+        self.number = number
+        self.session = session
+        self.priority = priority
+        self.queue_depth = queue_depth
+        self.graphs: dict[int, DeviceGraph] = {}
+        self.memories: set[int] = set()
+        self.closed = False
+
+
+class Session:
+    """One client's process domain."""
+
+    def __init__(self, number: int, *, pid: int, label: str) -> None:
+        self.number = number
+        self.pid = pid
+        self.label = label
+        self.contexts: dict[int, DeviceContext] = {}
+        self.graphs: dict[int, DeviceGraph] = {}
+        self.memories: dict[int, SharedBuffer] = {}
+        self.jobs: dict[int, Job] = {}
+        self.bytes_used = 0
+        self.closed = False
+        self.executions = 0
+
+    def reserve(self, nbytes: int, what: str) -> None:
+        """Count memory against the session's limit. Raises OutOfMemory and counts nothing if it is over."""
+        if self.bytes_used + nbytes > SESSION_LIMIT_BYTES:
+            raise OutOfMemory(
+                f"{what} needs {bytes_in_words(nbytes)}, but session {self.number} holds"
+                f" {bytes_in_words(self.bytes_used)} of {bytes_in_words(SESSION_LIMIT_BYTES)}; free contexts"
+                " or memory, or open another session",
+                st.QNN_CONTEXT_ERROR_MEM_ALLOC,
+            )
+        self.bytes_used += nbytes
+
+
+def bind_ports(
+    graph: DeviceGraph,
+    memories: dict[int, SharedBuffer],
+    key: bytes,
+    count: int,
+    batch: int,
+    *,
+    with_dims: bool,
+) -> list[Run]:
+    """Check everything that a client says about its memory, then bind one Run per piece of the batch.
+
+    The client's own library has checked it too; this is for clients that lie.
+    """
+    try:
+        bindings, dims = frames.unpack_bindings(key, count, with_dims=with_dims)
+    except ValueError as error:
+        raise InvalidArgument(str(error), st.QNN_GRAPH_ERROR_INVALID_ARGUMENT) from error
+    if not 1 <= batch <= 4096:
+        raise InvalidArgument(f"batch multiple {batch}", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
+    arrays: dict[int, npt.NDArray[Any]] = {}
+    for index, binding in enumerate(bindings):
+        if binding.port >= len(graph.ports) or binding.port in arrays:
+            raise InvalidArgument(
+                f"port {binding.port} is unknown or bound twice", st.QNN_GRAPH_ERROR_INVALID_TENSOR
+            )
+        spec = graph.ports[binding.port]
+        shape = _shape(spec, dims[index] if dims is not None else spec.shape, batch)
+        arrays[binding.port] = _view(spec, memories.get(binding.memory), binding, shape)
+    for port, spec in enumerate(graph.ports):
+        if port not in arrays:
+            arrays[port] = _left_out(spec, batch)
+    return [_bind_piece(graph, arrays, batch, piece) for piece in range(batch)]
+
+
+def _shape(spec: TensorSpec, dims: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    allowed = len(dims) == spec.rank and all(
+        size == given or (index < len(spec.dynamic) and spec.dynamic[index] and 0 < given <= size)
+        for index, (size, given) in enumerate(zip(spec.shape, dims, strict=False))
+    )
+    if not allowed:
+        raise InvalidArgument(
+            f"dimensions {list(dims)} for tensor {spec}", st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
+        )
+    return (dims[0] * batch, *dims[1:]) if dims else dims
+
+
+def _view(
+    spec: TensorSpec, memory: SharedBuffer | None, binding: frames.Binding, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    if memory is None:
+        raise InvalidArgument(
+            f"memory {binding.memory} of tensor {spec.name!r} is not registered",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        )
+    nbytes = int(np.prod(shape, dtype=object)) * spec.dtype.itemsize
+    if binding.offset % spec.dtype.itemsize or binding.offset + nbytes > memory.nbytes:
+        raise InvalidArgument(
+            f"tensor {spec} needs {nbytes} bytes at offset {binding.offset}, the memory has {memory.nbytes}",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        )
+    return memory.array(binding.offset, shape, spec.dtype.numpy)
+
+
+def _left_out(spec: TensorSpec, batch: int) -> npt.NDArray[Any]:
+    """A stand-in for an optional tensor: an input reads as zero, an output goes nowhere."""
+    if not spec.kind.is_optional:
+        raise InvalidArgument(f"tensor {spec.name!r} is missing", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
+    shape = (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
+    zero = getattr(spec.quant, "zero_point", 0) if spec.dtype.is_fixed_point else 0
+    return np.full(shape, zero, spec.dtype.numpy)
+
+
+def _bind_piece(graph: DeviceGraph, arrays: dict[int, npt.NDArray[Any]], batch: int, piece: int) -> Run:
+    if batch == 1:
+        return graph.loaded.bind({graph.ports[port].name: array for port, array in arrays.items()})
+    pieces = {}
+    for port, array in arrays.items():
+        rows = array.shape[0] // batch
+        pieces[graph.ports[port].name] = array[piece * rows : (piece + 1) * rows]
+    return graph.loaded.bind(pieces)

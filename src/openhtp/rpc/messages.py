@@ -1,0 +1,162 @@
+"""Control messages: everything but executions. One request, one reply, in turn, on a socket of its own.
+
+Descriptors travel beside a message; the comment of each message says which. Unknown or ill-formed messages
+are a ProtocolError, which ends the connection of whoever sent them and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from openhtp.rpc.channel import ProtocolError
+
+PROTOCOL_VERSION = 1
+
+
+class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True):
+    pass
+
+
+class Hello(_Request):
+    """First message. Descriptor: the device's end of the data socket."""
+
+    version: int
+    pid: int
+    label: str = ""
+
+
+class AddLane(_Request):
+    """Open another data socket, on which one thread waits for its own executions. Descriptor: the socket."""
+
+
+class CreateContext(_Request):
+    """Open a context in this session."""
+
+    queue_depth: int
+    priority: int
+
+
+class FreeContext(_Request):
+    """Free a context, its graphs and its memory; pending executions end as INVALID_CONTEXT."""
+
+    context: int
+
+
+class LoadGraph(_Request):
+    """Make a program ready to run. Descriptor: shared memory that holds the program's bytes."""
+
+    context: int
+    nbytes: int
+    priority: int
+
+
+class RegisterMemory(_Request):
+    """Map shared memory. Descriptor: the memory."""
+
+    context: int
+
+
+class DeregisterMemory(_Request):
+    """Unmap registered memory."""
+
+    memory: int
+
+
+class SetPriority(_Request):
+    """Change a graph's priority; refused once an execution of it has started."""
+
+    graph: int
+    priority: int
+
+
+class SetContextPriority(_Request):
+    """Change the priority of every graph of a context; refused once one of them has started."""
+
+    context: int
+    priority: int
+
+
+class ReadTrace(_Request):
+    """Fetch and clear what was recorded. Reply descriptor: shared memory with the encoded records."""
+
+
+class SetTrace(_Request):
+    """Start or stop recording scheduler events."""
+
+    enabled: bool
+
+
+class Inspect(_Request):
+    """Describe the device and its sessions."""
+
+
+class Inject(_Request):
+    """Testing: hold back steps, or fail the next step of a graph in a chosen way."""
+
+    hold: bool | None = None
+    fail_graph: int | None = None
+    fail_step: int = 0
+    fail_status: int = 0
+
+
+class Shutdown(_Request):
+    """Ask a named device to end once its last client has gone, or at once."""
+
+    now: bool = False
+
+
+Request = (
+    Hello
+    | AddLane
+    | CreateContext
+    | FreeContext
+    | LoadGraph
+    | RegisterMemory
+    | DeregisterMemory
+    | SetPriority
+    | SetContextPriority
+    | ReadTrace
+    | SetTrace
+    | Inspect
+    | Inject
+    | Shutdown
+)
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """Answer to any request. ``error`` is empty on success; ``value`` is what was made or asked for."""
+
+    error: str = ""
+    status_name: str = "QNN_SUCCESS"
+    status_code: int = 0
+    value: int = 0
+    steps: int = 0
+    info: dict[str, object] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def encode(message: Request | Reply) -> bytes:
+    """Bytes of a message."""
+    return _encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    """Parse what a client sent."""
+    try:
+        request: Request = _decode_request(data)
+        return request
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"ill-formed request: {error}") from error
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Parse what the device answered."""
+    try:
+        return _decode_reply(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"ill-formed reply: {error}") from error

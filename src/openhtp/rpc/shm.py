@@ -1,0 +1,115 @@
+"""Shared memory by descriptor. A buffer has no name in any file system, so nothing can be left behind.
+
+The size is sealed: neither side can shrink a buffer under the other, which would otherwise be a SIGBUS in a
+process that did nothing wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, OutOfMemory
+from openhtp.core.units import bytes_in_words
+
+# Numbers of fcntl(2); older Python versions do not name them all.
+_F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
+_SEAL_SEAL = 1
+_SEAL_SHRINK = 2
+_SEAL_GROW = 4
+_FIXED_SIZE = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
+
+ALIGNMENT = 64
+
+_NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def align(nbytes: int) -> int:
+    """Round up to where the next tensor of a buffer may start."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class SharedBuffer:
+    """A mapped piece of memory and the descriptor that shares it."""
+
+    __slots__ = ("_map", "address", "fd", "nbytes")
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        self._map = mmap.mmap(fd, nbytes)
+        self.address = int(np.frombuffer(self._map, np.uint8).__array_interface__["data"][0])
+
+    @classmethod
+    def create(cls, nbytes: int) -> SharedBuffer:
+        """Reserve memory now, all of it: later there is nobody to tell that it ran out."""
+        if nbytes <= 0:
+            raise InvalidArgument(f"shared memory of {nbytes} bytes; expected at least 1")
+        try:
+            fd = os.memfd_create("openhtp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise _no_room(nbytes, error) from error
+        try:
+            os.posix_fallocate(fd, 0, nbytes)
+            fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED_SIZE)
+            return cls(fd, nbytes)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in _NO_ROOM:
+                raise _no_room(nbytes, error) from error
+            raise
+
+    @classmethod
+    def attach(cls, fd: int) -> SharedBuffer:
+        """Map a descriptor that another process sent; takes ownership of it.
+
+        Raises InvalidArgument unless it is memory of a sealed, fixed size.
+        """
+        try:
+            seals = fcntl.fcntl(fd, _F_GET_SEALS)
+            nbytes = os.fstat(fd).st_size
+        except OSError:
+            seals = nbytes = 0
+        if seals & _FIXED_SIZE != _FIXED_SIZE or nbytes <= 0:
+            os.close(fd)
+            raise InvalidArgument("the descriptor is not shared memory of a sealed size")
+        try:
+            return cls(fd, nbytes)
+        except OSError as error:
+            os.close(fd)
+            raise _no_room(nbytes, error) from error
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes."""
+        return memoryview(self._map)
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array on the bytes from ``offset``; it keeps the mapping alive."""
+        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+
+    def close(self) -> None:
+        """Give the memory back. Arrays still in use keep it mapped until they are gone."""
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        with contextlib.suppress(BufferError):  # arrays hold it; the last of them unmaps
+            self._map.close()
+
+
+def _no_room(nbytes: int, error: OSError) -> OutOfMemory:
+    return OutOfMemory(
+        f"no room for {bytes_in_words(nbytes)} of shared memory ({error.strerror});"
+        " free registered memory or contexts, or raise the limit",
+        st.QNN_COMMON_ERROR_MEM_ALLOC,
+    )

@@ -1,0 +1,319 @@
+"""Checks what a caller passed to execute, before anything is changed, and sorts it into ports.
+
+A port is an input or output of the graph by its place in the program: inputs first, then outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.status import Status
+from openhtp.core.tensor import TensorSpec
+from openhtp.runtime.mem import Mem
+from openhtp.runtime.tensor import Tensor
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+Values = Mapping[Any, Any]
+
+_ARGUMENT = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
+_TENSOR = st.QNN_GRAPH_ERROR_INVALID_TENSOR
+
+
+class Ports:
+    """The inputs and outputs of a finalized graph, found by name, by tensor id or by Tensor."""
+
+    def __init__(self, specs: list[TensorSpec], inputs: int, tensors: Mapping[str, Tensor]) -> None:
+        self.specs = specs
+        self.inputs = inputs
+        self.is_dynamic = any(spec.is_dynamic for spec in specs)
+        self.required = [port for port, spec in enumerate(specs) if not spec.kind.is_optional]
+        self.required_inputs = [port for port in self.required if port < inputs]
+        self._find: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
+        for port, spec in enumerate(specs):
+            table = self._find[port >= inputs]
+            table[spec.name] = port
+            tensor = tensors.get(spec.name)
+            if tensor is not None:
+                table[tensor.id] = table[tensor] = port
+
+    def input(self, key: Any) -> int:
+        """Port of an input."""
+        return self._port(key, 0, "input")
+
+    def output(self, key: Any) -> int:
+        """Port of an output."""
+        return self._port(key, 1, "output")
+
+    def _port(self, key: Any, side: int, what: str) -> int:
+        try:
+            port = self._find[side].get(key)
+        except TypeError:
+            port = None
+        if port is None:
+            names = ", ".join(repr(spec.name) for spec in self._side(side))
+            shown = key.name if isinstance(key, Tensor) else key
+            _refuse(f"{shown!r} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
+        return port
+
+    def _side(self, side: int) -> list[TensorSpec]:
+        return self.specs[self.inputs :] if side else self.specs[: self.inputs]
+
+
+class Arguments:
+    """What one call passes: which ports lie in registered memory, which are raw, and in what size."""
+
+    __slots__ = ("batch", "dims", "raw_inputs", "raw_outputs", "registered")
+
+    def __init__(self) -> None:
+        self.batch = 1
+        # Actual sizes by port, only where they differ from the declared ones.
+        self.dims: dict[int, Shape] = {}
+        self.registered: dict[int, tuple[Mem, int, Array | None]] = {}
+        self.raw_inputs: dict[int, Array] = {}
+        self.raw_outputs: dict[int, Array | None] = {}
+
+    @property
+    def raw_count(self) -> int:
+        """Ports whose data is copied."""
+        return len(self.raw_inputs) + len(self.raw_outputs)
+
+    @property
+    def count(self) -> int:
+        """Ports that are bound at all; optional ones may be left out."""
+        return len(self.registered) + self.raw_count
+
+
+def check_arguments(
+    ports: Ports,
+    context: Context,
+    inputs: Values | None,
+    outputs: Values | None,
+    infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
+) -> Arguments:
+    """Sort the values of a call into ports; raises before anything is changed if one is wrong."""
+    found = Arguments()
+    sizes: dict[int, Shape] = {}
+    _check_inputs(ports, context, inputs, found, sizes)
+    if outputs is not None:
+        _check_outputs(ports, context, outputs, found, sizes)
+    if sizes or ports.is_dynamic:
+        _settle_sizes(ports, found, sizes, infer_dims)
+    if outputs is None:
+        for port in range(ports.inputs, len(ports.specs)):
+            found.raw_outputs[port] = None
+    for port, (mem, offset, array) in found.registered.items():
+        if offset < 0:  # the Mem itself was given, not an array on it
+            shape = found.dims.get(port, ports.specs[port].shape)
+            needed = int(np.prod(shape)) * found.batch * ports.specs[port].dtype.itemsize
+            found.registered[port] = (mem, mem._place_for(ports.specs[port], needed), array)
+    return found
+
+
+def _check_inputs(
+    ports: Ports, context: Context, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
+) -> None:
+    if inputs is None or len(inputs) == 0:
+        if ports.required_inputs or inputs is not None:
+            names = ", ".join(repr(ports.specs[port].name) for port in ports.required_inputs)
+            _refuse(f"inputs is {inputs!r}; expected values for {names or 'None, as there are none'}", _ARGUMENT)
+        return
+    if not isinstance(inputs, Mapping):
+        _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
+    for key, value in inputs.items():
+        port = ports.input(key)
+        if port in found.registered or port in found.raw_inputs:
+            _refuse(f"input {ports.specs[port].name!r} is given twice", _TENSOR)
+        place = _registered(context, value)
+        if place is not None:
+            found.registered[port] = place
+            array = place[2]
+        else:
+            array = found.raw_inputs[port] = _plain(ports.specs[port], value)
+        if array is not None and array.shape != ports.specs[port].shape:
+            sizes[port] = array.shape
+    for port in ports.required_inputs:
+        if port not in found.registered and port not in found.raw_inputs:
+            given = ", ".join(repr(getattr(key, "name", key)) for key in inputs)
+            _refuse(f"input {ports.specs[port]} is missing; given were {given}", _TENSOR)
+
+
+def _check_outputs(
+    ports: Ports, context: Context, outputs: Values, found: Arguments, sizes: dict[int, Shape]
+) -> None:
+    if not isinstance(outputs, Mapping):
+        _refuse(f"outputs is a {type(outputs).__name__}; expected a mapping from tensor to buffer", _ARGUMENT)
+    if not outputs:
+        _refuse("outputs is empty; pass None to have them allocated", _ARGUMENT)
+    for key, value in outputs.items():
+        port = ports.output(key)
+        if port in found.registered or port in found.raw_outputs:
+            _refuse(f"output {ports.specs[port].name!r} is given twice", _TENSOR)
+        place = _registered(context, value)
+        if place is not None:
+            found.registered[port] = place
+            array = place[2]
+        else:
+            array = None if value is None else _target(ports.specs[port], value)
+            found.raw_outputs[port] = array
+        if array is not None and array.shape != ports.specs[port].shape:
+            sizes[port] = array.shape
+    for port in ports.required:
+        if port >= ports.inputs and port not in found.registered and port not in found.raw_outputs:
+            _refuse(f"output {ports.specs[port]} is missing", _TENSOR)
+
+
+def _registered(context: Context, value: Any) -> tuple[Mem, int, Array | None] | None:
+    """Where a value lies in registered memory; None if it is plain. Offset -1: decide when sizes are known."""
+    if isinstance(value, np.ndarray):
+        place = context._place_of(value)
+        return None if place is None else (place.mem, place.offset, value)
+    if isinstance(value, Mem):
+        value._life.require("use")
+        if value.context is not context:
+            _refuse(f"{value!r} belongs to another context; register memory in the graph's own", _TENSOR)
+        return (value, -1, None)
+    return None
+
+
+def _plain(spec: TensorSpec, value: Any) -> Array:
+    """A raw input as an array of the tensor's type."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _from_bytes(spec, value)
+    if not isinstance(value, np.ndarray):
+        if value is None:
+            _refuse(f"input {spec.name!r} is None; expected {spec}", _TENSOR)
+        try:
+            array = np.asarray(value, spec.dtype.numpy)
+        except (TypeError, ValueError, OverflowError) as error:
+            _refuse(f"input {spec} cannot be made from a {type(value).__name__}: {error}", _TENSOR)
+    else:
+        array = value
+    _check_type(spec, array, "input")
+    return array
+
+
+def _from_bytes(spec: TensorSpec, value: bytes | bytearray | memoryview) -> Array:
+    nbytes = memoryview(value).nbytes
+    if nbytes < spec.nbytes or nbytes % spec.nbytes:
+        _refuse(f"buffer of {nbytes} bytes for tensor {spec}; expected {spec.nbytes} or a multiple", _TENSOR)
+    array = np.frombuffer(value, spec.dtype.numpy)
+    batch = nbytes // spec.nbytes
+    return array.reshape((spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else ())
+
+
+def _target(spec: TensorSpec, value: Any) -> Array:
+    if not isinstance(value, np.ndarray):
+        _refuse(
+            f"output {spec.name!r} is a {type(value).__name__}; expected an array or registered memory",
+            _TENSOR,
+        )
+    _check_type(spec, value, "output")
+    if not value.flags.writeable:
+        _refuse(f"output array for {spec.name!r} is read-only", _TENSOR)
+    return value
+
+
+def _check_type(spec: TensorSpec, array: Array, what: str) -> None:
+    if array.dtype != spec.dtype.numpy:
+        _refuse(
+            f"{what} {spec.name!r} is {array.dtype}; expected {spec.dtype.numpy} ({spec.dtype.short})",
+            _TENSOR,
+        )
+    if array.ndim != spec.rank:
+        _refuse(f"{what} {spec.name!r} has shape {list(array.shape)}; expected {list(spec.shape)}", _TENSOR)
+
+
+def _settle_sizes(
+    ports: Ports,
+    found: Arguments,
+    sizes: dict[int, Shape],
+    infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
+) -> None:
+    """Tell a batch multiple from dynamic dimensions from a mistake."""
+    found.batch = _batch_of(ports, found, sizes)
+    given: dict[str, Shape] = {}
+    for port, shape in sizes.items():
+        spec = ports.specs[port]
+        single = (shape[0] // found.batch, *shape[1:]) if shape else shape
+        if single == spec.shape:
+            continue
+        _check_dynamic(spec, single)
+        found.dims[port] = single
+        if port < ports.inputs:
+            given[spec.name] = single
+    if not ports.is_dynamic:
+        return
+    for name, shape in infer_dims(given).items():
+        port = ports.output(name)
+        wanted = found.dims.get(port)
+        if wanted is not None and wanted != shape:
+            _refuse(
+                f"output {name!r} has shape {list(wanted)}, but this execution makes {list(shape)}",
+                st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
+            )
+        if shape != ports.specs[port].shape:
+            found.dims[port] = shape
+
+
+def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
+    multiples: dict[int, int] = {}
+    for port in (*found.registered, *found.raw_inputs, *found.raw_outputs):
+        spec = ports.specs[port]
+        shape = sizes.get(port)
+        if port in found.registered and found.registered[port][2] is None:
+            continue  # a Mem alone has no shape to compare
+        if port in found.raw_outputs and found.raw_outputs[port] is None:
+            continue
+        if shape is None or not spec.shape or (spec.dynamic and spec.dynamic[0]):
+            multiples[port] = 1
+        elif shape[0] % spec.shape[0] or shape[0] == 0:
+            _refuse(_wrong_shape(spec, shape), _TENSOR)
+        else:
+            multiples[port] = shape[0] // spec.shape[0]
+    batch = max(multiples.values(), default=1)
+    for port, multiple in multiples.items():
+        spec = ports.specs[port]
+        if multiple != batch:
+            _refuse(
+                f"tensor {spec.name!r} has batch multiple {multiple}, another has {batch};"
+                " all inputs and outputs must have the same",
+                _TENSOR,
+            )
+    if batch > 1 and ports.is_dynamic:
+        _refuse("a batch multiple and dynamic dimensions cannot be used in one graph", _TENSOR)
+    return batch
+
+
+def _check_dynamic(spec: TensorSpec, shape: Shape) -> None:
+    flags = spec.dynamic or (False,) * spec.rank
+    for size, given, dynamic in zip(spec.shape, shape, flags, strict=True):
+        if given == size:
+            continue
+        if not dynamic:
+            _refuse(_wrong_shape(spec, shape), _TENSOR)
+        if not 0 < given <= size:
+            _refuse(
+                f"tensor {spec.name!r} has shape {list(shape)}; its dimensions go up to {list(spec.shape)}",
+                st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
+            )
+
+
+def _wrong_shape(spec: TensorSpec, shape: Shape) -> str:
+    return (
+        f"tensor {spec.name!r} has shape {list(shape)}; expected {list(spec.shape)},"
+        " or a multiple of it in the first (batch) dimension"
+    )
+
+
+def _refuse(message: str, status: Status) -> NoReturn:
+    raise InvalidArgument(message, status)

@@ -1,0 +1,114 @@
+"""The backend: where everything starts, and what owns the thread that notifies."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.runtime import property as properties
+from openhtp.runtime.device import Device
+from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.log import Log, LogLevel
+from openhtp.runtime.notify import Notifier
+from openhtp.runtime.profile import Profile, ProfileLevel
+from openhtp.runtime.rpc_link import DeviceOptions
+from openhtp.runtime.signal import Signal
+
+_TRANSPORTS = ("rpc", "inprocess")
+
+
+class Backend:
+    """Creates devices, signals, profiles and logs.
+
+    >>> backend = Backend()
+    >>> backend.has_capability("GRAPH_SUPPORT_ASYNC_EXECUTION")
+    True
+    >>> backend.free()
+    """
+
+    def __init__(self) -> None:
+        self._life = Life("backend", "")
+        self._notifier = Notifier()
+        self._devices: set[Device] = set()
+        _live.add(self)
+
+    def create_device(
+        self,
+        *,
+        soc: str = "SM8650",
+        name: str | None = None,
+        policy: str = "strict",
+        threads: int = 1,
+        transport: str = "rpc",
+    ) -> Device:
+        """Start an emulated HTP, or join the named one that already runs.
+
+        ``transport="inprocess"`` keeps it in this process: for debugging, without ``execute_async``.
+        """
+        self._life.require("use")
+        if transport not in _TRANSPORTS:
+            raise InvalidArgument(
+                f"transport {transport!r}; expected one of {', '.join(_TRANSPORTS)}",
+                st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
+            )
+        options = DeviceOptions(soc=soc, name=name, policy=policy, threads=threads)
+        options.check()
+        link = None
+        if transport == "inprocess":
+            from openhtp.device.build import build_core
+            from openhtp.runtime.local_link import LocalLink
+
+            link = LocalLink(build_core(soc=soc, policy=policy, threads=threads))
+        device = Device(self, options, link)
+        self._devices.add(device)
+        return device
+
+    def create_signal(self, timeout_us: int | None = None) -> Signal:
+        """An abort signal, or a timeout signal if ``timeout_us`` is given."""
+        self._life.require("use")
+        return Signal(timeout_us)
+
+    def create_profile(self, level: ProfileLevel | str | int = ProfileLevel.BASIC) -> Profile:
+        """A profile handle for one call at a time."""
+        self._life.require("use")
+        return Profile(ProfileLevel.parse(level))
+
+    def create_log(self, level: LogLevel | str | int, callback: Callable[[LogLevel, int, str], object]) -> Log:
+        """Hand log messages up to a level to ``callback(level, timestamp_ns, text)``."""
+        self._life.require("use")
+        return Log(LogLevel.parse(level), callback)
+
+    def has_capability(self, key: str | int) -> bool:
+        """Whether a property of the API is supported; unknown keys raise."""
+        self._life.require("use")
+        return properties.has_capability(key)
+
+    def free(self) -> None:
+        """Free the backend and every device of it."""
+        self._life.require("free")
+        for device in list(self._devices):
+            device.free()
+        self._life.become(State.FREED)
+        self._notifier.close()
+        _live.discard(self)
+
+    def __enter__(self) -> Backend:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._life.state is not State.FREED:
+            self.free()
+
+
+_live: weakref.WeakSet[Backend] = weakref.WeakSet()
+
+
+@atexit.register
+def _free_all() -> None:
+    """Device processes end by themselves when we are gone; this makes them end before we are."""
+    for backend in list(_live):
+        if backend._life.state is State.LIVE:
+            backend.free()

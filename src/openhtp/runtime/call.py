@@ -1,0 +1,207 @@
+"""One call of execute: what it holds while it is under way, and what is done when it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.errors import QnnError
+from openhtp.rpc import frames
+from openhtp.rpc.frames import Record
+from openhtp.runtime.arguments import Arguments
+
+if TYPE_CHECKING:
+    from openhtp.runtime.execution import Notify
+    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.link import Link
+    from openhtp.runtime.notify import Notifier
+    from openhtp.runtime.profile import Profile
+    from openhtp.runtime.signal import Signal
+    from openhtp.runtime.slots import Slot, SlotPool
+
+
+class Call:
+    """Made when all arguments are checked. ``finish`` gives back whatever it holds by then, and is called once."""
+
+    __slots__ = (
+        "_counted",
+        "_placed",
+        "_pool",
+        "_profiled",
+        "_signalled",
+        "_slot",
+        "arguments",
+        "called_ns",
+        "graph",
+        "link",
+        "notifier",
+        "notify",
+        "notify_param",
+        "profile",
+        "sent_ns",
+        "signal",
+        "synchronous",
+    )
+
+    def __init__(
+        self,
+        graph: Graph,
+        arguments: Arguments,
+        *,
+        link: Link,
+        notifier: Notifier,
+        called_ns: int,
+        profile: Profile | None,
+        signal: Signal | None,
+        notify: Notify | None,
+        notify_param: object,
+        synchronous: bool,
+    ) -> None:
+        self.graph = graph
+        self.link = link
+        self.notifier = notifier
+        self.profile = profile
+        self.signal = signal
+        self.notify = notify
+        self.notify_param = notify_param
+        self.synchronous = synchronous
+        self.called_ns = called_ns
+        self.sent_ns = 0
+        self.arguments = arguments
+        self._slot: Slot | None = None
+        self._pool: SlotPool | None = None
+        self._counted = self._profiled = self._signalled = self._placed = False
+
+    @property
+    def graph_name(self) -> str:
+        """For messages."""
+        return self.graph.name
+
+    def hold_handles(self) -> int:
+        """Take the graph, the profile and signal handles, then a place in the queue, waiting for one.
+
+        Returns the time at which a timeout signal ends the call; 0 for none.
+        """
+        self.graph._count_call(self.synchronous, +1)
+        self._counted = True
+        if self.profile is not None:
+            self.profile._begin()
+            self._profiled = True
+        places, signal, link = self.graph.context._places, self.signal, self.link
+        if signal is None:
+            link.take_place(places, None, _never)
+            self._placed = True
+            return 0
+        signal._begin(places)
+        self._signalled = True
+        deadline = None if signal.timeout_us is None else self.called_ns + signal.timeout_us * 1000
+        link.take_place(places, deadline, lambda: signal._interruption(link.now(), deadline))
+        self._placed = True
+        return deadline or 0
+
+    def hold_memory(self) -> bytes:
+        """Copy raw inputs into a shared slot; returns the bindings of all ports for the frame."""
+        arguments = self.arguments
+        if not arguments.raw_inputs and not arguments.raw_outputs:
+            return self._pack_registered()
+        pool = self._pool = self.graph._slot_pool(arguments.batch)
+        slot = self._slot = pool.take()
+        for port, array in arguments.raw_inputs.items():
+            view = self._slot_view(slot, port)
+            np.copyto(view, array)
+        if not arguments.dims and arguments.raw_count == len(slot.offsets):
+            return slot.packed
+        return self._pack_mixed(slot)
+
+    def sent(self, job: int) -> None:
+        """The device has the execution, or will: from now on its signal can reach it."""
+        if self.signal is not None:
+            self.signal._attach(self.link, job)
+
+    def collect_outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """Outputs by name: registered ones as they lie, raw ones copied out of the slot."""
+        graph, arguments, slot = self.graph, self.arguments, self._slot
+        specs, first = graph._ports.specs, graph._ports.inputs
+        outputs: dict[str, npt.NDArray[Any]] = {}
+        for port, (mem, offset, array) in arguments.registered.items():
+            if port >= first:
+                outputs[specs[port].name] = self._registered_view(port, mem, offset, array)
+        for port, target in arguments.raw_outputs.items():
+            assert slot is not None
+            view = self._slot_view(slot, port)
+            if target is None:
+                outputs[specs[port].name] = view.copy()
+            else:
+                np.copyto(target, view)
+                outputs[specs[port].name] = target
+        return outputs
+
+    def finish(self, record: Record | None) -> None:
+        """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent."""
+        if self._slot is not None and self._pool is not None:
+            self._pool.give_back(self._slot)
+            self._slot = None
+        if self._signalled and self.signal is not None:
+            self.signal._end()
+        if self._profiled and self.profile is not None:
+            if record is None:
+                self.profile._abandon()
+            else:
+                now = self.link.now()
+                self.profile._fill(record, self.called_ns, self.sent_ns, now, self.graph.hvx_threads)
+        if self._counted:
+            self.graph._count_call(self.synchronous, -1)
+        if self._placed:
+            self.graph.context._places.give_back()
+
+    def _pack_registered(self) -> bytes:
+        # The same memory is used over and over: the packed form is kept under what it was made from.
+        arguments = self.arguments
+        if arguments.dims:
+            return self._pack_mixed(None)
+        key = tuple((port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items())
+        packed = self.graph._packed.get(key)
+        if packed is None:
+            packed = frames.pack_bindings([frames.Binding(*item) for item in key])
+            self.graph._keep_packed(key, packed)
+        return packed
+
+    def _pack_mixed(self, slot: Slot | None) -> bytes:
+        arguments, specs = self.arguments, self.graph._ports.specs
+        bindings = [
+            frames.Binding(port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items()
+        ]
+        if slot is not None:
+            raw = (*arguments.raw_inputs, *arguments.raw_outputs)
+            bindings += [frames.Binding(port, slot.memory, slot.offsets[port]) for port in raw]
+        if not arguments.dims:
+            return frames.pack_bindings(bindings)
+        dims = [arguments.dims.get(item.port, specs[item.port].shape) for item in bindings]
+        return frames.pack_bindings(bindings, dims)
+
+    def _slot_view(self, slot: Slot, port: int) -> npt.NDArray[Any]:
+        whole = slot.arrays[port]
+        shape = self.arguments.dims.get(port)
+        if shape is None:
+            return whole
+        # A smaller tensor lies packed at the start of its place.
+        return whole.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+
+    def _registered_view(
+        self, port: int, mem: Any, offset: int, array: npt.NDArray[Any] | None
+    ) -> npt.NDArray[Any]:
+        if array is not None:
+            return array
+        spec = self.graph._ports.specs[port]
+        shape = self.arguments.dims.get(port, spec.shape)
+        batch = self.arguments.batch
+        full = (shape[0] * batch, *shape[1:]) if shape else shape
+        view: npt.NDArray[Any] = mem._buffer.array(offset, full, spec.dtype.numpy)
+        return view
+
+
+def _never() -> QnnError | None:
+    """Nothing interrupts a call without a signal."""
+    return None

@@ -1,0 +1,281 @@
+"""A context: graphs and memory that live and die together, behind one bounded execution queue."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import itertools
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
+from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorSpec
+from openhtp.program.binary import BinaryInfo, ContextBinary, write_binary
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.graph import Graph, make_options
+from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.mem import Mem, Place
+from openhtp.runtime.queue import Places
+from openhtp.runtime.tensor import Tensor
+
+if TYPE_CHECKING:
+    from openhtp.runtime.device import Device
+    from openhtp.runtime.link import Link
+
+
+class Context:
+    """Made by ``Device.create_context`` or ``Device.create_context_from_binary``."""
+
+    def __init__(self, device: Device, link: Link, *, queue_depth: int, priority: Priority) -> None:
+        self.device = device
+        self.priority = priority
+        self._link = link
+        self._life = Life("context", "")
+        self._places = Places(queue_depth)
+        self._graphs: dict[str, Graph] = {}
+        self._memories: dict[int, Mem] = {}
+        self._buffers: list[SharedBuffer] = []
+        self._tensor_ids = itertools.count(1)
+        self._restored = False
+        self._lock = threading.Lock()
+        # Arrays handed out by Mem.array, by id; they are kept alive by their Mem, so an id is never reused.
+        self._views: dict[int, Place] = {}
+        self._addresses: list[tuple[int, Mem]] = []
+        reply = link.request(ms.CreateContext(queue_depth=queue_depth, priority=int(priority)))
+        self._number = reply.value
+
+    @property
+    def queue_depth(self) -> int:
+        """Most executions that may be accepted and not yet completed."""
+        return self._places.depth
+
+    @property
+    def pending(self) -> int:
+        """Executions accepted and not yet completed."""
+        return self._places.used
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """Graphs by name."""
+        return dict(self._graphs)
+
+    def create_graph(
+        self,
+        name: str,
+        *,
+        priority: Priority | str | int | None = None,
+        vtcm_mb: int | None = None,
+        vtcm_bytes: int | None = None,
+        hvx_threads: int | None = None,
+        precision: str = "float16",
+    ) -> Graph:
+        """Start a graph. Its priority is the context's unless given; VTCM and HVX are the device's choice."""
+        self._life.require("use")
+        if self._restored:
+            raise WrongState(
+                "a context made from a binary takes no new graphs; create another context",
+                st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
+            )
+        if not isinstance(name, str) or not name:
+            raise InvalidArgument(
+                f"graph name {name!r}; expected a non-empty string", st.QNN_GRAPH_ERROR_INVALID_NAME
+            )
+        if name in self._graphs:
+            raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
+        options = make_options(
+            priority=self.priority if priority is None else priority,
+            vtcm_mb=vtcm_mb,
+            vtcm_bytes=vtcm_bytes,
+            hvx_threads=hvx_threads,
+            precision=precision,
+        )
+        graph = self._graphs[name] = Graph(self, name, options)
+        return graph
+
+    def graph(self, name: str) -> Graph:
+        """The graph with this name."""
+        self._life.require("use")
+        found = self._graphs.get(name) if isinstance(name, str) else None
+        if found is None:
+            names = ", ".join(map(repr, self._graphs)) or "none"
+            raise InvalidArgument(
+                f"graph {name!r} does not exist in this context; it has {names}",
+                st.QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST,
+            )
+        return found
+
+    def register_memory(self, nbytes: int | Tensor) -> Mem:
+        """Allocate memory that client and device share; give a size in bytes, or a tensor to fit."""
+        self._life.require("use")
+        size = nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidArgument(
+                f"memory of {nbytes!r} bytes; expected a whole number above 0",
+                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+            )
+        buffer = SharedBuffer.create(size)
+        try:
+            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+        except BaseException:
+            buffer.close()
+            raise
+        mem = Mem(self, buffer, number)
+        with self._lock:
+            self._memories[number] = mem
+            bisect.insort(self._addresses, (buffer.address, mem), key=lambda item: item[0])
+        return mem
+
+    def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
+        """Change the priority of the context and of all its graphs.
+
+        The queue depth is fixed at creation: giving one here changes nothing, as the API has it.
+        """
+        self._life.require("use")
+        if priority is None:
+            return
+        level = Priority.parse(priority)
+        self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
+        self.priority = level
+        for graph in self._graphs.values():
+            graph._adopt_priority(level)
+
+    def get_binary(self) -> bytes:
+        """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""
+        self._life.require("use")
+        if not self._graphs:
+            raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
+        programs = []
+        for graph in self._graphs.values():
+            graph._life.require("save")
+            assert graph._program is not None
+            programs.append(graph._program)
+        return write_binary(programs, BinaryInfo(soc=self.device.soc))
+
+    def get_binary_size(self) -> int:
+        """Bytes that ``get_binary`` returns."""
+        return len(self.get_binary())
+
+    def free(self) -> None:
+        """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT."""
+        self._life.require("free")
+        lost = self._life.state is State.LOST
+        self._end(State.FREED)
+        if not lost:
+            with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
+                self._link.request(ms.FreeContext(context=self._number))
+        self._release_memory(State.FREED)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._life.state is not State.FREED:
+            self.free()
+
+    # Restoring
+
+    def _restore(self, binary: ContextBinary, enable_graphs: list[str] | None, priority: Priority | None) -> None:
+        """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
+        self._restored = True
+        for name in binary.graph_names:
+            program = binary.program(name)
+            options = program.options
+            if priority is not None:
+                options = dataclasses.replace(options, priority=priority)
+            graph = self._graphs[name] = Graph(self, name, options)
+            graph._builder = None
+            for spec in program.tensors.values():
+                graph._tensors[spec.name] = Tensor(self._next_tensor_id(), spec, graph)
+            if enable_graphs is not None and name not in enable_graphs:
+                graph._life.become(State.DISABLED)
+                continue
+            graph._load(program)
+
+    # What graphs, memory and the device need
+
+    def _next_tensor_id(self) -> int:
+        return next(self._tensor_ids)
+
+    def _find_spec(self, name: str) -> TensorSpec:
+        specs = {
+            (tensor.shape, tensor.dtype): tensor.spec
+            for graph in self._graphs.values()
+            if (tensor := graph._tensors.get(name)) is not None
+        }
+        if len(specs) == 1:
+            return next(iter(specs.values()))
+        problem = "several graphs have it with different shapes" if specs else "no graph of this context has it"
+        raise InvalidArgument(
+            f"cannot tell the shape of tensor {name!r}: {problem}; pass the Tensor, or shape and dtype",
+            st.QNN_MEM_ERROR_INVALID_SHAPE,
+        )
+
+    def _remember(self, place: Place) -> None:
+        self._views[id(place.array)] = place
+
+    def _place_of(self, array: npt.NDArray[Any]) -> Place | None:
+        """Where an array lies in registered memory, if all of it does and without gaps."""
+        if not self._memories:
+            return None
+        place = self._views.get(id(array))
+        if place is not None and place.array is array:
+            return place
+        if not array.flags.c_contiguous:
+            return None
+        address = array.__array_interface__["data"][0]
+        index = bisect.bisect_right(self._addresses, address, key=lambda item: item[0]) - 1
+        if index < 0:
+            return None
+        start, mem = self._addresses[index]
+        if address + array.nbytes > start + mem.nbytes:
+            return None
+        return Place(mem, address - start, array)
+
+    def _register_buffer(self, buffer: SharedBuffer) -> int:
+        """Register memory of the runtime's own, freed with the context."""
+        number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+        with self._lock:
+            self._buffers.append(buffer)
+        return number
+
+    def _deregister(self, mem: Mem) -> None:
+        if self._life.state is State.LIVE:
+            self._link.request(ms.DeregisterMemory(memory=mem.number))
+        with self._lock:
+            self._memories.pop(mem.number, None)
+            self._addresses = [item for item in self._addresses if item[1] is not mem]
+            for place in mem._places.values():
+                self._views.pop(id(place.array), None)
+        for graph in self._graphs.values():
+            graph._packed.clear()
+        mem._forget(State.FREED)
+
+    def _lose(self) -> None:
+        """The device process went away: everything here is stale until the client builds it anew."""
+        self._end(State.LOST)
+        self._release_memory(State.LOST)
+
+    def _end(self, state: State) -> None:
+        self._life.become(state)
+        for graph in self._graphs.values():
+            graph._life.become(state)
+        self._places.close(lambda: self._life._refusal("execute"))
+        self.device._contexts.discard(self)
+
+    def _release_memory(self, state: State) -> None:
+        for mem in list(self._memories.values()):
+            mem._forget(state)
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+        self._views.clear()
+
+    def __repr__(self) -> str:
+        return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"

@@ -1,0 +1,166 @@
+"""A device: an emulated HTP in its own process (or, for debugging, in this one)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openhtp.core import status as st
+from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
+from openhtp.core.priority import Priority
+from openhtp.program.binary import read_binary
+from openhtp.rpc import messages as ms
+from openhtp.runtime.context import Context
+from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.link import Link
+from openhtp.runtime.queue import DEFAULT_DEPTH, check_depth
+from openhtp.runtime.rpc_link import DeviceOptions, RpcLink
+
+if TYPE_CHECKING:
+    from openhtp.runtime.backend import Backend
+
+log = logging.getLogger(__name__)
+
+
+class Device:
+    """Made by ``Backend.create_device``. Ends with its last client, or with ``free()``.
+
+    If its process dies, that is a subsystem restart: pending executions are notified, contexts, graphs and
+    memory become stale, and this object starts a fresh process, on which contexts can be built anew.
+    """
+
+    def __init__(self, backend: Backend, options: DeviceOptions, link: Link | None = None) -> None:
+        self.backend = backend
+        self.soc = options.soc
+        self.name = options.name
+        self.restarts = 0
+        self._options = options
+        self._life = Life("device", options.name or "")
+        self._contexts: set[Context] = set()
+        self._failure: QnnError | None = None
+        self._ready = threading.Event()
+        self._link_now: Link = link if link is not None else RpcLink(options, self._on_lost)
+        self._ready.set()
+
+    @property
+    def pid(self) -> int:
+        """Process that computes. Killing it is a subsystem restart."""
+        return self._link.pid
+
+    @property
+    def _link(self) -> Link:
+        """The connection; waits for a restart that is under way."""
+        self._life.require("use")
+        self._ready.wait()
+        if self._failure is not None:
+            raise DeviceLost(
+                f"the device process went away and could not be started again: {self._failure.message}",
+                st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL,
+            ) from self._failure
+        return self._link_now
+
+    def create_context(
+        self, *, queue_depth: int = DEFAULT_DEPTH, priority: Priority | str | int = Priority.NORMAL
+    ) -> Context:
+        """Open a context. The queue depth, 1 to 300, is fixed for its life."""
+        self._life.require("use")
+        depth, level = check_depth(queue_depth), Priority.parse(priority)
+        context = Context(self, self._link, queue_depth=depth, priority=level)
+        self._contexts.add(context)
+        return context
+
+    def create_context_from_binary(
+        self,
+        binary: bytes | bytearray | memoryview,
+        *,
+        queue_depth: int = DEFAULT_DEPTH,
+        priority: Priority | str | int | None = None,
+        enable_graphs: Iterable[str] | None = None,
+    ) -> Context:
+        """Open a context from what ``Context.get_binary`` returned.
+
+        A binary carries no queue depth: give it here, or the default holds. Graphs not named in
+        ``enable_graphs`` (if given) cannot be executed.
+        """
+        self._life.require("use")
+        depth = check_depth(queue_depth)
+        level = None if priority is None else Priority.parse(priority)
+        if not isinstance(binary, (bytes, bytearray, memoryview)):
+            raise InvalidArgument(
+                f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
+            )
+        parsed = read_binary(bytes(binary))
+        enabled = None if enable_graphs is None else list(enable_graphs)
+        for name in enabled or ():
+            if name not in parsed.graph_names:
+                raise UsageError(
+                    f"enable_graphs names {name!r}; the binary has {', '.join(map(repr, parsed.graph_names))}",
+                    st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+                )
+        context = Context(self, self._link, queue_depth=depth, priority=level or Priority.NORMAL)
+        self._contexts.add(context)
+        try:
+            context._restore(parsed, enabled, level)
+        except BaseException:
+            context.free()
+            raise
+        return context
+
+    def info(self) -> dict[str, Any]:
+        """The device and all its sessions: process, clients, graphs, bytes, pending executions."""
+        return {"soc": self.soc, "name": self.name, **self._link.request(ms.Inspect()).info}
+
+    def start_trace(self) -> None:
+        """Record what the device does until ``stop_trace``."""
+        self._link.request(ms.SetTrace(enabled=True))
+
+    def stop_trace(self) -> dict[str, Any]:
+        """Stop recording; returns the device's records, for ``openhtp.report.chrome``."""
+        link = self._link
+        link.request(ms.SetTrace(enabled=False))
+        recorded: dict[str, Any] = msgspec.msgpack.decode(link.read_trace(), strict=False)
+        return recorded
+
+    def free(self) -> None:
+        """Let the device go. Contexts on it are freed; its process ends with its last client."""
+        self._life.require("free")
+        self._ready.wait()
+        for context in list(self._contexts):
+            context.free()
+        self._life.become(State.FREED)
+        self.backend._devices.discard(self)
+        if self._failure is None:
+            self._link_now.close()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._life.state is not State.FREED:
+            self.free()
+
+    def _on_lost(self, link: Link) -> None:
+        """Runs on the link's own thread after all pending executions were notified."""
+        self._ready.clear()
+        for context in list(self._contexts):
+            context._lose()
+        log.warning("device process %d went away; starting a fresh one", link.pid)
+        threading.Thread(target=self._restart, args=(link,), name="openhtp-restart", daemon=True).start()
+
+    def _restart(self, old: Link) -> None:
+        try:
+            old.close()
+            self._link_now = RpcLink(self._options, self._on_lost)
+            self.restarts += 1
+        except QnnError as error:
+            self._failure = error
+            log.error("the device process could not be started again: %s", error)
+        finally:
+            self._ready.set()
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"

@@ -1,0 +1,442 @@
+"""A graph: built from tensors and nodes, finalized once, then executed any number of times."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.compiler.driver import CompileOptions, compile_graph
+from openhtp.core import status as st
+from openhtp.core.dtype import DType
+from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature, error_context
+from openhtp.core.opcall import OpCall
+from openhtp.core.priority import Priority
+from openhtp.core.quant import Encoding
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.units import MIB
+from openhtp.ir.builder import GraphBuilder
+from openhtp.program.options import GraphOptions, Precision
+from openhtp.program.program import Program
+from openhtp.rpc import frames
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.arguments import Ports, Values, check_arguments
+from openhtp.runtime.call import Call
+from openhtp.runtime.execution import Execution, Notify, Outputs
+from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.profile import Profile, ProfileEvent
+from openhtp.runtime.signal import Signal
+from openhtp.runtime.slots import SlotPool
+from openhtp.runtime.tensor import Tensor
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
+
+# Packed bindings kept per graph; beyond it the oldest is dropped.
+_MAX_PACKED = 512
+
+
+class Graph:
+    """Made by ``Context.create_graph`` or restored from a context binary."""
+
+    def __init__(self, context: Context, name: str, options: GraphOptions) -> None:
+        self.context = context
+        self.name = name
+        self._life = Life("graph", name, State.BUILDING)
+        self._options = options
+        self._builder: GraphBuilder | None = GraphBuilder(name)
+        self._tensors: dict[str, Tensor] = {}
+        self._nodes = 0
+        self._program: Program | None = None
+        self._number = 0
+        self._ports = Ports([], 0, {})
+        self._pools: dict[int, SlotPool] = {}
+        self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
+        self._lock = threading.Lock()
+        self._under_way = {True: 0, False: 0}  # executions by ``synchronous``
+        self._parent: Graph | None = None
+
+    # Building
+
+    def add_tensor(
+        self,
+        name: str,
+        shape: Iterable[int],
+        dtype: DType | str | int | type,
+        *,
+        quant: Encoding | None = None,
+        kind: TensorKind | str | int | None = None,
+        data: npt.ArrayLike | None = None,
+        dynamic: Iterable[bool] = (),
+    ) -> Tensor:
+        """Register a tensor.
+
+        ``kind`` is ``app_write`` (input), ``app_read`` (output), ``native`` (between nodes; the default),
+        ``static`` (constant; the default when ``data`` is given) or one of the optional kinds. ``data`` is in the
+        stored type: integers for fixed point. ``dynamic`` marks dimensions that an execution may lower.
+        """
+        self._life.require("add_tensor")
+        assert self._builder is not None
+        with error_context(graph=self.name):
+            spec = TensorSpec(
+                _check_name(name, "tensor"),
+                _check_shape(name, shape),
+                DType.parse(dtype),
+                quant,
+                TensorKind.parse(kind if kind is not None else ("native" if data is None else "static")),
+                tuple(bool(flag) for flag in dynamic),
+            )
+        held = None if data is None else np.asarray(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
+        self._builder.add_tensor(spec, held)
+        tensor = Tensor(self.context._next_tensor_id(), spec, self)
+        self._tensors[name] = tensor
+        return tensor
+
+    def add_node(
+        self,
+        op: str,
+        *,
+        inputs: Iterable[Tensor | str | None],
+        outputs: Iterable[Tensor | str],
+        name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        package: str = "qti.aisw",
+    ) -> None:
+        """Add a node after those that make its inputs. Op and parameter names are the API's."""
+        self._life.require("add_node")
+        assert self._builder is not None
+        if isinstance(inputs, (str, Tensor)) or isinstance(outputs, (str, Tensor)):
+            raise InvalidArgument(
+                f"inputs and outputs of node {name or op!r} must be lists of tensors",
+                st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
+            )
+        name = name if name is not None else f"{op}_{self._nodes}"
+        with error_context(graph=self.name, node=name):
+            specs_in = tuple(None if item is None else self._spec(item) for item in inputs)
+            specs_out = tuple(self._spec(item) for item in outputs)
+            if package != "qti.aisw":
+                raise UnsupportedFeature(
+                    f"op package {package!r} is not registered; expected 'qti.aisw'",
+                    st.QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND,
+                )
+        self._builder.add_node(OpCall(op, name, specs_in, specs_out, dict(params or {}), package))
+        self._nodes += 1
+
+    def create_subgraph(self, name: str) -> Graph:
+        """A graph inside this one. It takes tensors and nodes but cannot be executed by itself."""
+        self._life.require("add_node")
+        sub = Graph(self.context, _check_name(name, "graph"), self._options)
+        sub._parent = self
+        sub._life.become(State.SUBGRAPH)
+        return sub
+
+    def finalize(self, *, profile: Profile | None = None, signal: Signal | None = None) -> None:
+        """Compile the graph and load it on the device. Afterwards it can be executed and no longer changed."""
+        self._life.require("finalize")
+        self.context._life.require("use")
+        assert self._builder is not None
+        if signal is not None:
+            raise UnsupportedFeature(
+                "finalize cannot be signalled; pass the signal to execute or execute_async",
+                st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
+            )
+        if profile is not None:
+            profile._life.require("use")
+        link = self.context._link
+        begin = link.now()
+        program = compile_graph(self._builder.finish(), CompileOptions(graph=self._options))
+        self._load(program)
+        self._builder = None
+        if profile is not None:
+            profile._fill_once(ProfileEvent(300, "QNN (finalize) time", (link.now() - begin) // 1000, "us"))
+
+    def _load(self, program: Program) -> None:
+        """Send a program to the device and become executable."""
+        data = program.to_bytes()
+        buffer = SharedBuffer.create(len(data))
+        try:
+            buffer.view[: len(data)] = data
+            with error_context(graph=self.name):
+                reply = self.context._link.request(
+                    ms.LoadGraph(
+                        context=self.context._number,
+                        nbytes=len(data),
+                        priority=int(self._options.priority),
+                    ),
+                    (buffer.fd,),
+                )
+        finally:
+            buffer.close()
+        self._program = program
+        self._number = reply.value
+        self.steps = reply.steps
+        self._ports = Ports([*program.inputs, *program.outputs], len(program.inputs), self._tensors)
+        self._life.become(State.FINALIZED)
+
+    # Looking
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors by name."""
+        return dict(self._tensors)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """Tensors that an execution takes."""
+        return [tensor for tensor in self._tensors.values() if tensor.kind.is_input]
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """Tensors that an execution returns."""
+        return [tensor for tensor in self._tensors.values() if tensor.kind.is_output]
+
+    @property
+    def is_finalized(self) -> bool:
+        """Whether it can be executed."""
+        return self._life.state is State.FINALIZED
+
+    @property
+    def priority(self) -> Priority:
+        """How urgent its executions are."""
+        return self._options.priority
+
+    @property
+    def hvx_threads(self) -> int:
+        """HVX threads that its executions ask for; 0 leaves it to the device."""
+        return self._options.hvx_threads or 0
+
+    def set_config(self, *, priority: Priority | str | int) -> None:
+        """Change the priority; refused by the device once an execution has started."""
+        self._life.require("set_config")
+        self.context._life.require("use")
+        level = Priority.parse(priority)
+        if self._life.state is State.FINALIZED:
+            request = ms.SetPriority(graph=self._number, priority=int(level))
+            with error_context(graph=self.name):
+                self.context._link.request(request)
+        self._adopt_priority(level)
+
+    def _adopt_priority(self, level: Priority) -> None:
+        """The context's priority was changed, and the device has agreed."""
+        self._options = dataclasses.replace(self._options, priority=level)
+
+    # Executing
+
+    def execute(
+        self,
+        inputs: Values | None = None,
+        outputs: Values | None = None,
+        *,
+        profile: Profile | None = None,
+        signal: Signal | None = None,
+    ) -> Outputs:
+        """Run once and wait for the outputs, by name.
+
+        Keys are names, tensor ids or Tensors. Values are arrays (copied) or registered memory (not copied).
+        Goes through the same queue as ``execute_async``, with equal standing.
+        """
+        execution = self._submit(inputs, outputs, profile, signal, None, None, synchronous=True)
+        return execution.result()
+
+    def execute_async(
+        self,
+        inputs: Values | None = None,
+        outputs: Values | None = None,
+        *,
+        profile: Profile | None = None,
+        signal: Signal | None = None,
+        notify: Notify | None = None,
+        notify_param: object = None,
+    ) -> Execution:
+        """Queue one execution and return; blocks only while the context's queue is full.
+
+        ``notify(notify_param, status)`` is called exactly once, on a thread of the backend, when an accepted
+        execution is over; a call that raises here never notifies. Inputs given as arrays are copied before the
+        call returns; registered memory must be left alone until the execution is over.
+        """
+        if notify is not None and not callable(notify):
+            raise InvalidArgument(
+                f"notify is a {type(notify).__name__}; expected a function of (param, status)",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
+        return self._submit(inputs, outputs, profile, signal, notify, notify_param, synchronous=False)
+
+    def _submit(
+        self,
+        inputs: Values | None,
+        outputs: Values | None,
+        profile: Profile | None,
+        signal: Signal | None,
+        notify: Notify | None,
+        notify_param: object,
+        *,
+        synchronous: bool,
+    ) -> Execution:
+        context = self.context
+        context._life.require("execute")
+        self._life.require("execute")
+        link = context._link
+        called_ns = link.now()
+        if not synchronous and not link.supports_async:
+            raise UnsupportedFeature(
+                "execute_async needs the device in its own process: create it with transport='rpc'",
+                st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
+            )
+        assert self._program is not None
+        if profile is not None and not isinstance(profile, Profile):
+            raise _wrong_handle("profile", profile)
+        if signal is not None and not isinstance(signal, Signal):
+            raise _wrong_handle("signal", signal)
+        arguments = check_arguments(self._ports, context, inputs, outputs, self._program.infer_dims)
+        call = Call(
+            self,
+            arguments,
+            link=link,
+            notifier=context.device.backend._notifier,
+            called_ns=called_ns,
+            profile=profile,
+            signal=signal,
+            notify=notify,
+            notify_param=notify_param,
+            synchronous=synchronous,
+        )
+        try:
+            return self._enqueue(call)
+        except BaseException:
+            call.finish(None)
+            raise
+
+    def _enqueue(self, call: Call) -> Execution:
+        """Take handles, a place and memory for a checked call, then send it."""
+        link, profile = call.link, call.profile
+        deadline_ns = call.hold_handles()
+        packed = call.hold_memory()
+        execution = Execution(link.next_job(), call)
+        arguments = call.arguments
+        head = frames.EXECUTE_HEAD.pack(
+            frames.EXECUTE,
+            frames.FLAG_DIMS if arguments.dims else 0,
+            arguments.count,
+            self._number,
+            arguments.batch,
+            0 if profile is None else profile.level,
+            execution.job,
+            deadline_ns,
+        )
+        if profile is not None:
+            call.sent_ns = link.now()
+        send = link.run if call.synchronous else link.submit
+        send(execution, head + packed, call.sent)
+        return execution
+
+    # What a call needs of its graph
+
+    def _count_call(self, synchronous: bool, change: int) -> None:
+        """Keep count of executions under way; the two ways of executing one graph exclude each other."""
+        with self._lock:
+            if change > 0 and self._under_way[not synchronous]:
+                other = "asynchronous" if synchronous else "synchronous"
+                raise UnsupportedFeature(
+                    f"graph {self.name!r} has {other} executions under way; executing one graph both ways at the"
+                    " same time is not supported",
+                    st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
+                )
+            self._under_way[synchronous] += change
+
+    def _slot_pool(self, batch: int) -> SlotPool:
+        with self._lock:
+            pool = self._pools.get(batch)
+            if pool is None:
+                pool = SlotPool(self._ports.specs, batch, self.context._register_buffer)
+                self._pools[batch] = pool
+            return pool
+
+    def _keep_packed(self, key: tuple[tuple[int, int, int], ...], packed: bytes) -> None:
+        with self._lock:
+            if len(self._packed) >= _MAX_PACKED:
+                self._packed.pop(next(iter(self._packed)))
+            self._packed[key] = packed
+
+    def _spec(self, item: Tensor | str) -> TensorSpec:
+        if isinstance(item, Tensor):
+            if item.graph is not self:
+                raise InvalidHandle(
+                    f"tensor {item.name!r} belongs to graph {item.graph.name!r}",
+                    st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+                )
+            return item.spec
+        tensor = self._tensors.get(item) if isinstance(item, str) else None
+        if tensor is None:
+            raise InvalidArgument(
+                f"tensor {item!r} is not in this graph; add it first", st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG
+            )
+        return tensor.spec
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name!r}, {self._life.state.value}>"
+
+
+def make_options(
+    *,
+    priority: Priority | str | int,
+    vtcm_mb: int | None = None,
+    vtcm_bytes: int | None = None,
+    hvx_threads: int | None = None,
+    precision: str = "float16",
+) -> GraphOptions:
+    """Check a graph's options; None leaves the choice to the device."""
+    if vtcm_mb is not None:
+        if vtcm_bytes is not None:
+            raise InvalidArgument("give vtcm_mb or vtcm_bytes, not both", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
+        vtcm_bytes = _check_count("vtcm_mb", vtcm_mb, 1024) * MIB
+    elif vtcm_bytes is not None:
+        vtcm_bytes = _check_count("vtcm_bytes", vtcm_bytes, 1024 * MIB)
+    if hvx_threads is not None:
+        hvx_threads = _check_count("hvx_threads", hvx_threads, 64)
+    try:
+        chosen = Precision(precision)
+    except ValueError:
+        raise InvalidArgument(
+            f"precision {precision!r}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
+        ) from None
+    return GraphOptions(
+        priority=Priority.parse(priority), vtcm_bytes=vtcm_bytes, hvx_threads=hvx_threads, precision=chosen
+    )
+
+
+def _check_count(what: str, value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidArgument(
+            f"{what} is {value!r}; expected a whole number from 1 to {most}",
+            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+        )
+    return value
+
+
+def _check_name(name: object, what: str) -> str:
+    if not isinstance(name, str) or not name:
+        status = st.QNN_GRAPH_ERROR_INVALID_NAME if what == "graph" else st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM
+        raise InvalidArgument(f"{what} name {name!r}; expected a non-empty string", status)
+    return name
+
+
+def _check_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in shape)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"shape of tensor {name!r} is {shape!r}; expected whole numbers",
+            st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+        ) from None
+
+
+def _wrong_handle(what: str, given: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"{what} is a {type(given).__name__}; expected a {what} handle of this backend or None",
+        st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+    )

@@ -1,0 +1,143 @@
+"""What may be done with which object in which state: the API's life-cycle rules as one table.
+
+Every public method first calls ``Life.require("its name")``. A call that is not in the row of the present state
+raises what ``_REFUSALS`` has for that state, and the object stays as it was.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from openhtp.core import status as st
+from openhtp.core.errors import DeviceLost, InvalidHandle, QnnError, UnsupportedFeature, WrongState
+from openhtp.core.status import Status
+
+
+class State(enum.Enum):
+    """Where an object is in its life.
+
+    * LIVE: usable (contexts, devices, memory, signals, profiles, backends)
+    * BUILDING: a graph that takes tensors and nodes
+    * FINALIZED: a graph that can be executed
+    * DISABLED: a graph of a binary that was left out of ``enable_graphs``
+    * SUBGRAPH: a graph that only other graphs may run
+    * LOST: its device process went away
+    * FREED: given back
+    """
+
+    LIVE = "live"
+    BUILDING = "building"
+    FINALIZED = "finalized"
+    DISABLED = "disabled"
+    SUBGRAPH = "subgraph"
+    LOST = "lost"
+    FREED = "freed"
+
+
+_ALLOWED: dict[tuple[str, State], frozenset[str]] = {
+    ("backend", State.LIVE): frozenset({"use", "free"}),
+    ("device", State.LIVE): frozenset({"use", "free"}),
+    ("device", State.LOST): frozenset({"free"}),
+    ("context", State.LIVE): frozenset({"use", "execute", "free"}),
+    ("context", State.LOST): frozenset({"free"}),
+    ("graph", State.BUILDING): frozenset({"add_tensor", "add_node", "finalize", "set_config"}),
+    ("graph", State.FINALIZED): frozenset({"execute", "set_config", "save"}),
+    ("graph", State.SUBGRAPH): frozenset({"add_tensor", "add_node"}),
+    ("mem", State.LIVE): frozenset({"use", "free"}),
+    ("mem", State.LOST): frozenset({"free"}),
+    ("signal", State.LIVE): frozenset({"use", "free"}),
+    ("profile", State.LIVE): frozenset({"use", "free"}),
+    ("log", State.LIVE): frozenset({"use", "free"}),
+}
+
+_FREED_STATUS = {
+    "backend": st.QNN_BACKEND_ERROR_INVALID_HANDLE,
+    "device": st.QNN_DEVICE_ERROR_INVALID_HANDLE,
+    "context": st.QNN_CONTEXT_ERROR_INVALID_HANDLE,
+    "graph": st.QNN_GRAPH_ERROR_INVALID_HANDLE,
+    "mem": st.QNN_MEM_ERROR_INVALID_HANDLE,
+    "signal": st.QNN_SIGNAL_ERROR_INVALID_HANDLE,
+    "profile": st.QNN_PROFILE_ERROR_INVALID_HANDLE,
+    "log": st.QNN_LOG_ERROR_INVALID_HANDLE,
+}
+
+# Refusals that depend on state and call; the rest is in Life.require.
+_REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
+    ("graph", State.BUILDING, "execute"): (
+        WrongState,
+        st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
+        "call finalize() first",
+    ),
+    ("graph", State.BUILDING, "save"): (
+        WrongState,
+        st.QNN_CONTEXT_ERROR_NOT_FINALIZED,
+        "call finalize() first",
+    ),
+    ("graph", State.SUBGRAPH, "execute"): (
+        UnsupportedFeature,
+        st.QNN_GRAPH_ERROR_SUBGRAPH,
+        "a subgraph runs only as part of its parent; execute the parent",
+    ),
+    ("graph", State.SUBGRAPH, "finalize"): (
+        UnsupportedFeature,
+        st.QNN_GRAPH_ERROR_SUBGRAPH,
+        "a subgraph is finalized with its parent",
+    ),
+    ("graph", State.DISABLED, "execute"): (
+        WrongState,
+        st.QNN_GRAPH_ERROR_DISABLED,
+        "name it in enable_graphs when the context is created from the binary",
+    ),
+    ("context", State.FREED, "execute"): (
+        InvalidHandle,
+        st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
+        "its context was freed",
+    ),
+    ("graph", State.FREED, "execute"): (
+        InvalidHandle,
+        st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
+        "its context was freed",
+    ),
+}
+
+
+class Life:
+    """The state of one object, and the check that each of its methods starts with."""
+
+    __slots__ = ("_allowed", "kind", "name", "state")
+
+    def __init__(self, kind: str, name: str, state: State = State.LIVE) -> None:
+        self.kind = kind
+        self.name = name
+        self.state = state
+        self._allowed = _ALLOWED.get((kind, state), frozenset())
+
+    def become(self, state: State) -> None:
+        """Change state. Freed is final; lost can only be freed."""
+        if self.state is State.FREED or (self.state is State.LOST and state is not State.FREED):
+            return
+        self.state = state
+        self._allowed = _ALLOWED.get((self.kind, state), frozenset())
+
+    def require(self, call: str) -> None:
+        """Raise unless ``call`` is in order now."""
+        if call not in self._allowed:
+            raise self._refusal(call)
+
+    def _refusal(self, call: str) -> QnnError:
+        what = f"{self.kind} {self.name!r}" if self.name else self.kind
+        known = _REFUSALS.get((self.kind, self.state, call))
+        if known is not None:
+            error, status, advice = known
+            return error(f"cannot {call} {what}: it is {self.state.value}; {advice}", status)
+        if self.state is State.FREED:
+            return InvalidHandle(f"cannot {call} {what}: it was freed", _FREED_STATUS[self.kind])
+        if self.state is State.LOST:
+            return DeviceLost(
+                f"cannot {call} {what}: its device process went away; create it again on the same device"
+            )
+        status = {
+            State.FINALIZED: st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
+            State.BUILDING: st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
+        }.get(self.state, st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED)
+        return WrongState(f"cannot {call} {what}: it is {self.state.value}", status)

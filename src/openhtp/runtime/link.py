@@ -1,0 +1,71 @@
+"""The client's connection to its device, whichever way it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from openhtp.core.errors import QnnError
+from openhtp.rpc import messages as ms
+from openhtp.runtime.queue import Places
+
+if TYPE_CHECKING:
+    from openhtp.runtime.execution import Execution
+
+# Called with the job's number as soon as the execution was sent.
+Sent = Callable[[int], None]
+
+
+class Link(Protocol):
+    """Requests are answered in turn; executions are sent and reported as they end."""
+
+    @property
+    def supports_async(self) -> bool:
+        """Whether executions can be queued without waiting for their end."""
+
+    @property
+    def pid(self) -> int:
+        """Process that computes."""
+
+    def now(self) -> int:
+        """The device's time in nanoseconds, in which timeouts are given."""
+
+    def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
+        """Ask and wait for the answer. Raises what the device answered, or DeviceLost."""
+
+    def next_job(self) -> int:
+        """A job number for an execution."""
+
+    def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Send an execution on its way; from now on it will be completed exactly once."""
+
+    def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Send an execution and wait until it is over."""
+
+    def cancel(self, job: int) -> None:
+        """Ask for an execution's early end."""
+
+    def wait_for(self, execution: Execution, timeout: float | None) -> bool:
+        """Wait until an execution is over; False if the time ran out."""
+
+    def take_place(self, places: Places, until_ns: int | None, interrupted: Callable[[], QnnError | None]) -> None:
+        """Take a place in a context's queue, waiting for one if it is full."""
+
+    def read_trace(self) -> bytes:
+        """What the device recorded."""
+
+    def close(self) -> None:
+        """Let the device go."""
+
+
+def raise_reply(reply: ms.Reply) -> ms.Reply:
+    """Raise the error that a reply carries, as the class that it had on the device."""
+    if not reply.error:
+        return reply
+    from openhtp.core import errors
+    from openhtp.core.status import Status
+
+    kind = getattr(errors, str(reply.info.get("kind", "")), errors.QnnError)
+    if not (isinstance(kind, type) and issubclass(kind, QnnError)):
+        kind = QnnError
+    raise kind(reply.error, Status(reply.status_name, reply.status_code))

@@ -1,0 +1,112 @@
+"""A device in the client's own process: the documents' non-RPC mode, and the virtual-clock device of tests."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+
+from openhtp.core.errors import QnnError
+from openhtp.device.core import DeviceCore
+from openhtp.device.outlet import Outlet
+from openhtp.rpc import messages as ms
+from openhtp.runtime.execution import Execution, complete_from
+from openhtp.runtime.link import Sent, raise_reply
+from openhtp.runtime.queue import Places
+
+
+class LocalLink:
+    """Runs the device's loop on whichever thread waits for something."""
+
+    def __init__(self, core: DeviceCore, *, supports_async: bool = False) -> None:
+        self.supports_async = supports_async
+        self.pid = os.getpid()
+        self._core = core
+        self._lock = threading.RLock()
+        self._jobs = itertools.count(1)
+        self._pending: dict[int, Execution] = {}
+        self._session = core.open_session(pid=self.pid, label="in process")
+        self._outlet = Outlet(self._on_news)
+
+    def now(self) -> int:
+        """The device's time."""
+        return self._core.clock.now()
+
+    def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
+        """Ask the core directly. Descriptors are duplicated: the core owns what it is given."""
+        owned = [os.dup(fd) for fd in descriptors]
+        with self._lock:
+            if isinstance(message, ms.LoadGraph):
+                return raise_reply(self._core.start_loading(self._session, message, owned)()())
+            return self._core.request(self._session, message, owned)
+
+    def next_job(self) -> int:
+        """A job number for an execution."""
+        return next(self._jobs)
+
+    def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Give an execution to the core."""
+        with self._lock:
+            self._pending[execution.job] = execution
+            self._core.execute(self._session, self._outlet, frame)
+        sent(execution.job)
+
+    def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Give an execution to the core and wait for its end."""
+        self.submit(execution, frame, sent)
+        self.wait_for(execution, None)
+
+    def cancel(self, job: int) -> None:
+        """Ask for an execution's early end."""
+        with self._lock:
+            self._core.cancel(self._session, job)
+
+    def wait_for(self, execution: Execution, timeout: float | None) -> bool:
+        """Run the loop until the execution is over, the time has run out, or nothing more will happen."""
+        until_ns = None if timeout is None else self.now() + int(timeout * 1e9)
+        while not execution.done():
+            if until_ns is not None and self.now() >= until_ns:
+                return False
+            with self._lock:
+                if not execution.done() and not self._core.loop.turn(self, block=False):
+                    return execution.done()
+        return True
+
+    def take_place(self, places: Places, until_ns: int | None, interrupted: Callable[[], QnnError | None]) -> None:
+        """Take a place in a context's queue, running the loop while it is full."""
+        while not places.try_take():
+            error = interrupted()
+            if error is not None:
+                raise error
+            with self._lock:
+                self._core.loop.turn(self, block=False)
+
+    def run_loop(self, until_ns: int | None = None) -> None:
+        """Run the loop until nothing is left to do, or until a time."""
+        with self._lock:
+            while (until_ns is None or self.now() < until_ns) and self._core.loop.turn(self, block=False):
+                pass
+
+    def read_trace(self) -> bytes:
+        """What the core recorded."""
+        with self._lock:
+            return self._core.recording.take()
+
+    def close(self) -> None:
+        """End the session; what was pending ends with it."""
+        with self._lock:
+            self._core.close_session(self._session)
+            self._pending.clear()
+
+    # The loop's inbox: requests come by direct calls, so there is nothing to wait for.
+
+    def poll(self, timeout_ns: int | None) -> None:
+        """Nothing comes in here."""
+
+    def flush(self) -> None:
+        """Completions are handed over at once."""
+
+    def _on_news(self) -> None:
+        for packet in self._outlet.packets():
+            complete_from(packet, self._pending)

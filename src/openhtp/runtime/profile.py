@@ -1,0 +1,135 @@
+"""Profile handles: what one call cost, as the API's tree of events."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.rpc.frames import Record
+from openhtp.runtime.lifecycle import Life, State
+
+
+class ProfileLevel(enum.IntEnum):
+    """How much is collected."""
+
+    BASIC = 1
+    DETAILED = 2
+
+    @classmethod
+    def parse(cls, value: ProfileLevel | str | int) -> ProfileLevel:
+        """Accept a member, its name in any case, or its number."""
+        if isinstance(value, str) and value.upper() in cls.__members__:
+            return cls[value.upper()]
+        if isinstance(value, int) and value in cls._value2member_map_:
+            return cls(value)
+        raise InvalidArgument(
+            f"profile level {value!r}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEvent:
+    """One measured value. ``type`` is the API's event number, ``unit`` one of us, count, cycles."""
+
+    type: int
+    name: str
+    value: int
+    unit: str
+    events: tuple[ProfileEvent, ...] = ()
+
+
+class Profile:
+    """Collects the events of the call it is given to. Using it again replaces them."""
+
+    def __init__(self, level: ProfileLevel) -> None:
+        self.level = level
+        self.events: tuple[ProfileEvent, ...] = ()
+        self._life = Life("profile", "")
+        self._in_use = False
+        self._step_times_ns: list[int] = []
+
+    def event(self, number: int) -> ProfileEvent | None:
+        """The event with this API number, wherever it is in the tree."""
+        pending = list(self.events)
+        while pending:
+            event = pending.pop()
+            if event.type == number:
+                return event
+            pending.extend(event.events)
+        return None
+
+    def free(self) -> None:
+        """Give the handle back; refused while a call fills it."""
+        self._life.require("free")
+        if self._in_use:
+            raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
+        self._life.become(State.FREED)
+
+    # What the call that fills it does
+
+    def _begin(self) -> None:
+        self._life.require("use")
+        if self._in_use:
+            raise WrongState(
+                "the profile handle is already in use by another call; create one per queued call",
+                st.QNN_GRAPH_ERROR_PROFILE_IN_USE,
+            )
+        self._in_use = True
+        self.events = ()
+        self._step_times_ns = []
+
+    def _abandon(self) -> None:
+        self._in_use = False
+
+    def _fill(self, record: Record, called_ns: int, sent_ns: int, returned_ns: int, hvx_threads: int) -> None:
+        self._in_use = False
+        self.events = execute_events(
+            record, called_ns, sent_ns, returned_ns, hvx_threads, self._step_times_ns, self.level
+        )
+
+    def _fill_once(self, event: ProfileEvent) -> None:
+        """For calls that are not executions: one event, all at once."""
+        self._life.require("use")
+        if self._in_use:
+            raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
+        self.events = (event,)
+
+
+def execute_events(
+    record: Record,
+    called_ns: int,
+    sent_ns: int,
+    returned_ns: int,
+    hvx_threads: int,
+    step_times_ns: list[int],
+    level: ProfileLevel,
+) -> tuple[ProfileEvent, ...]:
+    """The documented nesting: QNN > RPC > accelerator > accelerator without waiting. All times are measured."""
+    accelerated = record.finished_ns - record.started_ns
+    waited = record.paused_ns
+    events = [
+        ProfileEvent(8001, "Number of HVX threads used", hvx_threads, "count"),
+        _us(405, "Queue wait", record.started_ns - record.received_ns),
+        _us(3001, "RPC (execute) time", returned_ns - sent_ns),
+        _us(3002, "QNN accelerator (execute) time", record.finished_ns - record.received_ns),
+        _us(3004, "Accelerator (execute) time", accelerated),
+        _us(3012, "Accelerator (execute excluding wait) time", accelerated - waited),
+        ProfileEvent(3009, "Num times yield occured", record.yields, "count"),
+    ]
+    if record.yields:
+        events += [
+            _us(3006, "Time for initial VTCM release", record.release_ns),
+            _us(3007, "Time waiting for resources after yield", waited),
+            _us(3008, "Time to restore after yield", record.restore_ns),
+        ]
+    if level is ProfileLevel.DETAILED:
+        steps = tuple(_us(404, f"step {index}", time) for index, time in enumerate(step_times_ns))
+        events.append(ProfileEvent(407, "Steps on the device", sum(step_times_ns) // 1000, "us", events=steps))
+    events.append(_us(400, "QNN (execute) time", returned_ns - called_ns))
+    return tuple(events)
+
+
+def _us(number: int, name: str, nanoseconds: int) -> ProfileEvent:
+    return ProfileEvent(number, name, max(0, nanoseconds) // 1000, "us")

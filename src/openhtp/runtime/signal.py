@@ -1,0 +1,106 @@
+"""Signals: a handle on one call, to abort it or to bound its time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.errors import Aborted, InvalidArgument, QnnError, TimedOut, WrongState
+from openhtp.runtime.lifecycle import Life, State
+
+if TYPE_CHECKING:
+    from openhtp.runtime.link import Link
+    from openhtp.runtime.queue import Places
+
+
+class Signal:
+    """An abort signal, or a timeout signal if ``timeout_us`` is given. Serves one call at a time.
+
+    States: *idle*, *in use* from a call that carries it until that call's end. It can then be used again.
+    """
+
+    def __init__(self, timeout_us: int | None = None) -> None:
+        if timeout_us is not None and (
+            isinstance(timeout_us, bool) or not isinstance(timeout_us, int) or timeout_us <= 0
+        ):
+            raise InvalidArgument(
+                f"timeout_us {timeout_us!r}; expected a whole number of microseconds above 0",
+                st.QNN_SIGNAL_ERROR_INVALID_ARGUMENT,
+            )
+        self.timeout_us = timeout_us
+        self._life = Life("signal", "")
+        self._lock = threading.Lock()
+        self._in_use = False
+        self._triggered = False
+        self._target: tuple[Link, int] | None = None
+        self._waiting_at: Places | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a call carries it now."""
+        return self._in_use
+
+    def trigger(self) -> None:
+        """Abort the call that carries this signal. The execution that runs may still finish."""
+        self._life.require("use")
+        if self.timeout_us is not None:
+            raise WrongState(
+                "a timeout signal triggers itself; create a signal without timeout_us to abort",
+                st.QNN_SIGNAL_ERROR_INCOMPATIBLE_SIGNAL_TYPE,
+            )
+        with self._lock:
+            if not self._in_use:
+                raise WrongState(
+                    "no call carries this signal, so there is nothing to abort",
+                    st.QNN_SIGNAL_ERROR_SIGNAL_IDLE,
+                )
+            self._triggered = True
+            target, waiting_at = self._target, self._waiting_at
+        if waiting_at is not None:
+            waiting_at.wake_all()
+        if target is not None:
+            target[0].cancel(target[1])
+
+    def free(self) -> None:
+        """Give the signal back; refused while a call carries it."""
+        self._life.require("free")
+        with self._lock:
+            if self._in_use:
+                raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
+            self._life.become(State.FREED)
+
+    # What the call that carries it does
+
+    def _begin(self, places: Places) -> None:
+        self._life.require("use")
+        with self._lock:
+            if self._in_use:
+                raise WrongState(
+                    "the signal is already in use by another call; create one signal per queued call",
+                    st.QNN_GRAPH_ERROR_SIGNAL_IN_USE,
+                )
+            self._in_use = True
+            self._triggered = False
+            self._waiting_at = places
+
+    def _interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:
+        """Why the call should not wait for a place any longer, if it should not."""
+        if self._triggered:
+            return Aborted("aborted by its signal while waiting for a place in the queue")
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            return TimedOut(f"no place in the queue within {self.timeout_us} us")
+        return None
+
+    def _attach(self, link: Link, job: int) -> None:
+        with self._lock:
+            self._waiting_at = None
+            self._target = (link, job)
+            triggered = self._triggered
+        if triggered:  # between taking the place and being sent
+            link.cancel(job)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._in_use = False
+            self._target = self._waiting_at = None
