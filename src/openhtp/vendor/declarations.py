@@ -69,8 +69,7 @@ _STRUCTS = {
 
 _UNIONS = {
     "Raw8": "bytes:u8*8 align:u64",
-    "EncodingBody": "scale_offset:ScaleOffset axis:AxisScaleOffset bw:BwScaleOffset "
-    "bw_axis:BwAxisScaleOffset",
+    "EncodingBody": "scale_offset:ScaleOffset axis:AxisScaleOffset bw:BwScaleOffset bw_axis:BwAxisScaleOffset",
     "ParamBody": "scalar:Scalar tensor:Tensor",
     "ConfigBody": "custom:ptr number:u32 queue_depth:QueueDepth names:ptr",
     "HtpContextBody": "flag:u8 number:u64 group:u64*2",

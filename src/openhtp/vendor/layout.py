@@ -44,9 +44,7 @@ def build(structs: Mapping[str, str], unions: Mapping[str, str]) -> dict[str, An
             is_union = word in unions
             line = unions[word] if is_union else structs[word]
             parent = ctypes.Union if is_union else ctypes.Structure
-            base = type(
-                word, (parent,), {"_fields_": [(name, type_of(kind)) for name, kind in _fields(line)]}
-            )
+            base = type(word, (parent,), {"_fields_": [(name, type_of(kind)) for name, kind in _fields(line)]})
             made[word] = base
         return base * int(count) if count else base
 

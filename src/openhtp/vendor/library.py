@@ -113,9 +113,7 @@ def _providers(handle: ctypes.CDLL, path: Path) -> list[int]:
     try:
         get_providers = handle.QnnInterface_getProviders
     except AttributeError as error:
-        raise FormatError(
-            f"{str(path)!r} is not a QNN backend: it has no QnnInterface_getProviders"
-        ) from error
+        raise FormatError(f"{str(path)!r} is not a QNN backend: it has no QnnInterface_getProviders") from error
     get_providers.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     get_providers.restype = ctypes.c_uint64
     return list_providers(get_providers, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import logging
 import re
@@ -14,13 +13,16 @@ from openhtp.vendor.slots import LogCallback
 
 logger = logging.getLogger("openhtp.vendor.qnn")
 
-# Lower than the library's own words: it logs warnings and even errors for calls that succeed, a dozen for each
+# Lower than the library says: it logs warnings and even errors for calls that succeed, a dozen for each
 # finalize. The lines that explain a failure are in the exception.
 _LEVELS: dict[int, int] = {LogLevel.ERROR: logging.INFO}
 # The library puts its own level in front of the text.
 _TAG = re.compile(r"^<[A-Z]>\s*")
+# ... and the compiler a source file, which says nothing to anyone else.
+_SOURCE = re.compile(r"^\S+\.cc:\d+:+\s*(ERROR:)?")
 _LINE_BYTES = 2048
-_REMEMBERED = 8
+# The first lines of a failure name its cause; what follows are its consequences, layer by layer.
+_REMEMBERED = 4
 
 
 class LogSink:
@@ -29,24 +31,21 @@ class LogSink:
     def __init__(self) -> None:
         # The library keeps the address of this callback; it must live as long as the log handle.
         self.callback = LogCallback(self._receive)
-        self._errors: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+        self._errors: list[str] = []
         self._format = _vsnprintf()
 
     def take_errors(self) -> list[str]:
-        """Error lines since the last call of this method, oldest first, each once."""
-        lines: list[str] = []
-        while self._errors:
-            line = self._errors.popleft()
-            if line not in lines:
-                lines.append(line)
+        """The first error lines since the last call of this method, each once."""
+        lines, self._errors = self._errors, []
         return lines
 
     def _receive(self, template: bytes | None, level: int, _time: int, arguments: int | None) -> None:
         # Nothing may be raised into C.
         try:
             text = self._text(template or b"", arguments)
-            if level == LogLevel.ERROR:
-                self._errors.append(text)
+            cause = _SOURCE.sub("", text)
+            if level == LogLevel.ERROR and len(self._errors) < _REMEMBERED and cause not in self._errors:
+                self._errors.append(cause)
             logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
         except Exception:
             logger.debug("a log line of the vendor library could not be read", exc_info=True)

@@ -87,9 +87,7 @@ class SystemLibrary:
     def binary_info(self, blob: bytes) -> BinaryInfo:
         """Describe a context binary; raises BadBinary if it is none."""
         if not isinstance(blob, bytes) or not blob:
-            raise BadBinary(
-                f"a context binary is bytes, at least one; got {type(blob).__name__} {blob!r:.20}"
-            )
+            raise BadBinary(f"a context binary is bytes, at least one; got {type(blob).__name__} {blob!r:.20}")
         handle, info = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("systemContextCreate", ctypes.addressof(handle))
         try:

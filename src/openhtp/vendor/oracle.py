@@ -108,9 +108,7 @@ def _one_node_graph(
     )
     wanted = {spec.name: spec for spec in sources if spec is not None}
     if set(inputs) != set(wanted):
-        raise InvalidArgument(
-            f"{call.op} {call.name!r} got data for {sorted(inputs)}; expected {sorted(wanted)}"
-        )
+        raise InvalidArgument(f"{call.op} {call.name!r} got data for {sorted(inputs)}; expected {sorted(wanted)}")
     static = {name: inputs[name] for name, spec in wanted.items() if spec.kind is TensorKind.STATIC}
     given = {name: array for name, array in inputs.items() if name not in static}
     results = tuple(as_kind(spec, TensorKind.APP_READ) for spec in call.outputs)

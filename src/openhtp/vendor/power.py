@@ -106,8 +106,7 @@ def _fill_dcvs(body: Any, vote: DcvsVote, context_id: int) -> None:
         if corners is not None:
             if list(corners) != sorted(corners):
                 raise InvalidArgument(
-                    f"{name} corners are {[corner.name for corner in corners]};"
-                    " expected lowest, target, highest",
+                    f"{name} corners are {[corner.name for corner in corners]}; expected lowest, target, highest",
                     st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
                 )
             setattr(body, f"set_{name}", 1)

@@ -35,8 +35,7 @@ class GraphRecipe:
                     continue
                 if found.setdefault(spec.name, spec) != spec:
                     raise InvalidArgument(
-                        f"{call.op} {call.name!r} uses tensor {spec}, elsewhere described"
-                        f" as {found[spec.name]}",
+                        f"{call.op} {call.name!r} uses tensor {spec}, elsewhere described as {found[spec.name]}",
                         st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
                     )
         static = {name for name, spec in found.items() if spec.kind is TensorKind.STATIC}

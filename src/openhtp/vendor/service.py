@@ -112,9 +112,7 @@ class Service:
         """Ask for a property."""
         return wire.Answer(flag=self._opened().library.has_capability(key))
 
-    def vote(
-        self, dcvs: DcvsVote | None, rpc_latency_us: int | None, rpc_polling_us: int | None
-    ) -> wire.Answer:
+    def vote(self, dcvs: DcvsVote | None, rpc_latency_us: int | None, rpc_polling_us: int | None) -> wire.Answer:
         """Change the standing power votes of this process."""
         if self._votes is None:
             self._votes = PowerVotes(self._opened().backend)
@@ -140,9 +138,7 @@ class Service:
     def _show(self, graph: Graph) -> wire.WireGraph:
         number = next(self._ids)
         self._graphs[number] = graph
-        return wire.WireGraph(
-            number, graph.name, [wire.spec_to_wire(s) for s in (*graph.inputs, *graph.outputs)]
-        )
+        return wire.WireGraph(number, graph.name, [wire.spec_to_wire(s) for s in (*graph.inputs, *graph.outputs)])
 
     def _context(self, number: int) -> Context:
         if number not in self._contexts:
@@ -193,9 +189,7 @@ def answer(service: Service, verb: str, arguments: Sequence[Any], options: Mappi
     except QnnError as error:
         return wire.Answer(error=wire.error_to_wire(error))
     except Exception as error:
-        return wire.Answer(
-            error=wire.error_to_wire(InternalError(f"{verb} in the vendor process: {error!r}"))
-        )
+        return wire.Answer(error=wire.error_to_wire(InternalError(f"{verb} in the vendor process: {error!r}")))
 
 
 def serve(connection: Connection) -> None:

@@ -172,9 +172,7 @@ def wire_to_spec(wire: WireTensor) -> TensorSpec:
         quant = ScaleOffset(wire.scales[0], wire.offsets[0])
     elif wire.scales and wire.axis is not None:
         quant = AxisScaleOffset(wire.axis, tuple(wire.scales), tuple(wire.offsets))
-    return TensorSpec(
-        wire.name, tuple(wire.shape), DType.parse(wire.dtype), quant, TensorKind.parse(wire.kind)
-    )
+    return TensorSpec(wire.name, tuple(wire.shape), DType.parse(wire.dtype), quant, TensorKind.parse(wire.kind))
 
 
 def event_to_wire(event: ProfileEvent) -> WireEvent:

@@ -293,9 +293,7 @@ class _Link:
         try:
             self._connection.send((verb, tuple(arguments), dict(options)))
             if not self._connection.poll(timeout_s):
-                raise TimedOut(
-                    f"{verb}: no answer from the vendor process within {timeout_s:g} s; it was ended"
-                )
+                raise TimedOut(f"{verb}: no answer from the vendor process within {timeout_s:g} s; it was ended")
             return wire.decode(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise DeviceLost(f"{verb}: {self._epitaph()}") from error
@@ -309,9 +307,7 @@ class _Link:
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
         words = self._output.read().decode("utf-8", "replace").strip()
-        return f"the vendor process {self.process.pid} {how}" + (
-            f"; it last printed: {words}" if words else ""
-        )
+        return f"the vendor process {self.process.pid} {how}" + (f"; it last printed: {words}" if words else "")
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection, output: IO[bytes]) -> None:

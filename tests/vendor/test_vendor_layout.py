@@ -1,0 +1,110 @@
+"""Sizes and offsets of the C structures on 64-bit platforms; a wrong one would read or write elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from openhtp.vendor.declarations import struct
+from openhtp.vendor.layout import build, offsets, pointer_list
+from openhtp.vendor.slots import CORE, POWER, SYSTEM, functions, prototype
+
+SIZES = {
+    "Version": 12,
+    "ApiVersion": 24,
+    "Scalar": 16,
+    "ScaleOffset": 8,
+    "BwScaleOffset": 12,
+    "AxisScaleOffset": 16,
+    "BwAxisScaleOffset": 32,
+    "QuantizeParams": 40,
+    "ClientBuffer": 16,
+    "Tensor": 144,
+    "Param": 160,
+    "OpConfig": 80,
+    "OperationName": 24,
+    "Config": 16,
+    "GlobalConfig": 8,
+    "HtpContextConfig": 24,
+    "HtpGraphConfig": 56,
+    "MinimumArch": 8,
+    "HtpDeviceConfigOld": 12,
+    "HtpDeviceConfig": 16,
+    "HardwareDeviceInfo": 40,
+    "PlatformInfo": 24,
+    "HtpDeviceInfo": 32,
+    "EventData": 24,
+    "Infrastructure": 40,
+    "DcvsV3": 64,
+    "PowerConfig": 68,
+    "GraphInfo": 88,
+    "BinaryInfoV1": 136,
+    "BinaryInfoV3": 144,
+    "Provider": 40,
+    "SystemProvider": 32,
+}
+
+OFFSETS = {
+    "Tensor": {"id": 8, "name": 16, "kind": 24, "data_format": 28, "data_type": 32, "quant": 40, "rank": 80}
+    | {"dims": 88, "mem_type": 96, "buffer": 104},
+    "QuantizeParams": {"definition": 0, "encoding": 4, "of": 8},
+    "BwAxisScaleOffset": {"bitwidth": 0, "axis": 4, "count": 8, "scales": 16, "offsets": 24},
+    "Param": {"kind": 0, "name": 8, "of": 16},
+    "OpConfig": {"name": 8, "package": 16, "type": 24, "num_params": 32, "params": 40, "num_inputs": 48}
+    | {"inputs": 56, "num_outputs": 64, "outputs": 72},
+    "Config": {"option": 0, "of": 8},
+    "HtpDeviceConfigOld": {"option": 0, "of": 4},
+    "HtpDeviceConfig": {"option": 0, "of": 8},
+    "HardwareDeviceInfo": {"device_id": 8, "num_cores": 16, "cores": 24, "extension": 32},
+    "PlatformInfo": {"count": 8, "devices": 16},
+    "HtpDeviceInfo": {"vtcm_mb": 8, "soc_model": 16, "signed_pd": 20, "dlbc": 21, "arch": 24},
+    "EventData": {"type": 0, "unit": 4, "value": 8, "identifier": 16},
+    "DcvsV3": {"power_mode": 12, "set_bus": 32, "bus_max": 44, "set_core": 48, "core_max": 60},
+    "PowerConfig": {"option": 0, "of": 4},
+    "GraphInfo": {"name": 8, "num_inputs": 16, "inputs": 24, "num_outputs": 32, "outputs": 40},
+    "BinaryInfoV1": {"build_id": 16, "core": 24, "backend": 36, "blob_version": 68, "graphs": 128},
+    "BinaryInfoV3": {"build_id": 16, "blob_version": 56, "num_graphs": 96, "graphs": 104, "soc_model": 136},
+    "Provider": {"name": 8, "api": 16},
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_size(name: str) -> None:
+    assert ctypes.sizeof(struct(name)) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_offsets(name: str) -> None:
+    found = offsets(struct(name))
+    assert {field: found[field] for field in OFFSETS[name]} == OFFSETS[name]
+
+
+def test_slots_are_distinct_and_inside_the_documented_tables() -> None:
+    for table, count in ((CORE, 71), (SYSTEM, 16), (POWER, 4)):
+        places = [slot.place for slot in table.values()]
+        assert len(set(places)) == len(places)
+        assert max(places) < count
+        assert all(prototype(slot) for slot in table.values())
+
+
+def test_functions_left_null_are_left_out() -> None:
+    table = (ctypes.c_void_p * 71)()
+    answer = prototype(CORE["propertyHasCapability"])(lambda key: key + 1)
+    table[0] = ctypes.cast(answer, ctypes.c_void_p).value
+    found = functions(ctypes.addressof(table), CORE)
+    assert list(found) == ["propertyHasCapability"]
+    assert found["propertyHasCapability"](41) == 42
+
+
+def test_tables_may_name_each_other_in_any_order() -> None:
+    made = build({"Outer": "tag:u32 of:Body", "Inner": "x:u8 y:u64"}, {"Body": "inner:Inner raw:u8*3"})
+    assert ctypes.sizeof(made["Outer"]) == 24
+
+
+def test_pointer_list_ends_with_null() -> None:
+    assert pointer_list([]) is None
+    item = struct("Version")(1, 2, 3)
+    listing = pointer_list([item])
+    assert listing is not None
+    assert list(listing) == [ctypes.addressof(item), None]

@@ -1,0 +1,155 @@
+"""Finding and refusing libraries; no vendor library is needed."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import platform
+from pathlib import Path
+
+import pytest
+
+from openhtp.core.errors import FormatError, InvalidArgument, QnnError, UnsupportedFeature
+from openhtp.vendor import library
+from openhtp.vendor.declarations import struct
+from openhtp.vendor.failures import failure
+from openhtp.vendor.soc import parse_soc
+
+NOT_HERE = 183 if platform.machine() != "aarch64" else 62
+
+
+def elf(machine: int) -> bytes:
+    return b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + machine.to_bytes(2, "little") + bytes(44)
+
+
+def provider(
+    core: tuple[int, int, int], htp: tuple[int, int, int] = (5, 51, 0), backend: int = 6
+) -> ctypes.Structure:
+    made = struct("Provider")(backend_id=backend)
+    made.api.core.major, made.api.core.minor, made.api.core.patch = core
+    made.api.backend.major, made.api.backend.minor, made.api.backend.patch = htp
+    return made
+
+
+def choose(*providers: ctypes.Structure) -> tuple[int, object]:
+    return library.choose_provider([ctypes.addressof(p) for p in providers], Path("lib.so"))
+
+
+class TestFind:
+    def test_variable_names_the_file_or_its_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = tmp_path / library.LIBRARY_NAME
+        file.write_bytes(b"")
+        for value in (file, tmp_path):
+            monkeypatch.setenv(library.LIBRARY_VARIABLE, str(value))
+            assert library.find_library() == file
+
+    def test_variable_that_names_nothing_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(library.LIBRARY_VARIABLE, "/no/such/file")
+        with pytest.raises(UnsupportedFeature, match="there is no file"):
+            library.find_library()
+
+    def test_nothing_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(library.LIBRARY_VARIABLE, raising=False)
+        monkeypatch.setattr(library, "PACKAGE", "no_such_package")
+        monkeypatch.setattr(library, "DEVICE_FOLDERS", ())
+        assert library.find_library() is None
+        with pytest.raises(UnsupportedFeature, match=r"pip install openhtp\[vendor\]"):
+            library.load()
+
+    def test_device_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(library.LIBRARY_VARIABLE, raising=False)
+        monkeypatch.setattr(library, "PACKAGE", "no_such_package")
+        monkeypatch.setattr(library, "DEVICE_FOLDERS", (str(tmp_path),))
+        (tmp_path / library.LIBRARY_NAME).write_bytes(b"")
+        assert library.find_library() == tmp_path / library.LIBRARY_NAME
+
+
+class TestLoad:
+    def test_missing(self) -> None:
+        with pytest.raises(UnsupportedFeature, match="cannot be read") as caught:
+            library.load("/no/such/lib.so")
+        assert caught.value.name == "QNN_COMMON_ERROR_LOADING_BINARIES"
+
+    @pytest.mark.parametrize("content", [b"", b"not a library at all", b"\x7fELF"])
+    def test_not_a_library(self, tmp_path: Path, content: bytes) -> None:
+        file = tmp_path / "lib.so"
+        file.write_bytes(content)
+        with pytest.raises(FormatError, match="not a shared library"):
+            library.load(file)
+
+    def test_other_processor(self, tmp_path: Path) -> None:
+        file = tmp_path / "lib.so"
+        file.write_bytes(elf(NOT_HERE))
+        with pytest.raises(FormatError, match=f"and this Python runs on {platform.machine()}") as caught:
+            library.load(file)
+        assert caught.value.name == "QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED"
+
+    def test_broken_library(self, tmp_path: Path) -> None:
+        file = tmp_path / "lib.so"
+        file.write_bytes(elf({"x86_64": 62, "aarch64": 183}[platform.machine()]))
+        with pytest.raises(FormatError, match="cannot be loaded"):
+            library.load(file)
+
+    def test_library_of_something_else(self) -> None:
+        with pytest.raises(FormatError, match="no QnnInterface_getProviders"):
+            library.load(_ctypes.__file__)
+
+
+class TestProvider:
+    def test_newest_usable_one_wins(self) -> None:
+        providers = [provider((2, 32, 0)), provider((2, 40, 0)), provider((2, 41, 0), backend=4)]
+        address, api = choose(*providers)
+        assert address == ctypes.addressof(providers[1])
+        assert api == ((2, 40, 0), (5, 51, 0))
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ([], "offers no provider"),
+            ([provider((2, 31, 9))], "core API 2.31.9"),
+            ([provider((3, 0, 0))], "core API 3.0.0"),
+            ([provider((2, 40, 0), backend=4)], "backend 4"),
+        ],
+    )
+    def test_refused(self, given: list[ctypes.Structure], said: str) -> None:
+        with pytest.raises(UnsupportedFeature, match=said) as caught:
+            choose(*given)
+        assert caught.value.name == "QNN_COMMON_ERROR_INCOMPATIBLE_BINARIES"
+
+    @pytest.mark.parametrize(("htp", "aligned"), [((5, 43, 0), False), ((5, 47, 0), True), ((5, 51, 0), True)])
+    def test_device_config_layout_follows_the_version(self, htp: tuple[int, int, int], aligned: bool) -> None:
+        table = (ctypes.c_uint8 * 1024)()
+        made = library.VendorLibrary(Path("lib.so"), ctypes.CDLL(None), ctypes.addressof(table), ((2, 40, 0), htp))
+        assert made.aligned_device_config is aligned
+        with pytest.raises(UnsupportedFeature, match="has no function graphCreate"):
+            made.call("graphCreate")
+
+
+@pytest.mark.parametrize(("given", "model"), [("SM8650", 57), ("sm8550", 43), ("v79", 69), ("V68", 30), (60, 60)])
+def test_soc(given: str | int, model: int) -> None:
+    assert parse_soc(given) == model
+
+
+@pytest.mark.parametrize("given", ["SM9999", "v70", 0, -1, True, ""])
+def test_unknown_soc(given: str | int) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_soc(given)
+    assert caught.value.code == 14001
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "kind", "name"),
+    [
+        ("graphFinalize", 1002, "UnsupportedOp", "QNN_GRAPH_ERROR_MEM_ALLOC"),
+        ("graphExecute", 6004, "InvalidArgument", "QNN_GRAPH_ERROR_INVALID_TENSOR"),
+        ("graphExecute", 6040, "QnnError", "QNN_GRAPH_ERROR_CYCLE_DETECTED"),
+        ("graphExecute", 1007, "DeviceLost", "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION"),
+        ("contextCreateFromBinary", 30010, "BadBinary", "QNN_SYSTEM_CONTEXT_ERROR_MALFORMED_BINARY"),
+        ("graphExecute", 6999, "QnnError", "QNN_STATUS_6999"),
+    ],
+)
+def test_failures_keep_name_number_and_place(call: str, code: int, kind: str, name: str) -> None:
+    error = failure(call, code, area="GRAPH", where="graph 'g'", said=["why"])
+    assert isinstance(error, QnnError)
+    assert (type(error).__name__, error.code, error.name) == (kind, code, name)
+    assert f"{call} failed for graph 'g': why" in str(error)
