@@ -81,9 +81,7 @@ class GraphBuilder:
         """Verify the whole and return it. The builder may go on afterwards."""
         with error_context(graph=self.name):
             if not self._nodes:
-                raise WrongState(
-                    "graph has no nodes; expected at least one", st.QNN_GRAPH_ERROR_FINALIZE_FAILED
-                )
+                raise WrongState("graph has no nodes; expected at least one", st.QNN_GRAPH_ERROR_FINALIZE_FAILED)
             missing = [
                 spec.name
                 for spec in self._tensors.values()
@@ -124,9 +122,7 @@ class GraphBuilder:
                 )
             if spec.name in self._producers or names.count(spec.name) > 1:
                 first = self._producers.get(spec.name, call.name)
-                raise InvalidArgument(
-                    f"tensor {spec.name!r} is already produced by node {first!r}", _BAD_NODE
-                )
+                raise InvalidArgument(f"tensor {spec.name!r} is already produced by node {first!r}", _BAD_NODE)
 
 
 def _check_spec(spec: TensorSpec) -> None:
@@ -143,9 +139,7 @@ def _check_spec(spec: TensorSpec) -> None:
     if spec.dynamic and len(spec.dynamic) != spec.rank:
         _refuse(f"{len(spec.dynamic)} dynamic flags for rank {spec.rank}; expected one per dimension")
     if spec.quant is not None and not spec.dtype.is_fixed_point:
-        _refuse(
-            f"{spec.dtype.short} takes no quantization encoding", st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM
-        )
+        _refuse(f"{spec.dtype.short} takes no quantization encoding", st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM)
     if isinstance(spec.quant, AxisScaleOffset):
         axis, count = spec.quant.axis, len(spec.quant.scales)
         if not 0 <= axis < spec.rank or spec.shape[axis] != count:

@@ -1,8 +1,9 @@
 """Every operation the HTP knows, one module per op or close family.
 
-Knows tensor specs, parameters and arrays: what an op is called, what it accepts, the shape of what it gives, how
-it is computed, how much work it is. Must not know graphs, programs, devices or time. Start at ``_opdef.py``,
-then ``relu.py`` for a short op and ``conv2d.py`` for a long one. docs/add-an-op.md walks through adding one.
+Knows tensor specs, parameters and arrays: what an op is called, what it accepts, the shape of what it
+gives, how it is computed, how much work it is. Must not know graphs, programs, devices or time. Start at
+``_opdef.py``, then ``relu.py`` for a short op and ``conv2d.py`` for a long one. docs/add-an-op.md walks
+through adding one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def find_op(name: str) -> OpDef:
         near = difflib.get_close_matches(name, _registry(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise UnsupportedOp(
-            f"no operation is called {name!r}{hint} (docs/ops.md lists all, docs/add-an-op.md says how to add one)",
+            f"no operation is called {name!r}{hint} (docs/ops.md lists all; docs/add-an-op.md: how to add one)",
             st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
         ) from None
 

@@ -78,8 +78,11 @@ class Emitter(Protocol):
     def same_encoding(self) -> bool:
         """Whether all inputs of input 0's type and all outputs share one type and encoding."""
 
-    def put(self, index: int, name: str) -> None:
-        """The output's real values (or plain integers) are here; requantize or round as its type asks."""
+    def put(self, index: int, name: str, clamp: tuple[float, float] | None = None) -> None:
+        """The output's real values (or plain integers) are here; requantize or round as its type asks.
 
-    def put_stored(self, index: int, name: str) -> None:
-        """The output's stored form is here."""
+        ``clamp`` limits the result; integers are limited after quantization, where that is cheap and exact.
+        """
+
+    def put_stored(self, index: int, name: str, clamp: tuple[float, float] | None = None) -> None:
+        """The output's stored form is here; ``clamp`` is in real values."""

@@ -24,7 +24,7 @@ def resolve_call(opdef: OpDef, call: OpCall, statics: Mapping[str, Array]) -> No
     bare = Node(call.op, call.name, call.inputs, call.outputs, {}, statics)
     _check_ports(bare, opdef.inputs, call.inputs, "input")
     _check_ports(bare, opdef.outputs, call.outputs, "output")
-    node = Node(call.op, call.name, call.inputs, call.outputs, _fill_params(opdef, bare, call), statics)
+    node = Node(call.op, call.name, call.inputs, call.outputs, filled_params(opdef, bare, call), statics)
     _check_types(opdef, node)
     _check_ranks(opdef, node)
     _check_shapes(opdef, node)
@@ -46,7 +46,8 @@ def _check_ports(node: Node, ports: tuple[Port, ...], given: tuple[Any, ...], si
             refuse(node, f"{side} {index} ({port.name}) is left out but is mandatory")
 
 
-def _fill_params(opdef: OpDef, node: Node, call: OpCall) -> dict[str, Any]:
+def filled_params(opdef: OpDef, node: Node, call: OpCall) -> dict[str, Any]:
+    """The call's parameters, checked, with defaults where none is given."""
     for name in call.params:
         if opdef.param(name) is None:
             known = ", ".join(param.name for param in opdef.params) or "no parameters"
@@ -117,9 +118,7 @@ def _check_types(opdef: OpDef, node: Node) -> None:
         return
     given = f"{' '.join(map(type_word, inputs))} > {' '.join(map(type_word, outputs))}"
     accepted = "; ".join(row.text for row in opdef.types)
-    raise UnsupportedOp(
-        f"{node.op} {node.name!r}: types {given} are not accepted; expected {accepted}", _INVALID
-    )
+    raise UnsupportedOp(f"{node.op} {node.name!r}: types {given} are not accepted; expected {accepted}", _INVALID)
 
 
 def _check_ranks(opdef: OpDef, node: Node) -> None:

@@ -91,6 +91,4 @@ def window_size(
 def expect_shape(node: Node, index: int, wanted: tuple[Any, ...], meaning: str) -> None:
     """Check an optional or mandatory input's shape against the wanted one."""
     if node.has(index) and node.shape(index) != tuple(wanted):
-        refuse(
-            node, f"input {index} has shape {list(node.shape(index))}; expected {list(wanted)} ({meaning})"
-        )
+        refuse(node, f"input {index} has shape {list(node.shape(index))}; expected {list(wanted)} ({meaning})")

@@ -40,9 +40,7 @@ def patches(x: Array, windows: tuple[Window, ...], sizes: tuple[int, ...], fill:
         pads.append((window.before, max(window.after, reach - length - window.before)))
     padded = np.pad(x, [*pads, (0, 0)], constant_values=fill)
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
-        places = (
-            np.arange(size)[:, None] * window.stride + np.arange(window.kernel)[None, :] * window.dilation
-        )
+        places = np.arange(size)[:, None] * window.stride + np.arange(window.kernel)[None, :] * window.dilation
         padded = np.take(padded, places, axis=1 + 2 * axis)
     rank = len(windows)
     order = [0, *(1 + 2 * i for i in range(rank)), *(2 + 2 * i for i in range(rank)), 1 + 2 * rank]

@@ -21,9 +21,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     for index in range(len(node.inputs)):
         shape = node.shape(index)
         if len(shape) != len(first) or shape[:axis] + shape[axis + 1 :] != first[:axis] + first[axis + 1 :]:
-            refuse(
-                node, f"input {index} has shape {list(shape)}; expected {list(first)} except on axis {axis}"
-            )
+            refuse(node, f"input {index} has shape {list(shape)}; expected {list(first)} except on axis {axis}")
         total += shape[axis]
     return ((*first[:axis], total, *first[axis + 1 :]),)
 

@@ -1,4 +1,4 @@
-"""Ops that change how numbers are stored: Quantize, Dequantize, Convert (by real value) and Cast (by stored number)."""
+"""How numbers are stored: Quantize, Dequantize and Convert keep real values, Cast keeps stored numbers."""
 
 from __future__ import annotations
 

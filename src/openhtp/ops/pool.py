@@ -81,9 +81,7 @@ def _maximum_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]
 def _overhang(node: Node, windows: tuple[Window, ...]) -> tuple[Window, ...]:
     """Windows whose pad after reaches as far as the last window does when sizes are rounded up."""
     return tuple(
-        Window(
-            w.kernel, w.stride, w.before, max(w.after, (size - 1) * w.stride + w.kernel - length - w.before)
-        )
+        Window(w.kernel, w.stride, w.before, max(w.after, (size - 1) * w.stride + w.kernel - length - w.before))
         for w, size, length in zip(windows, node.outputs[0].shape[1:-1], node.shape()[1:-1], strict=True)
     )
 
@@ -164,9 +162,7 @@ def _pool(average: bool, dimensions: int) -> OpDef:
         takes_activation=True,
         tile=TileRule(_tiles),
         samples=(
-            Sample(
-                (shape,), {"filter_size": [3] * dimensions, "stride": [2] * dimensions, "pad_amount": pads}
-            ),
+            Sample((shape,), {"filter_size": [3] * dimensions, "stride": [2] * dimensions, "pad_amount": pads}),
             Sample(
                 (shape,),
                 {

@@ -33,16 +33,10 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _lower(node: Node, e: Emitter) -> None:
-    bounds = clamp_bounds(node)
-    assert bounds is not None
-    low, high = bounds
-    if node.input().dtype is DType.INT_32:
-        numbers = [np.array(math.ceil(low), np.int32), np.array(math.floor(high), np.int32)]
-    elif math.isinf(high):
-        return e.put(0, e.node("Relu", [e.value(0)]))
+    if e.same_encoding():
+        e.put_stored(0, e.stored(0), clamp_bounds(node))
     else:
-        numbers = [np.array(low, np.float32), np.array(high, np.float32)]
-    return e.put(0, e.node("Clip", [e.value(0), *map(e.const, numbers)]))
+        e.put(0, e.value(0), clamp_bounds(node))
 
 
 def _clamp(

@@ -89,9 +89,7 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 def _lower(node: Node, e: Emitter) -> None:
     cuts, shape = _cuts(node)
     kept = [cut for cut in cuts if cut is not None]
-    taking = [
-        (axis, cut) for axis, cut in enumerate(kept) if cut.count != node.shape()[axis] or cut.step != 1
-    ]
+    taking = [(axis, cut) for axis, cut in enumerate(kept) if cut.count != node.shape()[axis] or cut.step != 1]
 
     def emit(x: str) -> str:
         if taking:

@@ -24,13 +24,14 @@ Array = npt.NDArray[Any]
 
 
 class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """For which chip and by what a binary was made."""
+    """For which chip and by what a binary was made, and the ids of its tensors by graph and name."""
 
     soc: str = ""
     soc_model: int = 0
     arch: int = 0
     blob_version: str = "1.0.0"
     build_id: str = ""
+    tensor_ids: dict[str, dict[str, int]] = {}
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -127,9 +128,7 @@ class ContextBinary:
         """Build one program. Raises BadBinary with the place when its part of the file is damaged."""
         record = self._record(name)
         with error_context(graph=name), _as_bad_binary():
-            statics = {
-                tensor.name: self._static(tensor) for tensor in record.tensors if tensor.blob is not None
-            }
+            statics = {tensor.name: self._static(tensor) for tensor in record.tensors if tensor.blob is not None}
             program = records.build_program(record, statics)
             verify_order(program)
         return program

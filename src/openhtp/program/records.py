@@ -54,6 +54,7 @@ class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     quant: Scalar | PerAxis | None = None
     dynamic: list[bool] = []
     blob: Count | None = None
+    sparse_elements: Count | None = None
 
 
 class ParamTensor(msgspec.Struct, frozen=True, tag="t"):
@@ -136,7 +137,14 @@ def _record_tensor(spec: TensorSpec, blob: int | None) -> TensorRecord:
     elif isinstance(spec.quant, AxisScaleOffset):
         quant = PerAxis(spec.quant.axis, list(spec.quant.scales), list(spec.quant.offsets))
     return TensorRecord(
-        spec.name, list(spec.shape), int(spec.dtype), int(spec.kind), quant, list(spec.dynamic), blob
+        spec.name,
+        list(spec.shape),
+        int(spec.dtype),
+        int(spec.kind),
+        quant,
+        list(spec.dynamic),
+        blob,
+        spec.sparse_elements,
     )
 
 
@@ -197,6 +205,7 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
         encoding,
         TensorKind(tensor.kind),
         tuple(tensor.dynamic),
+        tensor.sparse_elements,
     )
 
 

@@ -21,10 +21,7 @@ def drop_unused_nodes(draft: Draft) -> Draft:
 def drop_unused_tensors(draft: Draft) -> Draft:
     """Keep the tensors that some node touches, and all that the client sees, used or not."""
     touched = {
-        spec.name
-        for node in draft.nodes
-        for spec in (*node.call.inputs, *node.call.outputs)
-        if spec is not None
+        spec.name for node in draft.nodes for spec in (*node.call.inputs, *node.call.outputs) if spec is not None
     }
     kept = {
         name: spec

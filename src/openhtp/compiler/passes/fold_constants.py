@@ -38,9 +38,7 @@ def _with_tensors(node: ProgramNode, tensors: dict[str, TensorSpec]) -> ProgramN
     inputs = tuple(None if spec is None else tensors[spec.name] for spec in node.call.inputs)
     if inputs == node.call.inputs:
         return node
-    call = OpCall(
-        node.call.op, node.call.name, inputs, node.call.outputs, node.call.params, node.call.package
-    )
+    call = OpCall(node.call.op, node.call.name, inputs, node.call.outputs, node.call.params, node.call.package)
     return dataclasses.replace(node, call=call)
 
 

@@ -72,9 +72,7 @@ def _merge(producer: ProgramNode, clamp: ProgramNode, bounds: Clamp) -> ProgramN
     call = producer.call
     work = producer.work
     # The clamp rides on the producer's output while it is in registers: no bytes of its own.
-    added = Work(
-        work.macs, work.vector_ops + clamp.work.vector_ops, work.bytes_read, clamp.work.bytes_written
-    )
+    added = Work(work.macs, work.vector_ops + clamp.work.vector_ops, work.bytes_read, clamp.work.bytes_written)
     return dataclasses.replace(
         producer,
         call=OpCall(call.op, call.name, call.inputs, clamp.call.outputs, call.params, call.package),

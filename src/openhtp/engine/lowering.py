@@ -1,0 +1,118 @@
+"""Lowers a program to one ONNX model.
+
+Every node is lowered by its op's own ``lower``; this module walks the nodes and assigns layouts. QNN images are
+channel-last, ONNX's operators channel-first: a value stays channel-first from the first convolution on, through
+every op that does not care (elementwise, concatenation, pooling), and is turned back only where an op needs the
+graph's own axes or at an output.
+
+Integers: quantize-dequantize pairs are emitted around every op on 8-bit tensors; the runtime fuses them into its
+integer kernels. 16-bit tensors run as float between the pairs, which is exact to within the last bit.
+
+Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and back
+(two casts); ops that only move or clamp values need no rounding. All tensors between ops are thus float32 arrays
+of half-precision numbers, whether the graph declares FLOAT_16 or FLOAT_32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import error_context
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.engine import encoding
+from openhtp.engine.emitter import NodeEmitter
+from openhtp.engine.onnx_graph import OnnxGraph
+from openhtp.engine.values import Physical, Values
+from openhtp.ops import Node, OpDef, find_op
+from openhtp.ops._emit import Layout
+from openhtp.program.options import Precision
+from openhtp.program.program import Program
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A model, its large constants, and the model's name of each input and output that it uses."""
+
+    model: Any
+    external: Mapping[str, Array]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def lower_program(program: Program) -> Lowered:
+    """Emit every node of the program into one model."""
+    graph = OnnxGraph()
+    rounds = program.options.precision is Precision.FLOAT16
+    values = Values(graph, program.statics, dynamic=program.is_dynamic, rounds=rounds)
+    inputs = _declare_inputs(program, values)
+    for index, item in enumerate(program.nodes):
+        graph.prefix = f"n{index}"
+        node, opdef = program.resolved(item), find_op(item.call.op)
+        clamp = None if item.clamp is None else (item.clamp.low, item.clamp.high)
+        with error_context(node=node.name):
+            opdef.lower(node, NodeEmitter(values, opdef, node, choose_layout(opdef, node, values), clamp))
+    graph.prefix = "out"
+    outputs = {spec.name: _declare_output(spec, values) for spec in program.outputs}
+    return Lowered(graph.model(), graph.external, inputs, outputs)
+
+
+def origin(name: str) -> int | None:
+    """Number of the program node that a name in the model came from."""
+    found = re.match(r"n(\d+)/", name)
+    return int(found[1]) if found else None
+
+
+def choose_layout(opdef: OpDef, node: Node, values: Values) -> Physical:
+    """The layout a node is lowered in: its own, or for ops that take any, that of its inputs."""
+    if opdef.layout is Layout.CHANNEL_FIRST:
+        return Physical.FIRST
+    if opdef.layout is not Layout.ANY:
+        return Physical.LOGICAL
+    rank = node.outputs[0].rank
+    computed = [spec for spec in node.inputs if spec is not None and spec.kind is not TensorKind.STATIC]
+    if rank < 3 or any(spec.rank != rank for spec in (*computed, *node.outputs)):
+        return Physical.LOGICAL
+    only_first = any(
+        values.has(spec, Physical.FIRST) and not values.has(spec, Physical.LOGICAL) for spec in computed
+    )
+    return Physical.FIRST if only_first else Physical.LOGICAL
+
+
+def _declare_inputs(program: Program, values: Values) -> dict[str, str]:
+    used = {spec.name for node in program.nodes for spec in node.call.inputs if spec is not None}
+    graph = values.graph
+    graph.prefix = "in"
+    names = {}
+    for spec in program.inputs:
+        if spec.name not in used:
+            continue
+        names[spec.name] = name = f"in:{spec.name}"
+        graph.add_input(name, spec.dtype.numpy, _sizes(spec))
+        if spec.dtype is DType.FLOAT_16:
+            name = graph.node("Cast", [name], to="float32")[0]
+        elif spec.dtype is DType.FLOAT_32 and values.rounds:
+            name = encoding.round_to_half(graph, name)
+        values.set_stored(spec, Physical.LOGICAL, name)
+    return names
+
+
+def _declare_output(spec: TensorSpec, values: Values) -> str:
+    source = values.stored(spec, Physical.LOGICAL)
+    if spec.dtype is DType.FLOAT_16:
+        source = values.graph.node("Cast", [source], to="float16")[0]
+    name = f"out:{spec.name}"
+    values.graph.add_output(name, source, spec.dtype.numpy, _sizes(spec))
+    return name
+
+
+def _sizes(spec: TensorSpec) -> list[int | str]:
+    flags = spec.dynamic or (False,) * spec.rank
+    return [f"{spec.name}.{axis}" if flags[axis] else size for axis, size in enumerate(spec.shape)]

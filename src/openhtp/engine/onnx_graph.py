@@ -1,0 +1,127 @@
+"""Collects ONNX nodes and constants, and turns them into a model.
+
+Large constants stay numpy arrays beside the model instead of being copied into it: the runtime takes them from
+where they are, and a model of any size stays below protobuf's 2 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+
+OPSET = 21
+IR_VERSION = 10
+INLINE_BYTES = 512
+
+Array = npt.NDArray[Any]
+
+_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "float64": TensorProto.DOUBLE,
+    "uint8": TensorProto.UINT8,
+    "int8": TensorProto.INT8,
+    "uint16": TensorProto.UINT16,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "uint32": TensorProto.UINT32,
+    "int64": TensorProto.INT64,
+    "uint64": TensorProto.UINT64,
+    "bool": TensorProto.BOOL,
+}
+_NAMES = {number: name for name, number in _TYPES.items()}
+
+
+def onnx_type(dtype: npt.DTypeLike) -> int:
+    """ONNX's number for a numpy type."""
+    return int(_TYPES[np.dtype(dtype).name])
+
+
+def numpy_type(number: int) -> np.dtype[Any]:
+    """The numpy type of ONNX's number."""
+    return np.dtype(_NAMES[number])
+
+
+def external_tensor(name: str, array: Array) -> Any:
+    """An initializer whose data the session is given by name; the location is never opened."""
+    tensor = TensorProto(name=name, data_type=onnx_type(array.dtype), dims=array.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="given-in-memory")
+    tensor.external_data.add(key="length", value=str(array.nbytes))
+    return tensor
+
+
+class OnnxGraph:
+    """A graph in the making. Names it hands out start with the given prefix, so origins can be told later."""
+
+    def __init__(self) -> None:
+        self.external: dict[str, Array] = {}
+        self._nodes: list[Any] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._initializers: list[Any] = []
+        self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._count = 0
+        self.prefix = "c"
+
+    def fresh(self) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{self.prefix}/{self._count}"
+
+    def node(
+        self, op_type: str, inputs: Sequence[str], outputs: int = 1, domain: str = "", **attrs: Any
+    ) -> tuple[str, ...]:
+        """Add a node; returns the names of its outputs."""
+        if isinstance(attrs.get("to"), str):
+            attrs["to"] = _TYPES[attrs["to"]]
+        names = tuple(self.fresh() for _ in range(outputs))
+        self._nodes.append(helper.make_node(op_type, inputs, names, name=names[0], domain=domain, **attrs))
+        return names
+
+    def const(self, array: Array) -> str:
+        """Add a constant; small equal ones are shared."""
+        if array.nbytes > INLINE_BYTES:
+            name = self.fresh()
+            self.external[name] = np.asarray(array, order="C")
+            self._initializers.append(external_tensor(name, array))
+            return name
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._known:
+            name = self.fresh()
+            self._known[key] = name
+            data = TensorProto(name=name, data_type=onnx_type(array.dtype), dims=array.shape)
+            data.raw_data = array.tobytes()
+            self._initializers.append(data)
+        return self._known[key]
+
+    def add_input(self, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
+        """Declare a graph input."""
+        self._inputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), shape))
+
+    def add_output(self, name: str, source: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
+        """Declare a graph output that has the value of ``source``."""
+        self._nodes.append(helper.make_node("Identity", [source], [name], name=name))
+        self._outputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), shape))
+
+    def model(self) -> Any:
+        """The model, large constants left outside."""
+        graph = helper.make_graph(self._nodes, "program", self._inputs, self._outputs, self._initializers)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+
+
+def model_bytes(model: Any) -> bytes:
+    """The model as bytes."""
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def parse_model(data: bytes) -> Any:
+    """A model from bytes."""
+    return onnx.ModelProto.FromString(data)

@@ -1,0 +1,128 @@
+"""The engine that computes: ONNX Runtime's CPU kernels.
+
+A program becomes one ONNX model (``lowering.py``), is optimised as a whole, and is cut into segments when it is
+long (``sessions.py``). Inputs and outputs are bound to the caller's arrays, so nothing is copied on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, error_context
+from openhtp.core.tensor import TensorSpec
+from openhtp.engine.lowering import lower_program
+from openhtp.engine.onnx_graph import onnx_type
+from openhtp.engine.sessions import Staged, make_stages
+from openhtp.program.program import Program
+
+Array = npt.NDArray[Any]
+
+
+class OrtRun:
+    """One execution's bindings. ``step`` is one call into the runtime: about two microseconds of our own."""
+
+    __slots__ = ("_arrays", "_calls")
+
+    def __init__(self, calls: list[tuple[Any, Any]], arrays: list[Array]) -> None:
+        self._calls = calls
+        self._arrays = arrays
+
+    def step(self, index: int) -> None:
+        """Compute one segment."""
+        session, binding = self._calls[index]
+        try:
+            session.run_with_iobinding(binding, None)
+        except Exception as error:
+            raise ExecutionError(f"step {index} failed in the CPU runtime: {error}") from error
+
+
+class OrtProgram:
+    """A program whose sessions are made."""
+
+    def __init__(self, program: Program, staged: Staged, names: Mapping[str, str]) -> None:
+        self._program = program
+        self._staged: Staged | None = staged
+        self._names = names
+        self._specs = {spec.name: spec for spec in (*program.inputs, *program.outputs)}
+
+    @property
+    def steps(self) -> int:
+        """Number of segments."""
+        return len(self._stages.stages)
+
+    @property
+    def _stages(self) -> Staged:
+        if self._staged is None:
+            raise InternalError(f"program {self._program.name!r} is used after it was closed")
+        return self._staged
+
+    def bind(self, arrays: Mapping[str, Array]) -> OrtRun:
+        """Bind every input and output to an array; intermediate buffers are made here, once."""
+        with error_context(graph=self._program.name):
+            places = {self._names[name]: self._checked(name, arrays) for name in self._names}
+        for name, buffer in self._stages.buffers.items():
+            places[name] = np.empty(buffer.shape, buffer.dtype)
+        calls = []
+        for stage in self._stages.stages:
+            binding = stage.session.io_binding()
+            for name in stage.inputs:
+                binding.bind_input(name, "cpu", 0, *_described(places[name]))
+            for name in stage.outputs:
+                binding.bind_output(name, "cpu", 0, *_described(places[name]))
+            calls.append((stage.session._sess, binding._iobinding))
+        return OrtRun(calls, list(places.values()))
+
+    def close(self) -> None:
+        """Drop the sessions. Runs that still live keep theirs until they go."""
+        self._staged = None
+
+    def _checked(self, key: str, arrays: Mapping[str, Array]) -> Array:
+        spec = self._specs[key.partition(":")[2]]
+        array = arrays.get(spec.name)
+        if array is None:
+            raise InvalidArgument(f"no array is bound to {spec.name!r}", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
+        if array.dtype != spec.dtype.numpy or not _fits(spec, array.shape) or not array.flags.c_contiguous:
+            raise InvalidArgument(
+                f"array {array.dtype}{list(array.shape)} is bound to {spec};"
+                f" expected contiguous {spec.dtype.numpy}{list(spec.shape)}",
+                st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+            )
+        return array
+
+
+class OrtEngine:
+    """Runs programs on this machine's CPU with a fixed number of threads per graph."""
+
+    def __init__(self, threads: int = 1) -> None:
+        if threads < 1:
+            raise InvalidArgument(f"threads is {threads}; expected at least 1")
+        self._threads = threads
+
+    def load(self, program: Program) -> OrtProgram:
+        """Lower, optimise and cut a program."""
+        with error_context(graph=program.name):
+            lowered = lower_program(program)
+            try:
+                staged = make_stages(program, lowered, self._threads)
+            except (RuntimeError, ValueError) as error:
+                raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
+        names = {f"in:{name}": place for name, place in lowered.inputs.items()}
+        names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
+        return OrtProgram(program, staged, names)
+
+
+def _described(array: Array) -> tuple[int, list[int], int]:
+    return onnx_type(array.dtype), list(array.shape), array.ctypes.data
+
+
+def _fits(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
+    flags = spec.dynamic or (False,) * spec.rank
+    return len(shape) == spec.rank and all(
+        1 <= size <= most if free else size == most
+        for size, most, free in zip(shape, spec.shape, flags, strict=True)
+    )

@@ -1,0 +1,117 @@
+"""Where to cut an optimised model into segments, so that a program has points at which it can yield.
+
+A cut costs 7 to 20 microseconds and every value that crosses it a buffer, so cuts are few (about one per
+millisecond of estimated work, a tenth of the whole at most) and are placed where little data crosses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openhtp.ops import Work
+from openhtp.program.program import Program
+
+MAX_SEGMENTS = 20
+_SEGMENT_SECONDS = 1e-3
+# Rough rates of one CPU core, only used to decide how many segments there are and where.
+_INTEGER_MACS_PER_SECOND = 1e11
+_FLOAT_MACS_PER_SECOND = 4e10
+_VECTOR_OPS_PER_SECOND = 2e9
+_BYTES_PER_SECOND = 1e10
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of nodes, with the values it takes from before and gives to later or to the client."""
+
+    nodes: tuple[Any, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def node_seconds(work: Work, *, integer: bool) -> float:
+    """About how long a node takes on this machine."""
+    rate = _INTEGER_MACS_PER_SECOND if integer else _FLOAT_MACS_PER_SECOND
+    moved = (work.bytes_read + work.bytes_written) / _BYTES_PER_SECOND
+    return work.macs / rate + max(work.vector_ops / _VECTOR_OPS_PER_SECOND, moved)
+
+
+def program_seconds(program: Program) -> list[float]:
+    """Estimates for all nodes."""
+    return [
+        node_seconds(node.work, integer=node.call.outputs[0].dtype.bits == 8) if node.call.outputs else 0.0
+        for node in program.nodes
+    ]
+
+
+def segment_count(seconds: float) -> int:
+    """How many segments work of this length is cut into."""
+    wanted = seconds / _SEGMENT_SECONDS
+    if wanted > 10:
+        # Beyond ten, a segment grows with the graph: cuts must not cost a long graph more than a short one.
+        wanted = 10 + (wanted - 10) / 10
+    return max(1, min(MAX_SEGMENTS, round(wanted)))
+
+
+def cut(
+    nodes: Sequence[Any],
+    outputs: Sequence[str],
+    seconds: Sequence[float],
+    count: int,
+    nbytes: Callable[[str], int],
+) -> list[Segment]:
+    """Cut nodes (in running order) into about ``count`` segments of similar estimated time.
+
+    ``seconds`` has one estimate per node and ``nbytes`` tells the size of a value; near each ideal place the cut
+    goes where the fewest bytes cross.
+    """
+    crossing = _crossing_bytes(nodes, nbytes)
+    done, total = [0.0], sum(seconds)
+    for each in seconds:
+        done.append(done[-1] + each)
+    places = [0]
+    for index in range(1, count):
+        ideal = total * index / count
+        slack = 0.35 * total / count
+        near = [place for place in range(places[-1] + 1, len(nodes)) if abs(done[place] - ideal) <= slack]
+        if near:
+            places.append(min(near, key=lambda place: (crossing[place], abs(done[place] - ideal))))
+    places.append(len(nodes))
+    parts = [tuple(nodes[begin:end]) for begin, end in itertools.pairwise(places)]
+    return _with_borders(parts, outputs)
+
+
+def _crossing_bytes(nodes: Sequence[Any], nbytes: Callable[[str], int]) -> list[int]:
+    """Bytes of values made before each place and read at or after it."""
+    made = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    last_use: dict[str, int] = {}
+    for place, node in enumerate(nodes):
+        for name in node.input:
+            if name in made:
+                last_use[name] = place
+    crossing = [0] * (len(nodes) + 1)
+    for name, last in last_use.items():
+        for place in range(made[name] + 1, last + 1):
+            crossing[place] += nbytes(name)
+    return crossing
+
+
+def _with_borders(parts: Sequence[tuple[Any, ...]], outputs: Sequence[str]) -> list[Segment]:
+    segments = []
+    for index, part in enumerate(parts):
+        inside = {name for node in part for name in node.output if name}
+        read = dict.fromkeys(name for node in part for name in node.input if name)
+        later = {name for other in parts[index + 1 :] for node in other for name in node.input}
+        segments.append(
+            Segment(
+                nodes=part,
+                inputs=tuple(name for name in read if name not in inside),
+                outputs=tuple(
+                    name for node in part for name in node.output if name and (name in later or name in outputs)
+                ),
+            )
+        )
+    return segments

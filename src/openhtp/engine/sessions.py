@@ -1,0 +1,217 @@
+"""ONNX Runtime sessions: made from a lowered program, optimised as a whole, then cut into segments."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from openhtp.engine.lowering import Lowered, origin
+from openhtp.engine.onnx_graph import (
+    INLINE_BYTES,
+    external_tensor,
+    model_bytes,
+    numpy_type,
+    onnx_type,
+    parse_model,
+)
+from openhtp.engine.segments import Segment, cut, program_seconds, segment_count
+from openhtp.program.program import Program
+
+Array = npt.NDArray[Any]
+
+# Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
+# tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
+_HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One segment's session and the names it reads and writes."""
+
+    session: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Type and shape of a value that is handed from one stage to a later one."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """All stages of a program and the buffers between them."""
+
+    stages: tuple[Stage, ...]
+    buffers: Mapping[str, Buffer]
+
+
+def make_stages(program: Program, lowered: Lowered, threads: int) -> Staged:
+    """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
+    seconds = program_seconds(program)
+    count = 1 if program.is_dynamic else segment_count(sum(seconds))
+    if count > 1:
+        model, external = _optimised(lowered, threads)
+        staged = _cut_model(program, model, external, seconds, count, threads)
+        if staged is not None:
+            return staged
+    session = _session(model_bytes(lowered.model), lowered.external, _options(threads, optimise=True))
+    stage = Stage(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
+    return Staged((stage,), {})
+
+
+@cache
+def _multiplies_exactly() -> bool:
+    """Whether this CPU adds products of u8 and s8 without saturating on the way (VNNI on x86)."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    try:
+        return "vnni" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+
+
+def _options(threads: int, *, optimise: bool) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+    # A spinning thread would take the core that the client, or another graph, could use.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not _multiplies_exactly():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
+def _session(model: bytes, external: Mapping[str, Array], options: Any) -> Any:
+    if external:
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
+        options.add_external_initializers(list(external), values)
+    return ort.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_HARMFUL)
+    )
+
+
+def _optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
+    """The model after all of the runtime's optimisations, and its large constants."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="openhtp-", dir=memory))
+    try:
+        options = _options(threads, optimise=True)
+        options.optimized_model_filepath = str(folder / "model.onnx")
+        add = options.add_session_config_entry
+        add("session.optimized_model_external_initializers_file_name", "data")
+        add("session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES))
+        # This session never runs.
+        add("session.disable_prepacking", "1")
+        _session(model_bytes(lowered.model), lowered.external, options)
+        model = parse_model((folder / "model.onnx").read_bytes())
+        data = folder / "data"
+        return model, _read_external(model, np.fromfile(data, np.uint8) if data.exists() else None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL and data is not None:
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            begin = int(place.get("offset", 0))
+            raw = data[begin : begin + int(place["length"])]
+            found[tensor.name] = raw.view(numpy_type(tensor.data_type)).reshape(tuple(tensor.dims))
+    return found
+
+
+def _cut_model(
+    program: Program,
+    model: ModelProto,
+    external: Mapping[str, Array],
+    seconds: Sequence[float],
+    count: int,
+    threads: int,
+) -> Staged | None:
+    nodes = list(model.graph.node)
+    outputs = [value.name for value in model.graph.output]
+
+    def nbytes(name: str) -> int:
+        number = origin(name)
+        return program.nodes[number].work.bytes_written if number is not None else 0
+
+    segments = cut(nodes, outputs, _spread_seconds(nodes, seconds), count, nbytes)
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+    stages: list[Stage] = []
+    buffers: dict[str, Buffer] = {}
+    for segment in segments:
+        stage = _make_stage(model, segment, initializers, external, known, threads)
+        stages.append(stage)
+        for value in stage.session.get_outputs():
+            if value.name in known:
+                continue
+            if not all(isinstance(size, int) for size in value.shape):
+                return None
+            buffers[value.name] = Buffer(_type_in_words(value.type), tuple(value.shape))
+            known[value.name] = helper.make_tensor_value_info(
+                value.name, onnx_type(buffers[value.name].dtype), value.shape
+            )
+    return Staged(tuple(stages), buffers)
+
+
+def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[float]:
+    """Estimates per node of the optimised model: a program node's time goes to the last node made from it."""
+    last: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        number = next((found for name in node.output if (found := origin(name)) is not None), None)
+        if number is not None:
+            last[number] = place
+    spread = [0.0] * len(nodes)
+    for number, place in last.items():
+        spread[place] += seconds[number]
+    return spread
+
+
+def _make_stage(
+    model: ModelProto,
+    segment: Segment,
+    initializers: Mapping[str, TensorProto],
+    external: Mapping[str, Array],
+    known: Mapping[str, ValueInfoProto],
+    threads: int,
+) -> Stage:
+    inputs = tuple(name for name in segment.inputs if name not in initializers)
+    constants = [name for name in segment.inputs if name in initializers]
+    graph = helper.make_graph(
+        segment.nodes,
+        "segment",
+        [known[name] for name in inputs],
+        # The runtime infers types that are not given; a later segment is told what it found.
+        [known.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
+        [external_tensor(name, external[name]) if name in external else initializers[name] for name in constants],
+    )
+    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    mine = {name: external[name] for name in constants if name in external}
+    return Stage(_session(model_bytes(part), mine, _options(threads, optimise=False)), inputs, segment.outputs)
+
+
+def _type_in_words(words: str) -> np.dtype[Any]:
+    """``tensor(uint8)`` -> the numpy type."""
+    inner = words.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))

@@ -1,0 +1,148 @@
+"""Where each tensor of a program is in the ONNX graph: stored or real, in which layout.
+
+A tensor may exist in several forms at once; a form that is asked for and missing is made from one that is there.
+Static tensors are transformed here and now, in numpy, and cost nothing at run time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.errors import InternalError
+from openhtp.core.quant import AxisScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.engine import encoding
+from openhtp.engine.onnx_graph import OnnxGraph
+
+Array = npt.NDArray[Any]
+
+
+class Physical(enum.Enum):
+    """Order of the axes in memory: as in the graph, or with the last axis moved behind the first."""
+
+    LOGICAL = "logical"
+    FIRST = "first"
+
+
+def axes_order(physical: Physical, rank: int) -> tuple[int, ...]:
+    """Logical axes in the order they lie in memory."""
+    if physical is Physical.LOGICAL or rank < 3:
+        return tuple(range(rank))
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _moves_data(shape: Sequence[int], perm: Sequence[int]) -> bool:
+    kept = [axis for axis in perm if shape[axis] != 1]
+    return kept != sorted(kept)
+
+
+class Values:
+    """The forms of all tensors. ``rounds`` says whether float results are rounded to half precision."""
+
+    def __init__(self, graph: OnnxGraph, statics: Mapping[str, Array], *, dynamic: bool, rounds: bool) -> None:
+        self.graph = graph
+        self.statics = statics
+        self.dynamic = dynamic
+        self.rounds = rounds
+        self._stored: dict[tuple[str, Physical], str] = {}
+        self._real: dict[tuple[str, Physical], str] = {}
+        self._widened: dict[str, Array] = {}
+
+    def has(self, spec: TensorSpec, physical: Physical) -> bool:
+        """Whether the stored form is there without any work."""
+        return (spec.name, _settled(spec, physical)) in self._stored
+
+    def set_stored(self, spec: TensorSpec, physical: Physical, name: str) -> None:
+        """Say where a tensor's stored form is."""
+        self._stored[spec.name, _settled(spec, physical)] = name
+
+    def stored(self, spec: TensorSpec, physical: Physical) -> str:
+        """The stored form; for floats, float32 that already has the precision of the graph."""
+        physical = _settled(spec, physical)
+        key = (spec.name, physical)
+        if key not in self._stored:
+            if spec.kind is TensorKind.STATIC:
+                data = self.static(spec).transpose(axes_order(physical, spec.rank))
+                self._stored[key] = self.graph.const(self._constant(spec, data))
+            else:
+                perm = axes_order(physical, spec.rank)
+                self._stored[key] = self.permuted(spec, perm)
+        return self._stored[key]
+
+    def real(self, spec: TensorSpec, physical: Physical) -> str:
+        """Real values as float32; plain integers for integer tensors."""
+        if not spec.dtype.is_fixed_point:
+            return self.stored(spec, physical)
+        physical = _settled(spec, physical)
+        key = (spec.name, physical)
+        if key not in self._real:
+            if spec.kind is TensorKind.STATIC and spec.dtype.bits != 8:
+                data = encoding.real_values(spec, self.static(spec)).astype(np.float32)
+                self._real[key] = self.graph.const(data.transpose(axes_order(physical, spec.rank)))
+            else:
+                self._real[key] = self.dequantized(spec, self.stored(spec, physical), physical)
+        return self._real[key]
+
+    def widened(self, spec: TensorSpec, rank: int) -> TensorSpec:
+        """A constant with leading dimensions of size 1 added, as broadcasting does; under a name of its own."""
+        if spec.rank == rank:
+            return spec
+        added = rank - spec.rank
+        quant = spec.quant
+        if isinstance(quant, AxisScaleOffset):
+            quant = AxisScaleOffset(quant.axis + added, quant.scales, quant.offsets)
+        name = f"{spec.name} as rank {rank}"
+        wide = dataclasses.replace(spec, name=name, shape=(1,) * added + spec.shape, quant=quant, dynamic=())
+        self._widened[name] = self.statics[spec.name].reshape(wide.shape)
+        return wide
+
+    def static(self, spec: TensorSpec) -> Array:
+        """Stored data of a constant."""
+        return self._widened[spec.name] if spec.name in self._widened else self.statics[spec.name]
+
+    def dequantized(self, spec: TensorSpec, name: str, physical: Physical = Physical.LOGICAL) -> str:
+        """Real values of a stored form that has this tensor's encoding."""
+        if not spec.dtype.is_fixed_point:
+            return name
+        quant = encoding.encoding_of(spec)
+        axis = None
+        if isinstance(quant, AxisScaleOffset):
+            axis = axes_order(_settled(spec, physical), spec.rank).index(quant.axis)
+        return encoding.dequantize(self.graph, name, spec.dtype, quant, axis)
+
+    def permuted(self, spec: TensorSpec, perm: Sequence[int]) -> str:
+        """Stored form with logical axes in the order ``perm``, from the layout that needs the least moving."""
+        if spec.kind is TensorKind.STATIC:
+            return self.graph.const(self._constant(spec, self.static(spec).transpose(tuple(perm))))
+        candidates = []
+        for physical in Physical:
+            name = self._stored.get((spec.name, physical))
+            if name is not None:
+                order = axes_order(physical, spec.rank)
+                steps = tuple(order.index(axis) for axis in perm)
+                shape = tuple(spec.shape[axis] for axis in order)
+                if steps == tuple(range(spec.rank)):
+                    return name
+                candidates.append((_moves_data(shape, steps), name, steps, shape))
+        if not candidates:
+            raise InternalError(f"tensor {spec.name!r} is read before it is computed")
+        moves, name, steps, shape = min(candidates, key=lambda candidate: candidate[0])
+        if moves or self.dynamic:
+            return self.graph.node("Transpose", [name], perm=list(steps))[0]
+        sizes = np.array([shape[step] for step in steps], np.int64)
+        return self.graph.node("Reshape", [name, self.graph.const(sizes)])[0]
+
+    def _constant(self, spec: TensorSpec, stored: Array) -> Array:
+        if not spec.dtype.is_float:
+            return stored
+        return encoding.half_rounded(stored) if self.rounds else stored.astype(np.float32)
+
+
+def _settled(spec: TensorSpec, physical: Physical) -> Physical:
+    return physical if spec.rank > 2 else Physical.LOGICAL
