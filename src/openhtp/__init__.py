@@ -31,6 +31,7 @@ from openhtp.core.priority import Priority
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.version import VERSION
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
@@ -40,9 +41,10 @@ from openhtp.runtime.log import Log, LogLevel
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.profile import Profile, ProfileEvent, ProfileLevel
 from openhtp.runtime.signal import Signal
+from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Aborted",
@@ -75,6 +77,7 @@ __all__ = [
     "ResourceError",
     "ScaleOffset",
     "Signal",
+    "Sparse",
     "Status",
     "Tensor",
     "TensorKind",

@@ -76,7 +76,10 @@ _OUTPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor without data. ``dynamic`` marks dimensions whose size an execution may lower."""
+    """A tensor without data. ``dynamic`` marks dimensions whose size an execution may lower.
+
+    ``sparse_elements`` makes it a sparse tensor in which at most so many elements are specified.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -84,6 +87,7 @@ class TensorSpec:
     quant: Encoding | None = None
     kind: TensorKind = TensorKind.NATIVE
     dynamic: tuple[bool, ...] = field(default=())
+    sparse_elements: int | None = None
 
     @property
     def rank(self) -> int:

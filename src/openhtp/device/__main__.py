@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import socket
 import sys
 
-from openhtp.device.build import build_core
+from openhtp.device.build import DeviceConfig, build_core
 from openhtp.device.server import Server
 from openhtp.rpc import rendezvous
 
@@ -20,13 +21,11 @@ def main() -> int:
     parser.add_argument("--listen-fd", type=int, help="listening socket of a named device")
     parser.add_argument("--name", help="name of the device behind --listen-fd")
     parser.add_argument("--keep", action="store_true", help="stay when the last client leaves")
-    parser.add_argument("--soc", default="SM8650")
-    parser.add_argument("--policy", default="strict")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--config", default="{}", help="DeviceConfig as JSON")
     options = parser.parse_args()
     level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
     logging.basicConfig(level=level, format="openhtp-device %(process)d %(levelname)s %(name)s: %(message)s")
-    core = build_core(soc=options.soc, policy=options.policy, threads=options.threads)
+    core = build_core(DeviceConfig(**json.loads(options.config)))
     if options.fd is not None:
         server = Server(core)
         server.adopt(socket.socket(fileno=options.fd))

@@ -1,23 +1,76 @@
-"""Puts a device together from a SoC's name."""
+"""Puts a device together from a SoC's name and a few switches."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
 from openhtp.device.clock import WallClock
 from openhtp.device.core import DeviceCore
 from openhtp.device.runner import InlineRunner
-
-from openhtp.engine.ort import OrtEngine
+from openhtp.hw.catalog import find_soc
 from openhtp.sched.policy import policy_named
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 
+PLATFORMS = ("android", "linux", "qnx", "windows")
 
-def build_core(*, soc: str, policy: str, threads: int) -> DeviceCore:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """Which HTP is emulated and how it behaves where chips and platforms differ.
+
+    ``platform="windows"`` gives all graphs one thread priority, as there the operating system decides.
+    ``parallel_graphs`` lets two graphs of one priority run side by side; ``vtcm_windowing`` lets clients of
+    different process domains share VTCM (some chips from v79 on).
+    """
+
+    soc: str = "SM8650"
+    policy: str = "strict"
+    platform: str = "linux"
+    threads: int = 1
+    parallel_graphs: bool = False
+    vtcm_windowing: bool = False
+
+    def check(self) -> None:
+        """Raise for values that no device has."""
+        find_soc(self.soc)
+        policy_named(self.policy)
+        if self.platform not in PLATFORMS:
+            raise InvalidArgument(
+                f"platform {self.platform!r}; expected one of {', '.join(PLATFORMS)}",
+                st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+            )
+        if isinstance(self.threads, bool) or not isinstance(self.threads, int) or not 1 <= self.threads <= 64:
+            raise InvalidArgument(
+                f"threads {self.threads!r}; expected a whole number from 1 to 64",
+                st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
+            )
+
+    def resources(self) -> DeviceResources:
+        """What the scheduler has to give."""
+        soc = find_soc(self.soc)
+        return DeviceResources(
+            cores=soc.cores,
+            hmx=soc.hmx,
+            hvx=soc.hvx,
+            vtcm_bytes=soc.vtcm_bytes,
+            sharing=soc.has_vtcm_sharing,
+            windowing=self.vtcm_windowing,
+            parallel_graphs=self.parallel_graphs,
+            flat_priorities=self.platform == "windows",
+        )
+
+
+def build_core(config: DeviceConfig) -> DeviceCore:
     """An emulated HTP on the wall clock, computing on ONNX Runtime's CPU kernels."""
+    from openhtp.engine.ort import OrtEngine  # a third of a second that only a device that computes must pay
+
     clock = WallClock()
     return DeviceCore(
-        scheduler=Scheduler(DeviceResources(), policy_named(policy)),
+        scheduler=Scheduler(config.resources(), policy_named(config.policy)),
         clock=clock,
-        engine=OrtEngine(threads=threads),
+        engine=OrtEngine(threads=config.threads),
         make_runner=lambda jobs: InlineRunner(jobs, clock.now),
     )

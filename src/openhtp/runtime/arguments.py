@@ -16,6 +16,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec
 from openhtp.runtime.mem import Mem
+from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ def _registered(context: Context, value: Any) -> tuple[Mem, int, Array | None] |
 
 def _plain(spec: TensorSpec, value: Any) -> Array:
     """A raw input as an array of the tensor's type."""
+    if isinstance(value, Sparse):
+        return value.densify(spec)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _from_bytes(spec, value)
     if not isinstance(value, np.ndarray):

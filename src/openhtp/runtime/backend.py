@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
+from openhtp.device.build import DeviceConfig, build_core
 from openhtp.runtime import property as properties
 from openhtp.runtime.device import Device
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.local_link import LocalLink
 from openhtp.runtime.log import Log, LogLevel
 from openhtp.runtime.notify import Notifier
 from openhtp.runtime.profile import Profile, ProfileLevel
@@ -40,13 +42,25 @@ class Backend:
         *,
         soc: str = "SM8650",
         name: str | None = None,
+        platform: str = "linux",
         policy: str = "strict",
         threads: int = 1,
+        parallel_graphs: bool = False,
+        vtcm_windowing: bool = False,
         transport: str = "rpc",
     ) -> Device:
-        """Start an emulated HTP, or join the named one that already runs.
+        """Start an emulated HTP, or join the named one that already runs (and keeps its own settings).
 
-        ``transport="inprocess"`` keeps it in this process: for debugging, without ``execute_async``.
+        Args:
+            soc: which chip, by name (``SM8650``), marketing name or SoC model number.
+            name: share the device with other processes under this name; None for a device of one's own.
+            platform: ``windows`` gives all priorities equal standing, as there the OS decides.
+            policy: ``strict`` (the chip's), ``edf`` or ``fair``.
+            threads: CPU threads that compute one step.
+            parallel_graphs: let two graphs of equal priority run side by side.
+            vtcm_windowing: let clients of different sessions share VTCM.
+            transport: ``rpc``, or ``inprocess`` to keep it in this process: for debugging, without
+                ``execute_async``.
         """
         self._life.require("use")
         if transport not in _TRANSPORTS:
@@ -54,15 +68,20 @@ class Backend:
                 f"transport {transport!r}; expected one of {', '.join(_TRANSPORTS)}",
                 st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
             )
-        options = DeviceOptions(soc=soc, name=name, policy=policy, threads=threads)
+        config = DeviceConfig(
+            soc=soc,
+            policy=policy,
+            platform=platform,
+            threads=threads,
+            parallel_graphs=parallel_graphs,
+            vtcm_windowing=vtcm_windowing,
+        )
+        options = DeviceOptions(config=config, name=name)
         options.check()
-        link = None
-        if transport == "inprocess":
-            from openhtp.device.build import build_core
-            from openhtp.runtime.local_link import LocalLink
+        link = LocalLink(build_core(config)) if transport == "inprocess" else None
+        return self._adopt(Device(self, options, link))
 
-            link = LocalLink(build_core(soc=soc, policy=policy, threads=threads))
-        device = Device(self, options, link)
+    def _adopt(self, device: Device) -> Device:
         self._devices.add(device)
         return device
 

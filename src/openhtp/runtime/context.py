@@ -16,6 +16,8 @@ from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
+from openhtp.core.version import BUILD_ID
+from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, ContextBinary, write_binary
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
@@ -156,7 +158,13 @@ class Context:
             graph._life.require("save")
             assert graph._program is not None
             programs.append(graph._program)
-        return write_binary(programs, BinaryInfo(soc=self.device.soc))
+        soc = find_soc(self.device.soc)
+        ids = {
+            graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)}
+            for graph in self._graphs.values()
+        }
+        info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
+        return write_binary(programs, info)
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
@@ -191,8 +199,11 @@ class Context:
                 options = dataclasses.replace(options, priority=priority)
             graph = self._graphs[name] = Graph(self, name, options)
             graph._builder = None
-            for spec in program.tensors.values():
-                graph._tensors[spec.name] = Tensor(self._next_tensor_id(), spec, graph)
+            ids = binary.info.tensor_ids.get(name, {})
+            for spec in (*program.inputs, *program.outputs):
+                # Ids are kept, so that tensors of whoever built the binary still fit.
+                number = ids.get(spec.name) or self._next_tensor_id()
+                graph._tensors[spec.name] = Tensor(number, spec, graph)
             if enable_graphs is not None and name not in enable_graphs:
                 graph._life.become(State.DISABLED)
                 continue

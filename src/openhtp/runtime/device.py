@@ -12,6 +12,7 @@ import msgspec
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
 from openhtp.core.priority import Priority
+from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
 from openhtp.runtime.context import Context
@@ -35,7 +36,7 @@ class Device:
 
     def __init__(self, backend: Backend, options: DeviceOptions, link: Link | None = None) -> None:
         self.backend = backend
-        self.soc = options.soc
+        self.soc = find_soc(options.config.soc).name
         self.name = options.name
         self.restarts = 0
         self._options = options

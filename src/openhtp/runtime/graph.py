@@ -73,12 +73,14 @@ class Graph:
         kind: TensorKind | str | int | None = None,
         data: npt.ArrayLike | None = None,
         dynamic: Iterable[bool] = (),
+        sparse_elements: int | None = None,
     ) -> Tensor:
         """Register a tensor.
 
         ``kind`` is ``app_write`` (input), ``app_read`` (output), ``native`` (between nodes; the default),
         ``static`` (constant; the default when ``data`` is given) or one of the optional kinds. ``data`` is in the
-        stored type: integers for fixed point. ``dynamic`` marks dimensions that an execution may lower.
+        stored type: integers for fixed point. ``dynamic`` marks dimensions that an execution may lower;
+        ``sparse_elements`` makes the tensor sparse, with at most so many elements specified.
         """
         self._life.require("add_tensor")
         assert self._builder is not None
@@ -90,6 +92,7 @@ class Graph:
                 quant,
                 TensorKind.parse(kind if kind is not None else ("native" if data is None else "static")),
                 tuple(bool(flag) for flag in dynamic),
+                None if sparse_elements is None else _check_count("sparse_elements", sparse_elements, 1 << 40),
             )
         held = None if data is None else np.asarray(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
         self._builder.add_tensor(spec, held)

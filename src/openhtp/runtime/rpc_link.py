@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import json
 import logging
 import os
 import socket
@@ -12,10 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from openhtp.core import status as st
-from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, ResourceError
+from openhtp.core.errors import DeviceLost, QnnError, ResourceError
+from openhtp.device.build import DeviceConfig
 from openhtp.rpc import channel, frames, rendezvous
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
@@ -30,27 +33,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """How a device process is started; a named one that already runs keeps its own."""
+    """How a device process is started; a named one that already runs keeps what it was started with."""
 
-    soc: str = "SM8650"
+    config: DeviceConfig = field(default_factory=DeviceConfig)
     name: str | None = None
-    policy: str = "strict"
-    threads: int = 1
     keep: bool = False
 
     def check(self) -> None:
         """Raise for values that no device process would start with."""
+        self.config.check()
         if self.name is not None:
             rendezvous.socket_path(self.name)
-        if isinstance(self.threads, bool) or not isinstance(self.threads, int) or not 1 <= self.threads <= 64:
-            raise InvalidArgument(
-                f"threads {self.threads!r}; expected a whole number from 1 to 64",
-                st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
-            )
 
     def arguments(self) -> list[str]:
         """Options of the device's command line."""
-        words = ["--soc", self.soc, "--policy", self.policy, "--threads", str(self.threads)]
+        words = ["--config", json.dumps(dataclasses.asdict(self.config))]
         return [*words, "--keep"] if self.keep else words
 
 

@@ -1,1 +1,11 @@
-"""To be described by its first author."""
+"""Helpers for tests of programs that use openhtp: a device on a virtual clock, and faults to order.
+
+>>> import openhtp.testing as testing
+>>> sorted(name for name in testing.__all__)
+['fail_next', 'hold', 'release', 'virtual_device']
+"""
+
+from openhtp.testing.faults import fail_next, hold, release
+from openhtp.testing.virtual import virtual_device
+
+__all__ = ["fail_next", "hold", "release", "virtual_device"]

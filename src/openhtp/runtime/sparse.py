@@ -1,0 +1,48 @@
+"""A sparse value: coordinates and what stands there. The emulated device holds sparse tensors dense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.tensor import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """``values[i]`` stands at ``indices[i]`` (one coordinate per dimension); everything else is zero."""
+
+    indices: npt.ArrayLike
+    values: npt.ArrayLike
+
+    def densify(self, spec: TensorSpec) -> npt.NDArray[Any]:
+        """The whole tensor. Raises if there are more elements than ``spec`` allows, or one lies outside."""
+        indices, values = np.asarray(self.indices), np.asarray(self.values, spec.dtype.numpy)
+        if spec.sparse_elements is None:
+            raise InvalidArgument(
+                f"tensor {spec.name!r} was not created sparse; pass an array", st.QNN_GRAPH_ERROR_INVALID_TENSOR
+            )
+        if values.ndim != 1 or indices.shape != (len(values), spec.rank):
+            raise InvalidArgument(
+                f"sparse value for {spec} has indices {list(indices.shape)} and values {list(values.shape)};"
+                f" expected [n, {spec.rank}] and [n]",
+                st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
+            )
+        if len(values) > spec.sparse_elements:
+            raise InvalidArgument(
+                f"sparse value for {spec} specifies {len(values)} elements; at most {spec.sparse_elements} fit",
+                st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
+            )
+        if np.any(indices < 0) or np.any(indices >= np.array(spec.shape)):
+            raise InvalidArgument(
+                f"sparse value for {spec} has an index outside of its shape", st.QNN_GRAPH_ERROR_TENSOR_SPARSITY
+            )
+        zero = getattr(spec.quant, "zero_point", 0) if spec.dtype.is_fixed_point else 0
+        dense = np.full(spec.shape, zero, spec.dtype.numpy)
+        dense[tuple(indices.T)] = values
+        return dense

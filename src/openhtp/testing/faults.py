@@ -1,0 +1,24 @@
+"""Faults to order: a device that stands still, a step that fails. They happen on the device, for real."""
+
+from __future__ import annotations
+
+from openhtp.core.status import Status
+from openhtp.rpc import messages as ms
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+
+
+def hold(device: Device) -> None:
+    """Stop the device from computing; it still takes requests, and timers still run."""
+    device._link.request(ms.Inject(hold=True))
+
+
+def release(device: Device) -> None:
+    """Let a held device go on."""
+    device._link.request(ms.Inject(hold=False))
+
+
+def fail_next(graph: Graph, status: Status, *, step: int = 0) -> None:
+    """Make the next execution of a graph end with ``status`` after a step."""
+    request = ms.Inject(fail_graph=graph._number, fail_step=step, fail_status=status.code)
+    graph.context._link.request(request)

@@ -1,0 +1,40 @@
+"""A device whose time only moves when something waits for it: timeouts and queues, tested without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openhtp.device.build import DeviceConfig
+from openhtp.device.clock import VirtualClock
+from openhtp.device.core import DeviceCore
+from openhtp.device.jobs import Job
+from openhtp.device.runner import ModelledRunner
+from openhtp.engine.ort import OrtEngine
+from openhtp.runtime.backend import Backend
+from openhtp.runtime.device import Device
+from openhtp.runtime.local_link import LocalLink
+from openhtp.runtime.rpc_link import DeviceOptions
+from openhtp.sched.policy import policy_named
+from openhtp.sched.scheduler import Scheduler
+
+
+def virtual_device(
+    backend: Backend, *, step_ns: int | Callable[[str, int], int] = 1_000_000, config: DeviceConfig | None = None
+) -> Device:
+    """A device in this process that computes for real but whose steps take modelled time.
+
+    ``step_ns`` is the time of every step, or a function of (graph name, step). ``execute_async`` works here;
+    the device moves on whenever a call waits for it.
+    """
+    chosen = config or DeviceConfig()
+
+    def duration(job: Job, step: int) -> int:
+        return step_ns if isinstance(step_ns, int) else step_ns(job.graph.program.name, step)
+
+    core = DeviceCore(
+        scheduler=Scheduler(chosen.resources(), policy_named(chosen.policy)),
+        clock=VirtualClock(),
+        engine=OrtEngine(threads=chosen.threads),
+        make_runner=lambda jobs: ModelledRunner(jobs, duration),
+    )
+    return backend._adopt(Device(backend, DeviceOptions(config=chosen), LocalLink(core, supports_async=True)))
