@@ -91,7 +91,11 @@ class RpcLink:
         if name is None:
             ours, theirs = channel.socket_pair()
             with theirs:
-                self._start(["--fd", str(theirs.fileno())], theirs.fileno())
+                try:
+                    self._start(["--fd", str(theirs.fileno())], theirs.fileno())
+                except BaseException:
+                    ours.close()
+                    raise
             return ours
         with rendezvous.locked():
             sock = rendezvous.connect(name)
@@ -117,6 +121,7 @@ class RpcLink:
                 start_new_session=True,  # an interrupt typed at the client is not meant for the device
             )
         except OSError as error:
+            os.close(self._errors)
             raise ResourceError(
                 f"cannot start the device process: {error}", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL
             ) from error

@@ -1,0 +1,53 @@
+"""Fixtures that every area shares. Devices are real processes; one is kept for the whole run where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+
+
+@pytest.fixture(scope="session")
+def shared_backend() -> Iterator[htp.Backend]:
+    with htp.Backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def shared_device(shared_backend: htp.Backend) -> htp.Device:
+    return shared_backend.create_device()
+
+
+@pytest.fixture
+def backend() -> Iterator[htp.Backend]:
+    with htp.Backend() as backend:
+        yield backend
+
+
+@pytest.fixture
+def context(shared_device: htp.Device) -> Iterator[htp.Context]:
+    with shared_device.create_context(queue_depth=20) as context:
+        yield context
+
+
+@pytest.fixture
+def graph(context: htp.Context) -> htp.Graph:
+    return relu_graph(context)
+
+
+def relu_graph(context: htp.Context, name: str = "g", shape: tuple[int, ...] = (1, 8), **options: object) -> htp.Graph:
+    """A finalized float graph ``y = relu(x)``."""
+    graph = context.create_graph(name, **options)  # type: ignore[arg-type]
+    x = graph.add_tensor("x", shape, "float32", kind="app_write")
+    y = graph.add_tensor("y", shape, "float32", kind="app_read")
+    graph.add_node("Relu", name="relu", inputs=[x], outputs=[y])
+    graph.finalize()
+    return graph
+
+
+def ramp(shape: tuple[int, ...] = (1, 8)) -> np.ndarray:
+    """Values on both sides of zero that half precision holds exactly."""
+    return (np.arange(np.prod(shape), dtype=np.float32) - 3).reshape(shape)
