@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
@@ -65,8 +64,7 @@ class OrtProgram:
         """Bind every input and output to an array; intermediate buffers are made here, once."""
         with error_context(graph=self._program.name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
-        for name, buffer in self._stages.buffers.items():
-            places[name] = np.empty(buffer.shape, buffer.dtype)
+        places |= self._stages.new_buffers()
         calls = []
         for stage in self._stages.stages:
             binding = stage.session.io_binding()

@@ -1,13 +1,13 @@
 """Where to cut an optimised model into segments, so that a program has points at which it can yield.
 
 A cut costs 7 to 20 microseconds and every value that crosses it a buffer, so cuts are few (about one per
-millisecond of estimated work, a tenth of the whole at most) and are placed where little data crosses.
+millisecond or two of estimated work, a tenth of the whole at most) and are placed where little data crosses.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from openhtp.ops import Work
 from openhtp.program.program import Program
 
 MAX_SEGMENTS = 20
-_SEGMENT_SECONDS = 1e-3
+_SEGMENT_SECONDS = 1.5e-3
 # Rough rates of one CPU core, only used to decide how many segments there are and where.
-_INTEGER_MACS_PER_SECOND = 1e11
+_INTEGER_MACS_PER_SECOND = 1.5e11
 _FLOAT_MACS_PER_SECOND = 4e10
-_VECTOR_OPS_PER_SECOND = 2e9
+_VECTOR_OPS_PER_SECOND = 4e9
 _BYTES_PER_SECOND = 1e10
+# Depthwise convolutions do so few products per result that matrix kernels do not help them.
+_SHALLOW_DEPTH = 32
+_SHALLOW_PENALTY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,10 @@ class Segment:
 def node_seconds(work: Work, *, integer: bool) -> float:
     """About how long a node takes on this machine."""
     rate = _INTEGER_MACS_PER_SECOND if integer else _FLOAT_MACS_PER_SECOND
+    if work.macs < _SHALLOW_DEPTH * work.vector_ops:
+        rate /= _SHALLOW_PENALTY
     moved = (work.bytes_read + work.bytes_written) / _BYTES_PER_SECOND
-    return work.macs / rate + max(work.vector_ops / _VECTOR_OPS_PER_SECOND, moved)
+    return max(work.macs / rate, work.vector_ops / _VECTOR_OPS_PER_SECOND, moved)
 
 
 def program_seconds(program: Program) -> list[float]:
@@ -115,3 +120,29 @@ def _with_borders(parts: Sequence[tuple[Any, ...]], outputs: Sequence[str]) -> l
             )
         )
     return segments
+
+
+def share_memory(segments: Sequence[Segment], nbytes: Mapping[str, int]) -> tuple[dict[str, int], list[int]]:
+    """Which slot each value between segments gets, and the size of each slot.
+
+    Values that are not alive at the same time share a slot: memory that was just read is still in the cache.
+    """
+    last_read = {name: place for place, segment in enumerate(segments) for name in segment.inputs}
+    slot_of: dict[str, int] = {}
+    sizes: list[int] = []
+    free: list[int] = []
+    for place, segment in enumerate(segments):
+        for name in segment.outputs:
+            if name not in nbytes:
+                continue
+            fitting = [slot for slot in free if sizes[slot] >= nbytes[name]]
+            slot = min(fitting, key=lambda slot: sizes[slot]) if fitting else free[-1] if free else len(sizes)
+            if slot == len(sizes):
+                sizes.append(0)
+            else:
+                free.remove(slot)
+            sizes[slot] = max(sizes[slot], nbytes[name])
+            slot_of[name] = slot
+        # Freed only now: a segment must not write where it still reads.
+        free += [slot for name, slot in slot_of.items() if last_read[name] == place]
+    return slot_of, sizes

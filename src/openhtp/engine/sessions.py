@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import platform
 import shutil
@@ -26,7 +28,7 @@ from openhtp.engine.onnx_graph import (
     onnx_type,
     parse_model,
 )
-from openhtp.engine.segments import Segment, cut, program_seconds, segment_count
+from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory
 from openhtp.program.program import Program
 
 Array = npt.NDArray[Any]
@@ -47,10 +49,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Type and shape of a value that is handed from one stage to a later one."""
+    """Type and shape of a value that is handed from one stage to a later one, and the slot it lives in."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    slot: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,15 @@ class Staged:
 
     stages: tuple[Stage, ...]
     buffers: Mapping[str, Buffer]
+    slot_bytes: tuple[int, ...] = ()
+
+    def new_buffers(self) -> dict[str, Array]:
+        """Memory for one execution's intermediate values."""
+        slots = [np.empty(nbytes, np.uint8) for nbytes in self.slot_bytes]
+        return {
+            name: slots[buffer.slot][: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
+            for name, buffer in self.buffers.items()
+        }
 
 
 def make_stages(program: Program, lowered: Lowered, threads: int) -> Staged:
@@ -172,7 +189,9 @@ def _cut_model(
             known[value.name] = helper.make_tensor_value_info(
                 value.name, onnx_type(buffers[value.name].dtype), value.shape
             )
-    return Staged(tuple(stages), buffers)
+    slots, sizes = share_memory(segments, {name: buffer.nbytes for name, buffer in buffers.items()})
+    placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in buffers.items()}
+    return Staged(tuple(stages), placed, tuple(sizes))
 
 
 def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[float]:
