@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vendor_cases import add_case, add_recipe, conv_case
+from vendor_cases import ADD_SHAPE, add_case, add_recipe, conv_case
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import (
@@ -27,13 +27,16 @@ from openhtp.core.errors import (
     UnsupportedOp,
     WrongState,
 )
+from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor import oracle
 from openhtp.vendor.declarations import ProfileLevel, VoltageCorner
 from openhtp.vendor.graph import GraphOptions
 from openhtp.vendor.power import DcvsVote
 from openhtp.vendor.recipe import GraphRecipe
-from openhtp.vendor.worker import ContextRef, GraphRef, VendorProcess
+from openhtp.vendor.worker import ContextRef, GraphRef, MemoryRef, VendorProcess
 
 pytestmark = pytest.mark.vendor
 
@@ -117,6 +120,56 @@ def test_batch_multiple(process: VendorProcess, graph: GraphRef) -> None:
     np.testing.assert_array_equal(result, np.concatenate(parts))
     with pytest.raises(InvalidArgument, match="of shape"):
         process.execute(graph, {"a": both["a"], "b": two.inputs["b"]})
+
+
+def test_shared_memory(process: VendorProcess, graph: GraphRef) -> None:
+    case = add_case()
+    buffer = SharedBuffer.create(4096)
+    memory = process.attach(buffer)
+    places = {"a": (memory, 0), "b": (memory, 1024), "o": (memory, 2051)}
+    for name in "ab":
+        buffer.array(places[name][1], ADD_SHAPE, np.uint8)[...] = case.inputs[name]
+    assert process.execute_shared(graph, places) == ()
+    result = buffer.array(2051, ADD_SHAPE, np.uint8)
+    assert case.steps_from_exact({"o": result}) <= 0.51
+    assert not buffer.array(2051 + result.nbytes, (4096 - 2051 - result.nbytes,), np.uint8).any()
+    for wrong, said in (
+        ({"o": (memory, 4090)}, "does not fit"),
+        ({"o": (memory, -1)}, "does not fit"),
+        ({"o": (MemoryRef(999, memory.generation), 0)}, "memory 999 was detached"),
+        ({"o": (MemoryRef(memory.id, 77), 0)}, "earlier vendor process"),
+    ):
+        with pytest.raises(QnnError, match=said):
+            process.execute_shared(graph, {**places, **wrong})
+    with pytest.raises(InvalidArgument, match="'b' has no place"):
+        process.execute_shared(graph, {"a": places["a"], "o": places["o"]})
+    process.detach(memory)
+    with pytest.raises(InvalidHandle, match="was detached"):
+        process.detach(memory)
+    buffer.close()
+
+
+def test_large_tensors(process: VendorProcess, context: ContextRef) -> None:
+    """More than the first piece of shared memory holds."""
+    case = add_case(shape=(1, 128, 128, 32))
+    built = process.build(GraphRecipe("large", ((case.call, {}),)), context)
+    process.finalize(built)
+    assert case.steps_from_exact(process.execute(built, case.inputs)) <= 0.51
+
+
+def test_chain(process: VendorProcess, context: ContextRef) -> None:
+    """Two nodes with a tensor of the graph's own between them, in 16-bit floats."""
+    kinds = (TensorKind.APP_WRITE, TensorKind.NATIVE, TensorKind.APP_READ)
+    x, t, y = (
+        TensorSpec(name, (1, 4, 4, 8), DType.FLOAT_16, kind=kind) for name, kind in zip("xty", kinds, strict=True)
+    )
+    nodes = ((OpCall("Relu", "r", (x,), (t,)), {}), (OpCall("ElementWiseAdd", "a", (t, x), (y,)), {}))
+    built = process.build(GraphRecipe("chain", nodes, options=GraphOptions(float16=True)), context)
+    assert ([s.name for s in built.inputs], [s.name for s in built.outputs]) == (["x"], ["y"])
+    process.finalize(built)
+    data = np.random.default_rng(6).standard_normal(x.shape).astype(np.float16)
+    result = process.execute(built, {"x": data})["y"]
+    np.testing.assert_allclose(result, np.maximum(data, 0) + data, rtol=2**-9, atol=2**-9)
 
 
 def test_profile(process: VendorProcess, context: ContextRef) -> None:

@@ -29,6 +29,7 @@ from openhtp.vendor.marshal import (
     Array,
     Params,
     as_stored,
+    as_target,
     c_text,
     given_inputs,
     null_tensor,
@@ -161,22 +162,28 @@ class Graph(Owner):
         self._tensors.clear()
         self._keep.clear()
 
-    def execute(self, inputs: Mapping[str, Array], profile: Profile | None = None) -> dict[str, Array]:
-        """Run once. Every input by name; all may hold the same multiple of the batch (dimension 0)."""
+    def execute(
+        self,
+        inputs: Mapping[str, Array],
+        profile: Profile | None = None,
+        *,
+        outputs: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
+        """Run once. Every input by name; all may hold the same multiple of the batch (dimension 0).
+
+        ``outputs`` are arrays to write into, all of them; without it they are made.
+        """
         if not self.finalized:
             raise WrongState(f"graph {self.name!r} is not finalized", st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED)
         handle = self.handle
         wanted = [tensor for tensor in self._io.values() if tensor.spec.kind.is_input]
         given = [tensor for tensor in self._io.values() if tensor.spec.kind.is_output]
-        if set(inputs) != {tensor.spec.name for tensor in wanted}:
-            raise InvalidArgument(
-                f"graph {self.name!r} got inputs {sorted(inputs)};"
-                f" expected {sorted(tensor.spec.name for tensor in wanted)}",
-                st.QNN_GRAPH_ERROR_INVALID_TENSOR,
-            )
-        times = _batch_multiple([tensor.spec for tensor in wanted], inputs)
+        times = batch_of(self.name, self.inputs, inputs)
         sources = [as_stored(t.spec, inputs[t.spec.name], batched(t.spec, times)) for t in wanted]
-        results = [np.empty(batched(t.spec, times), t.spec.dtype.numpy) for t in given]
+        if outputs is None:
+            outputs = {spec.name: np.empty(batched(spec, times), spec.dtype.numpy) for spec in self.outputs}
+        check_names(self.name, "outputs", self.outputs, outputs)
+        results = [as_target(t.spec, outputs[t.spec.name], batched(t.spec, times)) for t in given]
         keep: list[Any] = []
         ins, outs = _io_structs(wanted, sources, keep), _io_structs(given, results, keep)
         self.library.call(
@@ -190,7 +197,7 @@ class Graph(Owner):
             None,
             where=f"graph {self.name!r}",
         )
-        return {tensor.spec.name: result for tensor, result in zip(given, results, strict=True)}
+        return dict(outputs)
 
     def _unfinished(self, what: str) -> int:
         handle = self.handle
@@ -207,8 +214,20 @@ def batched(spec: TensorSpec, times: int) -> tuple[int, ...]:
     return (spec.shape[0] * times, *spec.shape[1:]) if spec.shape else ()
 
 
-def _batch_multiple(specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> int:
-    # The library takes the caller's word for the batch and reads that much: all inputs must agree exactly.
+def check_names(graph: str, what: str, specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
+    """Refuse an execution with tensors missing or too many."""
+    expected = [spec.name for spec in specs]
+    if set(arrays) != set(expected):
+        raise InvalidArgument(
+            f"graph {graph!r} got {what} {sorted(arrays)}; expected {sorted(expected)}",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        )
+
+
+def batch_of(graph: str, specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> int:
+    """How many batches an execution's inputs hold, going by the first that is a whole multiple."""
+    # The library takes the caller's word for the batch and reads that much: all others must agree exactly.
+    check_names(graph, "inputs", specs, inputs)
     for spec in specs:
         shape = np.shape(inputs[spec.name])
         if spec.shape and len(shape) == spec.rank and shape[1:] == spec.shape[1:] and shape[0]:

@@ -48,9 +48,9 @@ def check_spec(spec: TensorSpec) -> None:
         raise _bad_tensor(f"tensor {spec.name!r} has shape {list(spec.shape)}; expected sizes of at least 1")
     if spec.nbytes > _U32_MAX:
         raise _bad_tensor(f"tensor {spec.name!r} takes {spec.nbytes} bytes; expected less than 4 GiB")
-    if spec.is_dynamic:
+    if spec.is_dynamic or spec.sparse_elements is not None:
         raise UnsupportedFeature(
-            f"tensor {spec.name!r} has dynamic dimensions; the vendor library takes fixed shapes only",
+            f"tensor {spec.name!r} is dynamic or sparse; the vendor library's are dense and of fixed shape",
             st.QNN_TENSOR_ERROR_UNSUPPORTED_FEATURE,
         )
     if spec.quant is not None:
@@ -150,6 +150,17 @@ def as_stored(spec: TensorSpec, data: Array, shape: Sequence[int]) -> Array:
             st.QNN_GRAPH_ERROR_INVALID_TENSOR,
         )
     return np.ascontiguousarray(array).reshape(shape)
+
+
+def as_target(spec: TensorSpec, array: Array, shape: Sequence[int]) -> Array:
+    """An array that the library may write a tensor into: right in type and shape, and in one piece."""
+    as_stored(spec, array, shape)
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise InvalidArgument(
+            f"tensor {spec.name!r} cannot be written into its array; expected a contiguous, writable one",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        )
+    return array
 
 
 def _fill_encoding(params: Any, spec: TensorSpec, keep: list[Any]) -> None:

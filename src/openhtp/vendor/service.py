@@ -10,17 +10,20 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
 from openhtp.core import status as st
-from openhtp.core.errors import InternalError, InvalidHandle, QnnError
+from openhtp.core.errors import InternalError, InvalidArgument, InvalidHandle, QnnError
 from openhtp.core.opcall import OpCall
+from openhtp.core.tensor import TensorSpec
+from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor import wire
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
 from openhtp.vendor.declarations import LogLevel, ProfileLevel
-from openhtp.vendor.graph import Graph
+from openhtp.vendor.graph import Graph, batched
 from openhtp.vendor.library import load
 from openhtp.vendor.logs import logger as qnn_logger
 from openhtp.vendor.marshal import Array, Params
@@ -29,6 +32,9 @@ from openhtp.vendor.profile import Profile
 from openhtp.vendor.recipe import GraphRecipe
 
 _LOG_LINES = 200
+
+# Shared memory by number, and where in it.
+Place = tuple[int, int]
 
 
 class Service:
@@ -41,6 +47,7 @@ class Service:
         self._backend: Backend | None = None
         self._device: Device | None = None
         self._votes: PowerVotes | None = None
+        self._memory: dict[int, SharedBuffer] = {}
         self._profiles: dict[ProfileLevel, Profile] = {}
 
     def start(self, path: str, soc: int | str | None, arch: int | None, log_level: int) -> wire.Answer:
@@ -83,13 +90,28 @@ class Service:
         self._graph(graph).finalize(profile)
         return wire.Answer(events=_events(profile))
 
-    def execute(self, graph: int, inputs: Mapping[str, Array], level: int | None) -> wire.Answer:
-        """Run a graph once."""
+    def execute(self, graph: int, places: Mapping[str, Place], batch: int, level: int | None) -> wire.Answer:
+        """Run a graph once on shared memory."""
         held, profile = self._graph(graph), self._profile(level)
-        results = held.execute(inputs, profile)
-        types = {spec.name: spec.dtype for spec in held.outputs}
-        arrays = [wire.array_to_wire(name, types[name], array) for name, array in results.items()]
-        return wire.Answer(arrays=arrays, events=_events(profile))
+        inputs = {spec.name: self._array(spec, places, batch) for spec in held.inputs}
+        outputs = {spec.name: self._array(spec, places, batch) for spec in held.outputs}
+        held.execute(inputs, profile, outputs=outputs)
+        return wire.Answer(events=_events(profile))
+
+    def attach(self, descriptor: int) -> wire.Answer:
+        """Map memory that the parent shares."""
+        buffer = SharedBuffer.attach(descriptor)
+        number = next(self._ids)
+        self._memory[number] = buffer
+        return wire.Answer(id=number)
+
+    def detach(self, memory: int) -> wire.Answer:
+        """Unmap shared memory."""
+        buffer = self._memory.pop(memory, None)
+        if buffer is None:
+            raise InvalidHandle(f"memory {memory} was detached", st.QNN_MEM_ERROR_INVALID_HANDLE)
+        buffer.close()
+        return wire.Answer()
 
     def get_binary(self, context: int) -> wire.Answer:
         """Save a context."""
@@ -150,6 +172,20 @@ class Service:
             raise InvalidHandle(f"graph {number} was freed with its context")
         return self._graphs[number]
 
+    def _array(self, spec: TensorSpec, places: Mapping[str, Place], batch: int) -> Array:
+        if spec.name not in places:
+            raise InvalidArgument(f"tensor {spec.name!r} has no place", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
+        memory, offset = places[spec.name]
+        buffer = self._memory.get(memory)
+        if buffer is None:
+            raise InvalidHandle(f"memory {memory} was detached", st.QNN_MEM_ERROR_INVALID_HANDLE)
+        if batch < 1 or offset < 0 or offset + spec.nbytes * batch > buffer.nbytes:
+            raise InvalidArgument(
+                f"tensor {spec.name!r} of {spec.nbytes * batch} bytes does not fit at {offset} of {buffer.nbytes}",
+                st.QNN_MEM_ERROR_INVALID_SHAPE,
+            )
+        return buffer.array(offset, batched(spec, batch), spec.dtype.numpy)
+
     def _profile(self, level: int | None) -> Profile | None:
         if level is None:
             return None
@@ -203,6 +239,8 @@ def serve(connection: Connection) -> None:
     while verb != "close":
         try:
             verb, arguments, options = connection.recv()
+            if verb == "attach":
+                arguments = (reduction.recv_handle(connection),)
         except (EOFError, OSError):
             return
         reply = answer(service, verb, arguments, options)

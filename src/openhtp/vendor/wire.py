@@ -1,7 +1,8 @@
 """What the child process answers, as plain data.
 
 Requests are pickled: the child trusts its parent. Answers are not: the closed library may have damaged the
-child's memory, or be fed a hostile context binary, so the parent takes only typed, plain messages from it.
+child's memory, or be fed a hostile context binary, so the parent takes only typed, plain messages from it. Tensors
+travel in shared memory.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from openhtp.core import errors
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.marshal import Array
 from openhtp.vendor.profile import ProfileEvent
 
 
@@ -28,15 +27,6 @@ class WireError(msgspec.Struct):
     name: str
     code: int
     context: list[str]
-
-
-class WireArray(msgspec.Struct):
-    """A named array."""
-
-    name: str
-    dtype: int
-    shape: list[int]
-    data: bytes
 
 
 class WireTensor(msgspec.Struct):
@@ -100,7 +90,6 @@ class Answer(msgspec.Struct, omit_defaults=True):
     logs: list[tuple[int, str]] = []
     id: int = 0
     graphs: list[WireGraph] = []
-    arrays: list[WireArray] = []
     events: list[WireEvent] = []
     blob: bytes = b""
     flag: bool | None = None
@@ -137,20 +126,6 @@ def wire_to_error(wire: WireError) -> errors.QnnError:
     error: errors.QnnError = kind(wire.message, Status(wire.name, wire.code))
     error.context.extend(wire.context)
     return error
-
-
-def array_to_wire(name: str, dtype: DType, array: Array) -> WireArray:
-    """An array as data."""
-    return WireArray(name, int(dtype), list(array.shape), array.tobytes())
-
-
-def wire_to_array(wire: WireArray) -> Array:
-    """A writable array of its own memory."""
-    dtype = DType.parse(wire.dtype).numpy
-    try:
-        return np.frombuffer(bytearray(wire.data), dtype).reshape(wire.shape)
-    except ValueError as error:
-        raise errors.DeviceLost(f"the vendor process sent a broken array {wire.name!r}: {error}") from error
 
 
 def spec_to_wire(spec: TensorSpec) -> WireTensor:

@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
 from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
+from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.vendor import wire
 from openhtp.vendor.declarations import LogLevel, ProfileLevel
+from openhtp.vendor.graph import batch_of, batched
 from openhtp.vendor.library import require_library
-from openhtp.vendor.marshal import Array, Params
+from openhtp.vendor.link import CLOSE_TIMEOUT_S, Link
+from openhtp.vendor.marshal import Array, Params, as_stored
 from openhtp.vendor.power import DcvsVote
 from openhtp.vendor.profile import ProfileEvent
 from openhtp.vendor.recipe import GraphRecipe, plain_call, recipe_to_send
@@ -37,8 +33,7 @@ from openhtp.vendor.recipe import GraphRecipe, plain_call, recipe_to_send
 logger = logging.getLogger("openhtp.vendor.qnn")
 
 DEFAULT_TIMEOUT_S = 300.0
-_CLOSE_TIMEOUT_S = 5.0
-_LAST_WORDS_BYTES = 500
+_ARENA_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,14 @@ class GraphRef:
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRef:
+    """Shared memory that the vendor process has mapped."""
+
+    id: int
     generation: int
 
 
@@ -82,7 +85,9 @@ class VendorProcess:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._generation = 0
-        self._link: _Link | None = None
+        self._link: Link | None = None
+        self._arena_lock = threading.Lock()
+        self._arena: tuple[SharedBuffer, MemoryRef] | None = None
         self.info = self._launch()
 
     @property
@@ -121,7 +126,7 @@ class VendorProcess:
     def execute(
         self, graph: GraphRef, inputs: Mapping[str, Array], *, timeout_s: float | None = None
     ) -> dict[str, Array]:
-        """Run a graph once."""
+        """Run a graph once. Every input by name; all may hold the same multiple of the batch."""
         return self.execute_profiled(graph, inputs, None, timeout_s=timeout_s)[0]
 
     def execute_profiled(
@@ -134,9 +139,67 @@ class VendorProcess:
     ) -> tuple[dict[str, Array], tuple[ProfileEvent, ...]]:
         """Run a graph once and give the events along with the outputs."""
         self._check(graph)
-        done = self._ask("execute", graph.id, dict(inputs), profile, timeout_s=timeout_s)
-        outputs = {array.name: wire.wire_to_array(array) for array in done.arrays}
-        return outputs, tuple(wire.wire_to_event(event) for event in done.events)
+        batch = batch_of(graph.name, graph.inputs, inputs)
+        sources = [as_stored(spec, inputs[spec.name], batched(spec, batch)) for spec in graph.inputs]
+        offsets: dict[str, int] = {}
+        end = 0
+        for spec in (*graph.inputs, *graph.outputs):
+            offsets[spec.name] = end
+            end = align(end + spec.nbytes * batch)
+        with self._arena_lock:
+            arena, memory = self._arena_of(end)
+            for spec, source in zip(graph.inputs, sources, strict=True):
+                arena.array(offsets[spec.name], source.shape, source.dtype)[...] = source
+            places = {name: (memory, offset) for name, offset in offsets.items()}
+            events = self.execute_shared(graph, places, batch=batch, profile=profile, timeout_s=timeout_s)
+            outputs = {
+                spec.name: arena.array(offsets[spec.name], batched(spec, batch), spec.dtype.numpy).copy()
+                for spec in graph.outputs
+            }
+        return outputs, events
+
+    def execute_shared(
+        self,
+        graph: GraphRef,
+        places: Mapping[str, tuple[MemoryRef, int]],
+        *,
+        batch: int = 1,
+        profile: ProfileLevel | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[ProfileEvent, ...]:
+        """Run a graph on attached memory, without a copy: for every input and output its memory and offset."""
+        self._check(graph)
+        for memory, _ in places.values():
+            self._check(memory)
+        where = {name: (memory.id, offset) for name, (memory, offset) in places.items()}
+        done = self._ask("execute", graph.id, where, batch, profile, timeout_s=timeout_s)
+        return tuple(wire.wire_to_event(event) for event in done.events)
+
+    def attach(self, buffer: SharedBuffer) -> MemoryRef:
+        """Share memory with the process, for ``execute_shared``. The caller keeps the buffer."""
+        return MemoryRef(self._ask("attach", descriptor=buffer.fd).id, self._generation)
+
+    def detach(self, memory: MemoryRef) -> None:
+        """Stop sharing. What is lost with its process counts as detached."""
+        if self._link is not None and memory.generation == self._generation:
+            self._ask("detach", memory.id)
+
+    def _arena_of(self, nbytes: int) -> tuple[SharedBuffer, MemoryRef]:
+        """Memory of our own for copied tensors; grows, and is shared again with a new process."""
+        if self._arena is not None:
+            buffer, memory = self._arena
+            if memory.generation == self._generation and buffer.nbytes >= nbytes:
+                return buffer, memory
+            self._arena = None
+            self.detach(memory)
+            buffer.close()
+        buffer = SharedBuffer.create(max(nbytes, _ARENA_BYTES))
+        try:
+            self._arena = buffer, self.attach(buffer)
+        except BaseException:
+            buffer.close()
+            raise
+        return self._arena
 
     def get_binary(self, context: ContextRef) -> bytes:
         """Save a context whose graphs are all finalized."""
@@ -190,7 +253,7 @@ class VendorProcess:
 
     def close(self) -> None:
         """End the process; closing twice does nothing. A call under way in another thread is cut short."""
-        if not self._lock.acquire(timeout=_CLOSE_TIMEOUT_S):
+        if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
             link = self._link
             if link is not None:
                 link.process.kill()
@@ -199,11 +262,15 @@ class VendorProcess:
             link, self._link = self._link, None
         finally:
             self._lock.release()
+        with self._arena_lock:
+            if self._arena is not None:
+                self._arena[0].close()
+                self._arena = None
         # At interpreter exit the process may have been ended already.
         if link is None or not link.end.alive:
             return
         try:
-            link.ask("close", (), {}, _CLOSE_TIMEOUT_S)
+            link.ask("close", (), {}, CLOSE_TIMEOUT_S)
         except (DeviceLost, TimedOut):
             logger.debug("the vendor process did not close by itself")
         link.end()
@@ -218,7 +285,7 @@ class VendorProcess:
 
     def _launch(self) -> wire.WireInfo:
         with self._lock:
-            self._link = _Link(Path(self._path))
+            self._link = Link(Path(self._path))
             self._generation += 1
         try:
             info = self._ask("start", *self._start).info
@@ -235,6 +302,7 @@ class VendorProcess:
         *arguments: Any,
         options: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
+        descriptor: int | None = None,
     ) -> wire.Answer:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         if limit_s <= 0:
@@ -243,7 +311,7 @@ class VendorProcess:
             if self._link is None:
                 raise DeviceLost(f"{verb}: the vendor process is gone; restart() starts a new one")
             try:
-                answer = self._link.ask(verb, arguments, options or {}, limit_s)
+                answer = self._link.ask(verb, arguments, options or {}, limit_s, descriptor)
             except (DeviceLost, TimedOut):
                 self._link.end()
                 self._link = None
@@ -254,73 +322,12 @@ class VendorProcess:
             raise wire.wire_to_error(answer.error)
         return answer
 
-    def _check(self, ref: GraphRef | ContextRef) -> None:
+    def _check(self, ref: GraphRef | ContextRef | MemoryRef) -> None:
         if ref.generation != self._generation:
-            raise DeviceLost("the graph or context was lost with an earlier vendor process; build it again")
+            raise DeviceLost("the graph, context or memory was lost with an earlier vendor process; make it again")
 
     def _graph_ref(self, graph: wire.WireGraph) -> GraphRef:
         specs = [wire.wire_to_spec(tensor) for tensor in graph.tensors]
         inputs = tuple(spec for spec in specs if spec.kind.is_input)
         outputs = tuple(spec for spec in specs if spec.kind.is_output)
         return GraphRef(graph.id, graph.name, inputs, outputs, self._generation)
-
-
-class _Link:
-    """One child process and the socket to it."""
-
-    def __init__(self, library: Path) -> None:
-        ours, theirs = socket.socketpair()
-        # The library prints as it pleases; its last words are wanted when it dies.
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "openhtp.vendor.service", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                env=_environment(library.parent),
-                # An interrupt at the terminal is for the client; the child ends when the socket closes.
-                start_new_session=True,
-            )
-        self._connection: Connection = Connection(ours.detach())
-        self.end = weakref.finalize(self, _end, self.process, self._connection, self._output)
-
-    def ask(
-        self, verb: str, arguments: Sequence[Any], options: Mapping[str, Any], timeout_s: float
-    ) -> wire.Answer:
-        """Send a request and wait for its answer."""
-        try:
-            self._connection.send((verb, tuple(arguments), dict(options)))
-            if not self._connection.poll(timeout_s):
-                raise TimedOut(f"{verb}: no answer from the vendor process within {timeout_s:g} s; it was ended")
-            return wire.decode(self._connection.recv_bytes())
-        except (EOFError, OSError) as error:
-            raise DeviceLost(f"{verb}: {self._epitaph()}") from error
-
-    def _epitaph(self) -> str:
-        """How the process ended, and the last it printed."""
-        try:
-            code = self.process.wait(_CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return f"the vendor process {self.process.pid} does not talk any more"
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        words = self._output.read().decode("utf-8", "replace").strip()
-        return f"the vendor process {self.process.pid} {how}" + (f"; it last printed: {words}" if words else "")
-
-
-def _end(process: subprocess.Popen[bytes], connection: Connection, output: IO[bytes]) -> None:
-    connection.close()
-    process.kill()
-    process.wait()
-    output.close()
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """The child's environment: the library finds its parts, and the DSP its skeleton, beside it."""
-    environment = dict(os.environ)
-    for name, separator in (("LD_LIBRARY_PATH", ":"), ("ADSP_LIBRARY_PATH", ";")):
-        before = environment.get(name)
-        environment[name] = f"{folder}{separator}{before}" if before else str(folder)
-    return environment
