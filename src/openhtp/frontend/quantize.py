@@ -1,0 +1,132 @@
+"""Quantization for the HTP, by onnxruntime's own quantizer with its QNN pre-processing and settings.
+
+Nothing is rewritten here: this module feeds that quantizer, keeps it quiet, and leaves no file behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize
+from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
+
+from openhtp.core.errors import BadModel, InvalidArgument
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+_TYPES = {
+    "u8": QuantType.QUInt8,
+    "s8": QuantType.QInt8,
+    "u16": QuantType.QUInt16,
+    "s16": QuantType.QInt16,
+    "s4": QuantType.QInt4,
+}
+ACTIVATIONS = ("u8", "u16", "s8", "s16")
+WEIGHTS = ("u8", "s8", "s16", "s4")
+_METHODS = {
+    "minmax": CalibrationMethod.MinMax,
+    "entropy": CalibrationMethod.Entropy,
+    "percentile": CalibrationMethod.Percentile,
+}
+METHODS = tuple(_METHODS)
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    """Hands out the calibration samples one by one, and says how far it is."""
+
+    def __init__(self, samples: Sequence[Feeds], progress: Callable[[int], None] | None) -> None:
+        self._samples = samples
+        self._progress = progress
+        self._next = 0
+
+    def get_next(self) -> dict[str, Any] | None:
+        if self._progress is not None:
+            self._progress(self._next)
+        if self._next >= len(self._samples):
+            return None
+        self._next += 1
+        return dict(self._samples[self._next - 1])
+
+    def rewind(self) -> None:
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+
+def quantize_model(
+    model: bytes | Path,
+    samples: Sequence[Feeds],
+    *,
+    activation: str = "u8",
+    weight: str = "u8",
+    per_channel: bool = False,
+    method: str = "minmax",
+    progress: Callable[[int], None] | None = None,
+) -> bytes:
+    """The QDQ form of a float model, with ranges measured on ``samples``.
+
+    ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice and
+    BadModel when the quantizer cannot take the model.
+    """
+    for what, given, known in (
+        ("activation", activation, ACTIVATIONS),
+        ("weight", weight, WEIGHTS),
+        ("method", method, METHODS),
+    ):
+        if given not in known:
+            raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
+    if not samples:
+        raise InvalidArgument("no calibration samples were given; expected at least one")
+    with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
+        source = model if isinstance(model, Path) else Path(folder, "model.onnx")
+        if isinstance(model, bytes):
+            source.write_bytes(model)
+        try:
+            return _quantize(source, Path(folder), samples, activation, weight, per_channel, method, progress)
+        except (RuntimeError, ValueError, TypeError, KeyError) as error:
+            raise BadModel(f"onnxruntime's quantizer refuses the model: {error}") from error
+
+
+def _quantize(
+    source: Path,
+    folder: Path,
+    samples: Sequence[Feeds],
+    activation: str,
+    weight: str,
+    per_channel: bool,
+    method: str,
+    progress: Callable[[int], None] | None,
+) -> bytes:
+    prepared = folder / "prepared.onnx"
+    if not qnn_preprocess_model(str(source), str(prepared)):
+        prepared = source
+    config = get_qnn_qdq_config(
+        str(prepared),
+        _Reader(samples, progress),
+        calibrate_method=_METHODS[method],
+        activation_type=_TYPES[activation],
+        weight_type=_TYPES[weight],
+        per_channel=per_channel,
+    )
+    result = folder / "quantized.onnx"
+    quantize(str(prepared), str(result), config)
+    return result.read_bytes()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The quantizer logs its advice through the root logger; only errors are of interest here."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)

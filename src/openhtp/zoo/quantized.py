@@ -1,0 +1,20 @@
+"""Quantized forms of the networks here (or of any float model), calibrated on random numbers."""
+
+from __future__ import annotations
+
+from openhtp.frontend.quantize import quantize_model
+from openhtp.zoo.feeds import random_feeds
+
+
+def quantized(
+    model: bytes,
+    activation: str = "u8",
+    weight: str = "u8",
+    *,
+    per_channel: bool = False,
+    samples: int = 8,
+    seed: int = 1,
+) -> bytes:
+    """A QDQ model for the HTP. The ranges come from random inputs, so use it to measure, not to ship."""
+    feeds = random_feeds(model, samples, seed=seed)
+    return quantize_model(model, feeds, activation=activation, weight=weight, per_channel=per_channel)
