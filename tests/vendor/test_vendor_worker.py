@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import signal
 import threading
@@ -31,7 +32,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.vendor import oracle
+from openhtp.vendor import oracle, worker
 from openhtp.vendor.declarations import ProfileLevel, VoltageCorner
 from openhtp.vendor.graph import GraphOptions
 from openhtp.vendor.power import DcvsVote
@@ -255,6 +256,16 @@ def test_life_of_a_graph(process: VendorProcess) -> None:
             stale()
 
 
+def test_log_lines_reach_the_client(
+    process: VendorProcess, context: ContextRef, caplog: pytest.LogCaptureFixture
+) -> None:
+    nothing = dataclasses.replace(add_case().call, op="NoSuchOp")
+    built = process.build(GraphRecipe("n", ((nothing, {}),)), context)
+    with caplog.at_level(logging.INFO, "openhtp.vendor.qnn"), pytest.raises(UnsupportedOp):
+        process.finalize(built)
+    assert any("NoSuchOp" in record.getMessage() for record in caplog.records)
+
+
 def test_refused_by_the_library(process: VendorProcess, context: ContextRef) -> None:
     a, b = add_case().call.inputs
     strange = dataclasses.replace(add_case().call, package="no.such")
@@ -337,6 +348,29 @@ class TestDeath:
         with pytest.raises(DeviceLost):
             mortal.get_binary(context)
 
+    def test_close_cuts_a_call_short(self, mortal: VendorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "CLOSE_TIMEOUT_S", 0.1)
+        built = mortal.build(add_recipe(), mortal.create_context())
+        mortal.finalize(built)
+        assert mortal.pid is not None
+        os.kill(mortal.pid, signal.SIGSTOP)
+        ended: list[BaseException] = []
+        sending = threading.Event()
+
+        def run() -> None:
+            sending.set()
+            try:
+                mortal.execute(built, add_case().inputs)
+            except DeviceLost as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        sending.wait()
+        mortal.close()
+        thread.join(10)
+        assert len(ended) == 1
+
     def test_bad_timeout(self, mortal: VendorProcess) -> None:
         with pytest.raises(InvalidArgument, match="timeout"):
             mortal.finalize(GraphRef(1, "g", (), (), 1), timeout_s=0)
@@ -370,6 +404,20 @@ def test_library_that_is_none(tmp_path: Path) -> None:
     file.write_bytes(b"text")
     with pytest.raises(FormatError, match="not a shared library"):
         VendorProcess(file)
+
+
+def test_unknown_arch() -> None:
+    with pytest.raises(InvalidArgument, match="architecture 66 is unknown"):
+        VendorProcess(arch=66)
+    with pytest.raises(InvalidArgument, match="a SoC decides its architecture"):
+        VendorProcess(soc="v73", arch=73)
+
+
+def test_arch() -> None:
+    with VendorProcess(arch=79, timeout_s=60) as process:
+        built = process.build(add_recipe(), process.create_context())
+        process.finalize(built)
+        assert add_case().steps_from_exact(process.execute(built, add_case().inputs)) <= 0.51
 
 
 def test_unknown_soc() -> None:

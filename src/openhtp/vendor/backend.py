@@ -30,7 +30,7 @@ from openhtp.vendor.marshal import (
 )
 from openhtp.vendor.platforms import PlatformDevice, read_platform
 from openhtp.vendor.profile import Profile
-from openhtp.vendor.soc import parse_soc
+from openhtp.vendor.soc import check_arch, parse_soc
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Device(Owner):
         if soc is not None:
             custom.option, custom.of.soc_model = HtpDeviceOption.SOC, parse_soc(soc)
         if arch is not None:
-            custom.option, custom.of.arch.arch = HtpDeviceOption.ARCH, arch
+            custom.option, custom.of.arch.arch = HtpDeviceOption.ARCH, check_arch(arch)
         if soc is not None or arch is not None:
             config = struct("Config")(option=CUSTOM)
             config.of.custom = ctypes.addressof(custom)

@@ -26,6 +26,9 @@ SOC_MODELS = {
 # The SoC that stands for an architecture when only that is asked for; the library picks the same ones.
 SOC_OF_ARCH = {68: 30, 69: 36, 73: 43, 75: 57, 79: 69, 81: 87}
 
+# The library takes any other number too, and then compiles for v68 without a word.
+ARCHS = (68, 69, 73, 75, 79, 81, 85)
+
 
 def parse_soc(value: int | str) -> int:
     """Accept a model number, a SoC's name in any case, or an architecture such as ``"v73"``."""
@@ -43,3 +46,13 @@ def parse_soc(value: int | str) -> int:
         f" or one of {', '.join(f'v{arch}' for arch in SOC_OF_ARCH)}",
         st.QNN_DEVICE_ERROR_INVALID_CONFIG,
     )
+
+
+def check_arch(value: int) -> int:
+    """Refuse an architecture that the library does not know."""
+    if value not in ARCHS:
+        raise InvalidArgument(
+            f"architecture {value!r} is unknown; expected one of {', '.join(map(str, ARCHS))}",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    return value
