@@ -23,6 +23,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="stay when the last client leaves")
     parser.add_argument("--config", default="{}", help="DeviceConfig as JSON")
     options = parser.parse_args()
+    if options.name is not None and os.fork():
+        os._exit(0)  # a named device serves others too: it is nobody's child, so nobody must wait for it
     level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
     logging.basicConfig(level=level, format="openhtp-device %(process)d %(levelname)s %(name)s: %(message)s")
     core = build_core(DeviceConfig(**json.loads(options.config)))

@@ -6,7 +6,6 @@ process that did nothing wrong.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import mmap
@@ -46,7 +45,7 @@ class SharedBuffer:
     def __init__(self, fd: int, nbytes: int) -> None:
         self.fd = fd
         self.nbytes = nbytes
-        self._map = mmap.mmap(fd, nbytes)
+        self._map: mmap.mmap | None = mmap.mmap(fd, nbytes)
         self.address = int(np.frombuffer(self._map, np.uint8).__array_interface__["data"][0])
 
     @classmethod
@@ -91,11 +90,16 @@ class SharedBuffer:
     @property
     def view(self) -> memoryview:
         """The bytes."""
-        return memoryview(self._map)
+        return memoryview(self._open_map())
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array on the bytes from ``offset``; it keeps the mapping alive."""
-        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        return np.ndarray(shape, dtype, buffer=self._open_map(), offset=offset)
+
+    def _open_map(self) -> mmap.mmap:
+        if self._map is None:
+            raise InvalidArgument("the shared memory was given back")
+        return self._map
 
     def close(self) -> None:
         """Give the memory back. Arrays still in use keep it mapped until they are gone."""
@@ -103,8 +107,9 @@ class SharedBuffer:
             return
         os.close(self.fd)
         self.fd = -1
-        with contextlib.suppress(BufferError):  # arrays hold it; the last of them unmaps
-            self._map.close()
+        # Not unmapped here: numpy arrays do not count as exports, so closing the map would pull it from under
+        # them. Each array holds the map; the last to go unmaps it.
+        self._map = None
 
 
 def _no_room(nbytes: int, error: OSError) -> OutOfMemory:

@@ -102,7 +102,11 @@ class RpcLink:
             if sock is None:
                 # The door is opened here and handed over, so there is no waiting for the device to be ready.
                 with rendezvous.listen(name) as listener:
-                    self._start(["--name", name, "--listen-fd", str(listener.fileno())], listener.fileno())
+                    try:
+                        self._start(["--name", name, "--listen-fd", str(listener.fileno())], listener.fileno())
+                    except BaseException:
+                        rendezvous.socket_path(name).unlink(missing_ok=True)
+                        raise
                     sock = rendezvous.connect(name)
         if sock is None:
             raise ResourceError(f"device {name!r} cannot be reached", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION)
@@ -237,15 +241,12 @@ class RpcLink:
         for sock in (self._control, self._data, *self._lanes):
             sock.close()
         if self._process is not None:
-            # A device of our own has nobody left to serve; a named one may go on for others.
-            if self._options.name is None:
-                try:
-                    self._process.wait(timeout=5)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
-                    self._process.wait()
-            else:
-                self._process.poll()
+            # A device of our own has nobody left to serve (the starter of a named one ended long ago).
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         if self._errors is not None:
             os.close(self._errors)
             self._errors = None
