@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vendor_cases import add_case, add_recipe, add_specs, conv_case
+from vendor_cases import add_case, add_recipe, add_specs, conv_case, softmax_case
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, DeviceLost, InvalidArgument, QnnError, TimedOut, UnsupportedFeature
@@ -18,6 +18,7 @@ from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor import wire
 from openhtp.vendor.declarations import DEFINED, UNDEFINED, EncodingKind, LogLevel, VoltageCorner, struct
+from openhtp.vendor.forms import params_of
 from openhtp.vendor.logs import LogSink
 from openhtp.vendor.marshal import as_target, c_text, given_inputs, op_config, scalar_param, spec_of, tensor_struct
 from openhtp.vendor.power import DcvsVote, _fill_dcvs
@@ -153,6 +154,17 @@ def test_optional_inputs_left_out_at_the_end_are_absent() -> None:
 def test_text_lives_as_long_as_its_keeper() -> None:
     keep: list[Any] = []
     assert ctypes.string_at(c_text("grün", "name", keep)).decode() == "grün"
+
+
+def test_params_take_form_and_type_from_our_definition() -> None:
+    case = conv_case()
+    plain = {name: value for name, (value, _, _) in case.params.items() if name != "group"}
+    params = params_of(dataclasses.replace(case.call, params=plain))
+    assert set(params) == {"stride", "pad_amount"}
+    assert [form[1:] for form in params.values()] == [(DType.UINT_32, "tensor")] * 2
+    assert np.array_equal(params["stride"][0], [1, 1])
+    axis = params_of(dataclasses.replace(softmax_case().call, params={"axis": 3}))
+    assert axis == {"axis": (3, DType.UINT_32, "scalar")}
 
 
 class TestRecipe:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core import status as st
-from openhtp.core.errors import BadBinary, FormatError, UnsupportedFeature
+from openhtp.core.errors import BadBinary, FormatError, UnsupportedFeature, error_context
 from openhtp.vendor.declarations import struct
 from openhtp.vendor.failures import failure
 from openhtp.vendor.graph import GraphTensor
@@ -131,10 +131,12 @@ def _read(address: int) -> BinaryInfo:
 
 
 def _graph(graph: Any) -> BinaryGraph:
-    tensors = [
-        GraphTensor(spec_of(tensor), tensor.id)
-        for count, first in ((graph.num_inputs, graph.inputs), (graph.num_outputs, graph.outputs))
-        if first
-        for tensor in (struct("Tensor") * count).from_address(first)
-    ]
-    return BinaryGraph((graph.name or b"").decode("utf-8", "replace"), tuple(tensors))
+    name = (graph.name or b"").decode("utf-8", "replace")
+    with error_context(graph=name):
+        tensors = [
+            GraphTensor(spec_of(tensor), tensor.id)
+            for count, first in ((graph.num_inputs, graph.inputs), (graph.num_outputs, graph.outputs))
+            if first
+            for tensor in (struct("Tensor") * count).from_address(first)
+        ]
+    return BinaryGraph(name, tuple(tensors))
