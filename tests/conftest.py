@@ -1,4 +1,4 @@
-"""Fixtures that every area shares. Devices are real processes; one is kept for the whole run where that is safe."""
+"""Fixtures of all areas. Devices are real processes; one is kept for the whole run where that is safe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def graph(context: htp.Context) -> htp.Graph:
     return relu_graph(context)
 
 
-def relu_graph(context: htp.Context, name: str = "g", shape: tuple[int, ...] = (1, 8), **options: object) -> htp.Graph:
+def relu_graph(
+    context: htp.Context, name: str = "g", shape: tuple[int, ...] = (1, 8), **options: object
+) -> htp.Graph:
     """A finalized float graph ``y = relu(x)``."""
     graph = context.create_graph(name, **options)  # type: ignore[arg-type]
     x = graph.add_tensor("x", shape, "float32", kind="app_write")

@@ -1,1 +1,5 @@
-"""To be described by its first author."""
+"""The command line: parse, call, print. No behaviour of its own.
+
+A command is a module with a function of the same name (``plan.py``: ``plan``), a group of commands is a module
+with a Typer ``app`` (``device.py``). ``main.py`` finds them; a new one is a new file.
+"""

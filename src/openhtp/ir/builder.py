@@ -38,6 +38,17 @@ class GraphBuilder:
         self._node_names: set[str] = set()
         self._producers: dict[str, str] = {}
 
+    @classmethod
+    def resume(cls, graph: Graph, *, name: str | None = None) -> GraphBuilder:
+        """A builder that holds all of a finished graph, which needs no second verification."""
+        builder = cls(name or graph.name)
+        builder._tensors = dict(graph.tensors)
+        builder._statics = dict(graph.statics)
+        builder._nodes = list(graph.nodes)
+        builder._node_names = {node.name for node in graph.nodes}
+        builder._producers = {spec.name: node.name for node in graph.nodes for spec in node.outputs}
+        return builder
+
     @property
     def tensors(self) -> dict[str, TensorSpec]:
         """Tensors so far, by name."""

@@ -18,6 +18,7 @@ from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
+from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, ContextBinary, write_binary
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
@@ -99,6 +100,29 @@ class Context:
             precision=precision,
         )
         graph = self._graphs[name] = Graph(self, name, options)
+        return graph
+
+    def compose_graph(
+        self,
+        source: IrGraph,
+        name: str | None = None,
+        *,
+        priority: Priority | str | int | None = None,
+        vtcm_mb: int | None = None,
+        vtcm_bytes: int | None = None,
+        hvx_threads: int | None = None,
+        precision: str = "float16",
+    ) -> Graph:
+        """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized."""
+        graph = self.create_graph(
+            source.name if name is None else name,
+            priority=priority,
+            vtcm_mb=vtcm_mb,
+            vtcm_bytes=vtcm_bytes,
+            hvx_threads=hvx_threads,
+            precision=precision,
+        )
+        graph._compose(source)
         return graph
 
     def graph(self, name: str) -> Graph:

@@ -20,6 +20,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
 from openhtp.ir.builder import GraphBuilder
+from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.options import GraphOptions, Precision
 from openhtp.program.program import Program
 from openhtp.rpc import frames
@@ -129,6 +130,14 @@ class Graph:
                 )
         self._builder.add_node(OpCall(op, name, specs_in, specs_out, dict(params or {}), package))
         self._nodes += 1
+
+    def _compose(self, graph: IrGraph) -> None:
+        """Take over a whole graph that was built and verified elsewhere (an importer, say)."""
+        assert self._builder is not None
+        self._builder = GraphBuilder.resume(graph, name=self.name)
+        for spec in graph.tensors.values():
+            self._tensors[spec.name] = Tensor(self.context._next_tensor_id(), spec, self)
+        self._nodes = len(graph.nodes)
 
     def create_subgraph(self, name: str) -> Graph:
         """A graph inside this one. It takes tensors and nodes but cannot be executed by itself."""

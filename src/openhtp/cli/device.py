@@ -1,0 +1,116 @@
+"""``openhtp device``: named devices that several processes share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.core.errors import DeviceLost, UsageError
+from openhtp.core.units import bytes_in_words
+from openhtp.device.build import DeviceConfig
+from openhtp.rpc import messages as ms
+from openhtp.rpc import rendezvous
+from openhtp.runtime.rpc_link import DeviceOptions, RpcLink
+
+app = typer.Typer(help="Start, list and stop named devices.", no_args_is_help=True, add_completion=False)
+
+Name = Annotated[str, typer.Option(help="The device's name.")]
+
+
+@app.command()
+def start(
+    name: Name,
+    soc: Annotated[str, typer.Option(help="Which chip to emulate.")] = "SM8650",
+    policy: Annotated[str, typer.Option(help="strict, edf or fair.")] = "strict",
+    platform: Annotated[str, typer.Option(help="android, linux, qnx or windows.")] = "linux",
+    threads: Annotated[int, typer.Option(help="CPU threads that compute one step.")] = 1,
+    parallel_graphs: Annotated[bool, typer.Option(help="Let two graphs of one priority run at once.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Start a device that stays until ``openhtp device stop``."""
+    with errors_reported():
+        config = DeviceConfig(
+            soc=soc, policy=policy, platform=platform, threads=threads, parallel_graphs=parallel_graphs
+        )
+        options = DeviceOptions(config=config, name=name, keep=True)
+        options.check()
+        with rendezvous.locked():
+            running = rendezvous.connect(name)
+        if running is not None:
+            running.close()
+            raise UsageError(f"device {name!r} is already running; stop it first or use another name")
+        link = RpcLink(options, lambda _: None)
+        pid = link.pid
+        link.close()
+    console.print(f"device [bold]{name}[/bold] ({soc}) is running as process {pid}")
+    write_json(json_file, {"name": name, "soc": soc, "pid": pid})
+
+
+@app.command("list")
+def list_(json_file: JsonFile = None) -> None:
+    """List named devices, their clients and what these hold."""
+    with errors_reported():
+        devices = [described for name in rendezvous.names() if (described := _describe(name)) is not None]
+    table = Table(title="Named devices")
+    for column in ("device", "pid", "client pid", "graphs", "memory", "pending", "executions"):
+        table.add_column(column, justify="left" if column in ("device", "graphs") else "right")
+    for device in devices:
+        sessions = device["sessions"] or [None]
+        for session in sessions:
+            table.add_row(*_row(device, session))
+    console.print(table if devices else "no named device is running")
+    write_json(json_file, {"devices": devices})
+
+
+@app.command()
+def stop(name: Name, json_file: JsonFile = None) -> None:
+    """Stop a named device at once; its clients see a subsystem restart."""
+    with errors_reported():
+        link = _join(name)
+        if link is None:
+            raise UsageError(f"no device {name!r} is running; see `openhtp device list`")
+        pid = link.pid
+        link.request(ms.Shutdown(now=True))
+        link.close()
+    console.print(f"device [bold]{name}[/bold] (process {pid}) was stopped")
+    write_json(json_file, {"name": name, "pid": pid})
+
+
+def _join(name: str) -> RpcLink | None:
+    """A session of our own on a device that already runs."""
+    with rendezvous.locked():
+        sock = rendezvous.connect(name)
+    if sock is None:
+        return None
+    sock.close()
+    return RpcLink(DeviceOptions(name=name), lambda _: None)
+
+
+def _describe(name: str) -> dict[str, Any] | None:
+    try:
+        link = _join(name)
+        if link is None:
+            return None
+        info = link.request(ms.Inspect()).info
+        link.close()
+    except DeviceLost:
+        return None
+    sessions: Any = info["sessions"]
+    return {"name": name, "pid": info["pid"], "sessions": [s for s in sessions if s["session"] != link.session]}
+
+
+def _row(device: dict[str, Any], session: dict[str, Any] | None) -> list[str]:
+    if session is None:
+        return [device["name"], str(device["pid"]), "-", "no clients", "", "", ""]
+    return [
+        device["name"],
+        str(device["pid"]),
+        str(session["pid"]),
+        ", ".join(session["graphs"]) or "none",
+        bytes_in_words(session["bytes"]),
+        str(session["pending"]),
+        str(session["executions"]),
+    ]

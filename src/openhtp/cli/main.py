@@ -1,0 +1,63 @@
+"""``openhtp``: finds the commands in this folder, and loads only the one that is called."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+import openhtp.cli
+
+
+class _Folder(TyperGroup):
+    """Commands are modules: some need a third of a second to import, and a call needs one of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of all commands."""
+        names = [found.name for found in pkgutil.iter_modules(openhtp.cli.__path__)]
+        return sorted(name.replace("_", "-") for name in names if name != "main" and not name.startswith("_"))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load a command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        word = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"openhtp.cli.{word}")
+        group = getattr(module, "app", None)
+        if group is None:
+            group = typer.Typer(pretty_exceptions_enable=False)
+            group.command(cmd_name)(getattr(module, word))
+        command = typer.main.get_command(group)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=_Folder,
+    help="An open HTP: queue graphs, plan and see what several models do to each other on one NPU.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"openhtp {openhtp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Options before any command."""
+
+
+def main() -> None:
+    """Entry point."""
+    app()
