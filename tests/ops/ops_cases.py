@@ -1,4 +1,4 @@
-"""Cases derived from an op's samples: one per accepted combination of types, with data, encodings and the answer."""
+"""Cases derived from an op's samples: one per accepted combination of types, with data and the answer."""
 
 from __future__ import annotations
 
@@ -149,7 +149,20 @@ def all_cases(opdef: OpDef) -> Iterator[Any]:
                 if words in seen or (sample.types and type_word(inputs[0]) not in sample.types):
                     continue
                 seen.add(words)
+                if not _operation_takes(opdef, sample, inputs, outputs):
+                    continue
                 yield words, (opdef, sample, inputs, outputs)
+
+
+def _operation_takes(opdef: OpDef, sample: Sample, inputs: list[DType], outputs: list[DType]) -> bool:
+    """Whether the member of a family that the sample names accepts these types."""
+    fits = [rule for rule in opdef.constraints if rule.sentence == "the chosen operation accepts these types"]
+    if not fits:
+        return True
+    ins = tuple(TensorSpec("x", (1,), dtype) for dtype in inputs)
+    outs = tuple(TensorSpec("y", (1,), dtype) for dtype in outputs)
+    call = OpCall(opdef.name, "node", ins, outs, dict(sample.params))
+    return fits[0].check(_node(opdef, call, {}))
 
 
 def run_case(case: Case, *, forced_layout: bool = False) -> tuple[np.ndarray, ...]:

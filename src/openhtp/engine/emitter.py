@@ -74,14 +74,22 @@ class NodeEmitter:
         sizes = self._graph.const(np.array(shape, np.int64))
         return self._values.dequantized(spec, self.node("Reshape", [stored, sizes]))
 
-    def weight(self, index: int, arrange: Callable[[Array], Array], perm: Sequence[int], axis: int) -> str:
+    def weight(
+        self,
+        index: int,
+        arrange: Callable[[Array], Array],
+        perm: Sequence[int],
+        axis: int,
+        *,
+        integer: bool = True,
+    ) -> str:
         """Real values of a weight-like input, rearranged."""
         spec = self._node.input(index)
         if spec.kind is not TensorKind.STATIC:
             return self.permuted(index, perm)
         stored = self._values.statics[spec.name]
         quant = encoding.encoding_of(spec)
-        if self._is_integer_path(spec, quant):
+        if integer and self._is_integer_path(spec, quant):
             dtype, stored, quant = signed_weights(self._node.input(0).dtype, spec.dtype, stored, quant)
             name = self._graph.const(arrange(stored))
             return encoding.dequantize(self._graph, name, dtype, quant, axis)
@@ -90,7 +98,7 @@ class NodeEmitter:
             real = encoding.half_rounded(real)
         return self._graph.const(arrange(real).astype(np.float32))
 
-    def bias(self, index: int, weight: int) -> str:
+    def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
         """Real values of a bias, or "" if left out."""
         if not self._node.has(index):
             return ""
@@ -104,7 +112,8 @@ class NodeEmitter:
             real = stored.astype(np.float64) * scales
         else:
             real = encoding.real_values(spec, stored)
-        if self._is_integer_path(weights, encoding.encoding_of(weights)) and weights.kind is TensorKind.STATIC:
+        static = weights.kind is TensorKind.STATIC
+        if integer and static and self._is_integer_path(weights, encoding.encoding_of(weights)):
             steps = bias_in_steps(real, scales)
             if steps is not None:
                 scale = self._graph.const(scales.astype(np.float32))

@@ -53,14 +53,23 @@ class Emitter(Protocol):
     def stored(self, index: int) -> str:
         """The input as it is stored."""
 
-    def weight(self, index: int, arrange: Callable[[Array], Array], perm: Sequence[int], axis: int) -> str:
+    def weight(
+        self,
+        index: int,
+        arrange: Callable[[Array], Array],
+        perm: Sequence[int],
+        axis: int,
+        *,
+        integer: bool = True,
+    ) -> str:
         """Real values of a weight-like input, rearranged.
 
         ``arrange`` works on the constant's array; ``perm`` is the same move as a transposition, for weights
-        that are computed at run time; ``axis`` is where the per-channel axis ends up.
+        that are computed at run time; ``axis`` is where the per-channel axis ends up. ``integer`` says that the
+        op that reads it exists as an integer kernel.
         """
 
-    def bias(self, index: int, weight: int) -> str:
+    def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
         """Real values of a bias, stored with the product of input 0's and the weight's scale. "" if left out."""
 
     def permuted(self, index: int, perm: Sequence[int], *, stored: bool = False) -> str:

@@ -27,7 +27,8 @@ class Param:
     """A parameter. ``rank`` 0 is a scalar, otherwise a tensor of that many dimensions.
 
     ``default`` may be a function of the node so far (``axis`` defaults to the last one). ``choices`` names the
-    numbers of an enumeration; a caller may give either.
+    numbers of an enumeration; a caller may give either. ``stored_or_real`` keeps an integer an integer: it is
+    then a stored number of the op's tensor, where a float is a real value.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Param:
     default: Any = None
     mandatory: bool = False
     choices: Mapping[str, int] = field(default_factory=dict)
+    stored_or_real: bool = False
 
 
 @dataclass(frozen=True, slots=True)

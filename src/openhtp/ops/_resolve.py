@@ -86,8 +86,8 @@ def _read_param(node: Node, param: Param, value: Any) -> Any:
     number = array.item()
     if param.choices and number not in param.choices.values():
         _choice(node, param, str(number))
-    if param.dtype is DType.BOOL_8:
-        return bool(number)
+    if param.dtype is DType.BOOL_8 or (param.stored_or_real and isinstance(number, int)):
+        return bool(number) if param.dtype is DType.BOOL_8 else int(number)
     return float(number) if param.dtype.is_float else _integer(node, param, number)
 
 

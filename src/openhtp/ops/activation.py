@@ -35,12 +35,14 @@ def hard_swish(x: Array) -> Array:
     return np.asarray(x * np.clip(x + 3.0, 0.0, 6.0) / 6.0)
 
 
-def _elu_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def elu_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Elu with the node's alpha."""
     x = arrays[0]
     return (np.where(x > 0, x, node.params["alpha"] * np.expm1(np.minimum(x, 0.0))),)
 
 
-def _elu_lower(node: Node, e: Emitter) -> None:
+def elu_lower(node: Node, e: Emitter) -> None:
+    """Elu with the node's alpha."""
     e.put(0, e.node("Elu", [e.value(0)], alpha=node.params["alpha"]))
 
 
@@ -87,8 +89,8 @@ OPS = (
         outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 s16 u8 s8"),
         infer=same_as_input,
-        reference=_elu_reference,
-        lower=_elu_lower,
+        reference=elu_reference,
+        lower=elu_lower,
         work=vector_work(8),
         params=(Param("alpha", DType.FLOAT_32, default=1.0),),
         layout=Layout.ANY,

@@ -15,24 +15,41 @@ from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TileRule,
 from openhtp.ops._shapes import same_as_input
 from openhtp.ops._types import TypeRow, rows
 
+# The operations of ElementWiseNeuron, two of which are clamps.
+NEURONS = {
+    "ELU": 0,
+    "GELU": 1,
+    "HARD_SIGMOID": 2,
+    "HARD_SWISH": 3,
+    "RELU": 4,
+    "RELU_MIN_MAX": 5,
+    "SIGMOID": 6,
+    "SOFTPLUS": 7,
+    "TANH": 8,
+}
 _SAMPLE = Sample(((1, 6, 5, 4),), low=-3.0, high=8.0)
 _FIXED = {"Relu": (0.0, math.inf), "Relu1": (-1.0, 1.0), "Relu6": (0.0, 6.0)}
 
 
 def clamp_bounds(node: Node) -> tuple[float, float] | None:
     """Lowest and highest result of a clamp op; None if the node is no clamp."""
-    if node.op == "ReluMinMax":
+    operation = node.params.get("operation") if node.op == "ElementWiseNeuron" else None
+    if node.op == "ReluMinMax" or operation == NEURONS["RELU_MIN_MAX"]:
         return node.params["min_value"], node.params["max_value"]
+    if operation == NEURONS["RELU"]:
+        return _FIXED["Relu"]
     return _FIXED.get(node.op)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def clamp_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Clamp real values."""
     bounds = clamp_bounds(node)
     assert bounds is not None
     return (np.clip(arrays[0], *bounds).astype(arrays[0].dtype),)
 
 
-def _lower(node: Node, e: Emitter) -> None:
+def lower_clamp(node: Node, e: Emitter) -> None:
+    """Clamp stored integers where the encoding stays, else real values."""
     if e.same_encoding():
         e.put_stored(0, e.stored(0), clamp_bounds(node))
     else:
@@ -50,8 +67,8 @@ def _clamp(
         outputs=(Port("out[0]"),),
         types=types,
         infer=same_as_input,
-        reference=_reference,
-        lower=_lower,
+        reference=clamp_reference,
+        lower=lower_clamp,
         params=(
             (
                 Param("min_value", DType.FLOAT_32, mandatory=True),
