@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from openhtp.sched.actions import Action, AskYield, Grant, Release, Start
 from openhtp.sched.jobs import Job, JobState
-from openhtp.sched.resources import PARALLEL_WINDOW, DeviceResources, Share, place, units_of
+from openhtp.sched.resources import PARALLEL_WINDOW, DeviceResources, Share, place
 
 _RUNNING = JobState.RUNNING
 _YIELDING = JobState.YIELDING
@@ -30,14 +30,12 @@ _Waiter = tuple[int, int, Job]
 class Arbiter:
     """Holders and waiters of one core."""
 
-    __slots__ = ("_device", "_next_token", "_number", "_units", "holders", "waiting", "waiting_apps")
+    __slots__ = ("_device", "_next_token", "_number", "holders", "waiting", "waiting_apps")
 
     def __init__(self, number: int, device: DeviceResources, next_token: Callable[[], int]) -> None:
         self._number = number
         self._device = device
         self._next_token = next_token
-        # Masks to tuples, for Grant; there are few different ones.
-        self._units: dict[int, tuple[int, ...]] = {0: ()}
         self.holders: list[Job] = []
         # Sorted by (rank, sequence); a sequence is unique, so jobs themselves are never compared.
         self.waiting: list[_Waiter] = []
@@ -187,13 +185,8 @@ class Arbiter:
         job.share = share
         self.holders.append(job)
         token = job.token = self._next_token()
-        units = self._units
-        hmx = units.get(share.hmx)
-        hvx = units.get(share.hvx)
-        if hmx is None or hvx is None:
-            hmx = units[share.hmx] = units_of(share.hmx)
-            hvx = units[share.hvx] = units_of(share.hvx)
-        actions.append(Grant(job.number, self._number, hmx, hvx, share.start, share.end - share.start))
+        size = share.end - share.start
+        actions.append(Grant(job.number, self._number, share.hmx_units, share.hvx_units, share.start, size))
         actions.append(Start(job.number, job.step, token))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from openhtp.sched.actions import Action, Finish, Grant, Outcome, Release
+from openhtp.sched.actions import Action, AskYield, Finish, Grant, Outcome, Release
 from openhtp.sched.events import Event, Submitted
 
 
@@ -57,12 +57,28 @@ class _Open:
         self.grant: Grant | None = None
 
 
-class History:
-    """An observer that keeps every interval; call ``close`` at the end of time for those still open."""
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A holder was asked to yield."""
 
-    def __init__(self) -> None:
+    client: int
+    job: int
+    asked_ns: int
+
+
+class History:
+    """An observer that keeps every interval; call ``close`` at the end of time for those still open.
+
+    With ``first_ns`` and ``last_ns`` it keeps only what overlaps that window, so that a long run needs no
+    more memory than the part one wants to look at.
+    """
+
+    def __init__(self, first_ns: int = 0, last_ns: int | None = None) -> None:
         self.intervals: list[Interval] = []
         self.ended: list[Ended] = []
+        self.evictions: list[Eviction] = []
+        self.first_ns = first_ns
+        self.last_ns = last_ns
         self._open: dict[int, _Open] = {}
 
     def __call__(self, event: Event, actions: list[Action]) -> None:
@@ -80,7 +96,10 @@ class History:
                 job = self._open[action.job]
                 self._change(action.job, job.phase, t, None)
                 del self._open[action.job]
-                self.ended.append(Ended(job.client, action.job, job.submitted, t, action.outcome))
+                if self._sees(job.submitted, t):
+                    self.ended.append(Ended(job.client, action.job, job.submitted, t, action.outcome))
+            elif type(action) is AskYield and self._sees(t, t + 1):
+                self.evictions.append(Eviction(self._open[action.job].client, action.job, t))
 
     def close(self, t: int) -> None:
         """Cut all open intervals at ``t``; the jobs stay unfinished."""
@@ -88,9 +107,12 @@ class History:
             job = self._open[number]
             self._change(number, job.phase, t, job.grant)
 
+    def _sees(self, start_ns: int, end_ns: int) -> bool:
+        return end_ns > self.first_ns and (self.last_ns is None or start_ns < self.last_ns)
+
     def _change(self, number: int, phase: Phase, t: int, grant: Grant | None) -> None:
         job = self._open[number]
-        if t > job.since:
+        if t > job.since and self._sees(job.since, t):
             self.intervals.append(Interval(job.client, number, job.phase, job.since, t, job.grant))
         job.phase = phase
         job.since = t

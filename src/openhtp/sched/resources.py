@@ -13,6 +13,7 @@ The rules of the HTP, each as one function:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,14 +77,16 @@ class Demand:
 
 
 class Share:
-    """The part of a core that one job holds: unit masks and a VTCM range [start, end)."""
+    """The part of a core that one job holds: unit masks (and the same as numbers), a VTCM range [start, end)."""
 
-    __slots__ = ("demand", "end", "hmx", "hvx", "start")
+    __slots__ = ("demand", "end", "hmx", "hmx_units", "hvx", "hvx_units", "start")
 
     def __init__(self, demand: Demand, hmx: int, hvx: int, start: int) -> None:
         self.demand = demand
         self.hmx = hmx
         self.hvx = hvx
+        self.hmx_units = units_of(hmx)
+        self.hvx_units = units_of(hvx)
         self.start = start
         self.end = start + demand.vtcm
 
@@ -189,6 +192,7 @@ def _is_free(others: Sequence[Share], start: int, end: int) -> bool:
     return all(share.end <= start or end <= share.start for share in others)
 
 
+@functools.cache
 def units_of(mask: int) -> tuple[int, ...]:
     """``0b101`` -> ``(0, 2)``."""
     return tuple(unit for unit in range(mask.bit_length()) if mask >> unit & 1)

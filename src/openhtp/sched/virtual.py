@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Any
 
 from msgspec import Struct
 
 from openhtp.core.errors import InternalError, InvalidArgument
-from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Release, Start
+from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, Submitted, TimerFired
 from openhtp.sched.scheduler import Scheduler
 
 Log = list[tuple[Event, list[Action]]]
 Observer = Callable[[Event, list[Action]], None]
+Caller = Callable[[int], Event | None]
 
 # At equal times requests come before answers, so that a hand-over at an instant sees all who ask at that
 # instant; timers come last, so that what ends exactly at its timeout has ended in time.
-_REQUEST, _ANSWER, _TIMER = 0, 1, 2
+_REQUEST, _CALL, _ANSWER, _TIMER = 0, 1, 2, 3
+_END_OF_TIME = 1 << 100
 
 
 class Work(Struct, frozen=True, kw_only=True, gc=False):
@@ -45,29 +48,46 @@ class Work(Struct, frozen=True, kw_only=True, gc=False):
         return sum(self.step_ns)
 
 
-class _Run:
-    """One job inside the modelled engine: what is left of its step, and when it will answer what."""
+class JobRun:
+    """One job inside the modelled engine: what is left of its step, when it will answer, what it has had.
 
-    __slots__ = ("due", "left", "paused", "started", "token", "work")
+    ``held_ns`` is the time it held resources, ``yields`` how often it was paused; ``tag`` belongs to whoever
+    submitted the job.
+    """
 
-    def __init__(self, work: Work) -> None:
+    __slots__ = ("due", "granted", "held_ns", "left", "resumes", "started", "tag", "token", "work", "yields")
+
+    def __init__(self, work: Work, tag: Any = None) -> None:
         self.work = work
+        self.tag = tag
         self.left = work.step_ns[0]
-        self.paused = False
         self.token = 0
         self.started = 0  # when the work itself goes on, after any restore
         self.due = 0
+        self.granted: int | None = None
+        self.held_ns = 0
+        self.yields = 0
+        self.resumes = False
+
+
+Finished = Callable[[Finish, JobRun, int], None]
 
 
 class VirtualLoop:
     """Drives a scheduler on virtual time.
 
     ``at`` schedules an event for its own ``t``; ``run_until`` delivers what is due. ``observe`` is called
-    after every event with the actions it caused, and may schedule more.
+    after every event with the actions it caused, ``finished`` at the end of every job; both may schedule
+    more.
     """
 
     def __init__(
-        self, scheduler: Scheduler, *, keep_log: bool = True, observe: Observer | None = None
+        self,
+        scheduler: Scheduler,
+        *,
+        keep_log: bool = True,
+        observe: Observer | None = None,
+        finished: Finished | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.log: Log = []
@@ -75,9 +95,10 @@ class VirtualLoop:
         self.handled = 0
         self._keep_log = keep_log
         self._observe = observe
-        self._heap: list[tuple[int, int, int, Event]] = []
+        self._finished = finished
+        self._heap: list[tuple[int, int, int, Any]] = []
         self._sequence = 0
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, JobRun] = {}
 
     def at(self, event: Event, work: Work | None = None) -> None:
         """Deliver ``event`` at its ``t``. A Submitted needs the ``work`` it stands for."""
@@ -86,8 +107,19 @@ class VirtualLoop:
         if type(event) is Submitted:
             if work is None or len(work.step_ns) != event.steps:
                 raise InvalidArgument(f"job {event.job} needs work for each of its {event.steps} steps")
-            self._runs[event.job] = _Run(work)
+            self.expect(event.job, work)
         self._push(event.t, _REQUEST, event)
+
+    def call_at(self, t: int, caller: Caller) -> None:
+        """Ask ``caller`` at time ``t`` for an event to deliver then; None for nothing.
+
+        For sources that know only at that moment what they want. It must ``expect`` the jobs that it submits.
+        """
+        self._push(max(t, self.now), _CALL, caller)
+
+    def expect(self, job: int, work: Work, tag: Any = None) -> None:
+        """Tell the modelled engine what a job will be like."""
+        self._runs[job] = JobRun(work, tag)
 
     def run_until(self, t: int | None = None) -> int:
         """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
@@ -96,28 +128,28 @@ class VirtualLoop:
         observe = self._observe
         log = self.log if self._keep_log else None
         runs = self._runs
-        while heap and (t is None or heap[0][0] <= t):
+        start = self._start
+        end = _END_OF_TIME if t is None else t
+        while heap and heap[0][0] <= end:
             now, order, _, event = heappop(heap)
             if order == _ANSWER:
-                run = runs.get(event.job)  # type: ignore[union-attr]
-                if run is None or run.due != now or run.token != event.token:  # type: ignore[union-attr]
+                run = runs.get(event.job)
+                if run is None or run.due != now or run.token != event.token:
                     continue  # replaced by an earlier answer
             self.now = now
+            if order == _CALL:
+                event = event(now)
+                if event is None:
+                    continue
             actions = handle(event)
             self.handled += 1
             for action in actions:
+                # Starts and grants are by far the most frequent; this loop is the planner's speed.
                 kind = type(action)
                 if kind is Start:
-                    self._start(action, now)  # type: ignore[arg-type]
-                elif kind is Finish:
-                    del runs[action.job]  # type: ignore[union-attr]
-                elif kind is AskYield:
-                    self._ask_yield(action, now)  # type: ignore[arg-type]
-                elif kind is Release:
-                    runs[action.job].paused = action.paused  # type: ignore[union-attr]
-                elif kind is ArmTimer:
-                    at = max(now, action.at)  # type: ignore[union-attr]
-                    self._push(at, _TIMER, TimerFired(t=at, timer=action.timer))  # type: ignore[union-attr]
+                    start(action, now)  # type: ignore[arg-type]
+                elif kind is not Grant:
+                    self._do(action, now)
             if log is not None:
                 log.append((event, actions))
             if observe is not None:
@@ -126,12 +158,31 @@ class VirtualLoop:
             self.now = max(self.now, t)
         return self.handled
 
+    def _do(self, action: Action, now: int) -> None:
+        kind = type(action)
+        if kind is Release:
+            run = self._runs[action.job]  # type: ignore[union-attr]
+            run.held_ns += now - run.granted  # type: ignore[operator]
+            run.granted = None
+            if action.paused:  # type: ignore[union-attr]
+                run.yields += 1
+                run.resumes = True
+        elif kind is Finish:
+            run = self._runs.pop(action.job)  # type: ignore[union-attr]
+            if self._finished is not None:
+                self._finished(action, run, now)  # type: ignore[arg-type]
+        elif kind is AskYield:
+            self._ask_yield(action, now)  # type: ignore[arg-type]
+        elif kind is ArmTimer:
+            at = max(now, action.at)  # type: ignore[union-attr]
+            self._push(at, _TIMER, TimerFired(t=at, timer=action.timer))  # type: ignore[union-attr]
+
     @property
     def idle(self) -> bool:
         """Whether nothing is left to happen."""
         return not self._heap
 
-    def _push(self, t: int, order: int, event: Event) -> None:
+    def _push(self, t: int, order: int, event: Event | Caller) -> None:
         self._sequence += 1
         heappush(self._heap, (t, order, self._sequence, event))
 
@@ -140,13 +191,16 @@ class VirtualLoop:
         if run.left == 0:
             run.left = run.work.step_ns[action.step]
         run.started = now
-        if run.paused:
-            run.started += run.work.restore_ns
-            run.paused = False
+        if run.granted is None:
+            run.granted = now
+            if run.resumes:
+                run.started += run.work.restore_ns
+                run.resumes = False
         due = run.due = run.started + run.left
         token = run.token = action.token
         run.left = 0  # all of it, unless it is stopped before
-        self._push(due, _ANSWER, StepDone(t=due, job=action.job, token=token))
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (due, _ANSWER, sequence, StepDone(t=due, job=action.job, token=token)))
 
     def _ask_yield(self, action: AskYield, now: int) -> None:
         """Find the point where the step can be left; answer there rather than at its end, if sooner."""
@@ -169,7 +223,7 @@ class VirtualLoop:
         run.due = free
         self._push(free, _ANSWER, StepYielded(t=free, job=action.job, token=action.token))
 
-    def _end_step_with_saving(self, action: AskYield, run: _Run, work: Work) -> None:
+    def _end_step_with_saving(self, action: AskYield, run: JobRun, work: Work) -> None:
         job = self.scheduler.jobs.get(action.job)
         if job is None:
             raise InternalError(f"job {action.job} was asked to yield but is over")

@@ -1,0 +1,166 @@
+"""``openhtp plan``: what would these clients see on that device? Every number it prints is modelled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
+from openhtp.plan import plan as run_plan
+from openhtp.report.gantt import records_to_svg, records_to_text
+from openhtp.report.timeline import records_to_html
+from openhtp.sched.policy import policy_named
+
+_COLUMNS = (
+    "priority",
+    "runs",
+    "p50",
+    "p99",
+    "max",
+    "wait mean",
+    "wait max",
+    "yields",
+    "deadline",
+    "missed",
+    "busy",
+)
+_LARGE = 20_000
+"""Scheduling events above which the terminal picture is left out: a column would stand for too many runs."""
+
+
+def plan(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
+    json_file: JsonFile = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write an interactive timeline (one HTML file).")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a Gantt picture (SVG).")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (chrome://tracing, Perfetto).")] = None,
+    policy: Annotated[str | None, typer.Option(help="strict, edf or fair, instead of the scenario's.")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="START:END in the scenario's unit; files and pictures show only that part.")
+    ] = None,
+    search: Annotated[
+        bool,
+        typer.Option("--optimize", help="Find priorities, queue depths and a policy that hold all deadlines."),
+    ] = False,
+    gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
+) -> None:
+    """Plan a scenario on the virtual clock: latencies, waiting, yields, deadlines, utilisation (modelled)."""
+    shown = _window(window)
+    advice = None
+    with errors_reported():
+        loaded = load_scenario(scenario)
+        if policy is not None:
+            loaded = replace(loaded, policy=policy_named(policy))
+        if search:
+            advice = optimize(loaded)
+            loaded = advice.scenario
+        wants_files = any(path is not None for path in (json_file, timeline, svg, trace))
+        result = run_plan(loaded, detail=wants_files or _is_small(loaded), window=shown)
+        if json_file is not None:
+            write_json(json_file, result.to_json())
+        _write_pictures(result, timeline=timeline, svg=svg, trace=trace)
+    if advice is not None:
+        _print_advice(advice)
+    # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
+    wide = console if console.is_terminal else Console(width=120)
+    wide.print(_table(result))
+    _print_footer(result)
+    if gantt and result.run.history is not None and result.run.events <= _LARGE:
+        width = max(20, min(100, console.width - 24))
+        unit_ns = loaded.unit_ns
+        console.print(
+            records_to_text(result.records(), unit=loaded.unit, unit_ns=unit_ns, width=width), markup=False
+        )
+    if advice is not None and not advice.holds:
+        raise typer.Exit(1)
+
+
+def _is_small(scenario: Scenario) -> bool:
+    """Whether detail is cheap: no open end, or a short one."""
+    return scenario.duration_ns is None or all(
+        scenario.duration_ns / max(1, source.gap_ns or source.run_ns) < _LARGE for source in scenario.sources
+    )
+
+
+def _window(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    start, _, end = text.partition(":")
+    try:
+        first, last = float(start or 0), float(end)
+    except ValueError:
+        raise typer.BadParameter(f"--window {text!r}: expected START:END, for example 0:500") from None
+    if not 0 <= first < last:
+        raise typer.BadParameter(f"--window {text!r}: START must be at least 0 and below END")
+    return first, last
+
+
+def _write_pictures(result: PlanResult, *, timeline: Path | None, svg: Path | None, trace: Path | None) -> None:
+    scenario = result.scenario
+    if timeline is None and svg is None and trace is None:
+        return
+    records = result.records()
+    unit, unit_ns, vtcm = scenario.unit, scenario.unit_ns, scenario.device.vtcm_bytes
+    if trace is not None:
+        trace.write_bytes(result.chrome_trace())
+    if svg is not None:
+        text = records_to_svg(records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
+        svg.write_text(text, encoding="utf-8")
+    if timeline is not None:
+        text = records_to_html(records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
+        timeline.write_text(text, encoding="utf-8")
+
+
+def _table(result: PlanResult) -> Table:
+    scenario = result.scenario
+    table = Table(
+        title=f"{scenario.name}: modelled times in {scenario.unit}, {scenario.policy.name} policy",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("client")
+    for name in _COLUMNS:
+        table.add_column(name, justify="right")
+    for name, row in result.clients.items():
+        missed = str(row.missed) if row.deadline is not None else "-"
+        table.add_row(
+            name,
+            row.priority,
+            str(row.runs),
+            *(_number(value) for value in (row.p50, row.p99, row.max, row.waiting_mean, row.waiting_max)),
+            str(row.yields),
+            _number(row.deadline),
+            f"[red]{missed}[/red]" if row.missed else missed,
+            f"{row.busy:.1%}",
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def _print_footer(result: PlanResult) -> None:
+    used = result.run.utilisation()
+    parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
+    end = result.scenario.in_unit(result.run.end_ns)
+    console.print(f"Utilisation (modelled): {parts}, until {end:,} {result.scenario.unit}", highlight=False)
+    for note in result.scenario.notes:
+        console.print(f"Note: {note}.", style="dim", highlight=False)
+
+
+def _print_advice(advice: Advice) -> None:
+    if advice.holds:
+        console.print(f"All deadlines hold (modelled; {advice.tried} settings tried):", style="green")
+    else:
+        console.print(f"Not all deadlines can hold (modelled; {advice.tried} settings tried):", style="red")
+    for words in advice.words:
+        console.print(f"  - {words}", markup=False, highlight=False, soft_wrap=True)

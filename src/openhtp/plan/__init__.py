@@ -1,0 +1,89 @@
+"""The planner: what would these clients see on that device? Virtual clock, modelled times, no computing.
+
+>>> import openhtp.plan
+>>> result = openhtp.plan.plan({"device": {"hvx": 1, "hmx": 1, "vtcm_mb": 1, "eviction": 10},
+...     "clients": [{"name": "A", "priority": "low"}, {"name": "B", "priority": "high"}],
+...     "events": [{"at": 0, "client": "A", "run": 50}, {"at": 20, "client": "B", "run": 30}]})
+>>> result["B"].max
+40
+
+Knows scenarios, sources of requests and what to say about the outcome; the scheduling itself is ``sched``,
+the very code that runs live. Start at ``simulate.py``; ``scenario.py`` is the data, ``parsing.py`` the file.
+
+The package can be called: ``openhtp.plan("scenario.yaml")`` is ``openhtp.plan.plan("scenario.yaml")``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from openhtp.plan.optimize import Advice, optimize
+from openhtp.plan.parsing import ModelTime, load_scenario, parse_scenario
+from openhtp.plan.reading import BadScenario
+from openhtp.plan.result import ClientSummary, PlanResult
+from openhtp.plan.scenario import Scenario
+from openhtp.plan.simulate import simulate
+from openhtp.sched.history import History
+
+__all__ = [
+    "Advice",
+    "BadScenario",
+    "ClientSummary",
+    "PlanResult",
+    "Scenario",
+    "load_scenario",
+    "optimize",
+    "parse_scenario",
+    "plan",
+]
+
+
+def plan(
+    scenario: Scenario | Mapping[str, Any] | str | Path,
+    *,
+    detail: bool = True,
+    window: tuple[float, float] | None = None,
+    model_time: ModelTime | None = None,
+) -> PlanResult:
+    """Run a scenario (a file, the same as a mapping, or a ``Scenario``) on the virtual clock.
+
+    Args:
+        scenario: what to plan.
+        detail: keep who held what when; needed for pictures, traces and the JSON format. Leave it out for
+            long scenarios of which only the table matters.
+        window: keep detail only between these two times, in the scenario's unit.
+        model_time: how long a model file takes, for scenarios with ``model:``.
+
+    Raises:
+        BadScenario: the scenario is wrong; the message names the place.
+    """
+    loaded = _load(scenario, model_time)
+    history = None
+    if detail:
+        first, last = window or (0, None)
+        last_ns = None if last is None else round(last * loaded.unit_ns)
+        history = History(round(first * loaded.unit_ns), last_ns)
+    return PlanResult(simulate(loaded, history=history))
+
+
+def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: ModelTime | None) -> Scenario:
+    if isinstance(scenario, Scenario):
+        return scenario
+    if isinstance(scenario, Mapping):
+        return parse_scenario(json.dumps(scenario, indent=1), model_time=model_time)
+    return load_scenario(scenario, model_time=model_time)
+
+
+class _CallableModule(ModuleType):
+    """Lets ``openhtp.plan(...)`` be the call that the documentation names, and a package as well."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> PlanResult:
+        return plan(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

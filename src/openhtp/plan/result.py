@@ -1,0 +1,259 @@
+"""What a plan says: the table, the fixed JSON format, and the records that all pictures are drawn from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from openhtp.core.units import MIB
+from openhtp.plan.scenario import Scenario
+from openhtp.plan.simulate import ClientFigures, Run
+from openhtp.report.chrome import records_to_chrome
+from openhtp.sched.history import Interval, Phase, client_phases
+from openhtp.trace.records import Flow, Instant, Record, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSummary:
+    """One row of the table; times in the scenario's unit, all of them modelled."""
+
+    runs: int
+    p50: float | None
+    p99: float | None
+    max: float | None
+    waiting_mean: float | None
+    waiting_max: float | None
+    yields: int
+    deadline: float | None
+    missed: int
+    not_done: int
+    busy: float
+    priority: str
+
+
+def percentile(values: list[int], percent: float) -> int | None:
+    """Nearest rank: the smallest value that at least ``percent`` of all do not exceed."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+class PlanResult:
+    """The outcome of a plan. Every number in it is modelled."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.scenario = run.scenario
+
+    @property
+    def missed(self) -> int:
+        """Missed deadlines of all clients together."""
+        return self.run.missed
+
+    def __getitem__(self, client: str) -> ClientSummary:
+        return self.clients[client]
+
+    @property
+    def clients(self) -> dict[str, ClientSummary]:
+        """Summaries by client name."""
+        pairs = zip(self.scenario.clients, self.run.clients, strict=True)
+        return {spec.name: self._summary(figures, index) for index, (spec, figures) in enumerate(pairs)}
+
+    def _summary(self, figures: ClientFigures, index: int) -> ClientSummary:
+        spec = self.scenario.clients[index]
+        waits = figures.waits_ns
+
+        def in_unit(value: float | None) -> float | None:
+            return None if value is None else self.scenario.in_unit(value)
+
+        return ClientSummary(
+            runs=len(figures.latencies_ns),
+            p50=in_unit(percentile(figures.latencies_ns, 50)),
+            p99=in_unit(percentile(figures.latencies_ns, 99)),
+            max=in_unit(max(figures.latencies_ns, default=None)),
+            waiting_mean=in_unit(round(sum(waits) / len(waits))) if waits else None,
+            waiting_max=in_unit(max(waits, default=None)),
+            yields=figures.yields,
+            deadline=in_unit(spec.deadline_ns),
+            missed=figures.missed,
+            not_done=figures.not_done,
+            busy=round(figures.busy_ns / max(1, self.run.end_ns), 6),
+            priority=spec.priority.name.lower(),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        run = self.run
+        return {
+            "scenario": self.scenario.name,
+            "times": "modelled",
+            "unit": self.scenario.unit,
+            "policy": self.scenario.policy.name,
+            "end": self.scenario.in_unit(run.end_ns),
+            "scheduling_events": run.events,
+            "missed_deadlines": run.missed,
+            "utilisation": {name: round(value, 6) for name, value in run.utilisation().items()},
+            "clients": {name: msgspec.to_builtins(row) for name, row in self.clients.items()},
+            "notes": list(self.scenario.notes),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The fixed format of ``plan --json``."""
+        return {
+            "clients": self.client_states(),
+            "resources": self.resource_rows(),
+            "summary": self.summary(),
+        }
+
+    def _intervals(self) -> list[Interval]:
+        return [] if self.run.history is None else self.run.history.intervals
+
+    def client_states(self) -> dict[str, list[dict[str, Any]]]:
+        """Per client: running, waiting, paused, merged and without overlap."""
+        phases = client_phases(self._intervals())
+        time = self.scenario.in_unit
+        return {
+            spec.name: [
+                {"state": i.phase.value, "start": time(i.start_ns), "end": time(i.end_ns)}
+                for i in phases.get(number, [])
+            ]
+            for number, spec in enumerate(self.scenario.clients)
+        }
+
+    def resource_rows(self) -> list[dict[str, Any]]:
+        """One row for every time at which a unit or a cell of VTCM changes hands."""
+        edges: dict[int, list[tuple[bool, Interval]]] = {}
+        for interval in self._intervals():
+            if interval.grant is not None:
+                edges.setdefault(interval.start_ns, []).append((True, interval))
+                edges.setdefault(interval.end_ns, []).append((False, interval))
+        holders: dict[int, Interval] = {}
+        rows: list[dict[str, Any]] = []
+        last: dict[str, str | None] = {}
+        for t in sorted(edges):
+            for _, interval in sorted(edges[t], key=lambda edge: edge[0]):  # ends before starts
+                if interval.start_ns == t:
+                    holders[interval.job] = interval
+                elif holders.get(interval.job) is interval:
+                    del holders[interval.job]
+            cells = _cells(self.scenario, holders.values())
+            if cells != last:
+                rows.append({"t": self.scenario.in_unit(t), **cells})
+                last = cells
+        return rows
+
+    def records(self) -> list[Record]:
+        """The run as trace records: a lane per client, per unit and core, and the VTCM."""
+        return _records(self)
+
+    def chrome_trace(self) -> bytes:
+        """The run as a Chrome trace."""
+        return records_to_chrome(self.records(), modelled=True)
+
+
+def core_prefix(scenario: Scenario, core: int) -> str:
+    """Column names of the first core are bare; further cores get a prefix."""
+    return f"core{core}." if scenario.device.cores > 1 and core else ""
+
+
+def _cells(scenario: Scenario, holders: Any) -> dict[str, str | None]:
+    device = scenario.device
+    cells: dict[str, str | None] = {}
+    for core in range(device.cores):
+        prefix = core_prefix(scenario, core)
+        for kind, count in (("HMX", device.hmx), ("HVX", device.hvx), ("VTCM", scenario.vtcm_cells)):
+            for unit in range(count):
+                cells[f"{prefix}{kind}{unit}"] = None
+    filled: dict[str, int] = {}
+    for interval in holders:
+        grant = interval.grant
+        name = scenario.clients[interval.client].name
+        prefix = core_prefix(scenario, grant.core)
+        for unit in grant.hmx:
+            cells[f"{prefix}HMX{unit}"] = name
+        for unit in grant.hvx:
+            cells[f"{prefix}HVX{unit}"] = name
+        end = grant.vtcm_start + grant.vtcm_bytes
+        for cell in range(grant.vtcm_start // MIB, -(-end // MIB)):
+            # Where two clients share a cell of 1 MB, it shows the one with more of it.
+            inside = min(end, (cell + 1) * MIB) - max(grant.vtcm_start, cell * MIB)
+            key = f"{prefix}VTCM{cell}"
+            if inside > filled.get(key, 0):
+                filled[key] = inside
+                cells[key] = name
+    return cells
+
+
+def _records(result: PlanResult) -> list[Record]:
+    scenario = result.scenario
+    names = [client.name for client in scenario.clients]
+    records: list[Record] = []
+    intervals = result._intervals()
+    for number, phases in sorted(client_phases(intervals).items()):
+        for i in phases:
+            category = i.phase.value
+            records.append(_span("Clients", names[number], category, i.start_ns, i.end_ns, category))
+    for i in intervals:
+        grant = i.grant
+        if grant is None:
+            continue
+        name = names[i.client]
+        prefix = core_prefix(scenario, grant.core)
+        args: dict[str, Any] = {"job": i.job}
+        for kind, units in (("HMX", grant.hmx), ("HVX", grant.hvx)):
+            records.extend(
+                _span(f"{prefix}{kind}", f"{prefix}{kind}{unit}", name, i.start_ns, i.end_ns, "unit", args)
+                for unit in units
+            )
+        if grant.vtcm_bytes:
+            place = {**args, "start_bytes": grant.vtcm_start, "bytes": grant.vtcm_bytes}
+            lane = f"{prefix}VTCM"
+            records.append(_span(lane, lane, name, i.start_ns, i.end_ns, "vtcm", place))
+    records.extend(_handovers(result, names))
+    return records
+
+
+def _span(
+    group: str, lane: str, name: str, start: int, end: int, category: str, args: dict[str, Any] | None = None
+) -> Span:
+    return Span(
+        group=group, lane=lane, name=name, start_ns=start, duration_ns=end - start, category=category, args=args
+    )
+
+
+def _handovers(result: PlanResult, names: list[str]) -> list[Record]:
+    """Who was asked to yield, and an arrow to whoever started at the moment when it had."""
+    history = result.run.history
+    if history is None:
+        return []
+    records: list[Record] = [
+        Instant(group="Clients", lane=names[e.client], name="asked to yield", at_ns=e.asked_ns, category="yield")
+        for e in history.evictions
+    ]
+    started: dict[int, list[Interval]] = {}
+    for i in history.intervals:
+        if i.phase is Phase.RUNNING:
+            started.setdefault(i.start_ns, []).append(i)
+    numbers = itertools.count(1)
+    records.extend(
+        Flow(
+            name="makes way for",
+            number=next(numbers),
+            from_group="Clients",
+            from_lane=names[i.client],
+            from_ns=i.start_ns,
+            to_group="Clients",
+            to_lane=names[follower.client],
+            to_ns=i.start_ns,
+        )
+        for i in history.intervals
+        if i.phase is Phase.PAUSED
+        for follower in started.get(i.start_ns, ())
+        if follower.client != i.client
+    )
+    return records

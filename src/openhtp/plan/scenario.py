@@ -1,0 +1,129 @@
+"""A scenario: a device, its clients, and when they ask for what. Plain frozen data; times in nanoseconds."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+
+from openhtp.core.priority import Priority
+from openhtp.core.units import MIB, MS, SECOND, US
+from openhtp.sched.events import ClientKind
+from openhtp.sched.policy import STRICT, Policy
+from openhtp.sched.resources import DeviceResources
+from openhtp.sched.virtual import Work
+
+UNITS = {"ns": 1, "us": US, "ms": MS, "s": SECOND}
+
+DEFAULT_DEPTH = 10
+DEFAULT_STEPS = 64
+"""Yield points of one run where the scenario does not say; a small network has about as many steps."""
+
+WAKE_NS = 26 * US
+"""Switching HVX and HMX to another client; published for one device as the power-up time of a warm HTP."""
+
+
+class Pattern(enum.Enum):
+    """How a source of requests goes on."""
+
+    AT = "at"
+    EVERY = "every"
+    BURST = "burst"
+    POISSON = "poisson"
+    CLOSED = "closed"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSpec:
+    """One client: what it takes, how urgent it is, and what its runs are like."""
+
+    name: str
+    kind: ClientKind = ClientKind.GRAPH
+    priority: Priority = Priority.NORMAL
+    pd: int = 1
+    core: int = 0
+    hmx: int = 1
+    hvx: int = 1
+    vtcm_bytes: int = 0
+    page_bytes: int | None = None
+    deadline_ns: int | None = None
+    depth: int = DEFAULT_DEPTH
+    steps: int = DEFAULT_STEPS
+    timeout_ns: int | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source of requests: a pattern, its numbers, and how long each run takes.
+
+    ``gap_ns`` is the period (every, and repeated bursts), the mean gap (poisson), the thinking time (closed)
+    or the delay (after). ``count`` bounds the number of requests; bursts count as one each.
+    """
+
+    client: int
+    pattern: Pattern
+    run_ns: int
+    start_ns: int = 0
+    gap_ns: int = 0
+    count: int | None = None
+    until_ns: int | None = None
+    burst: int = 1
+    in_flight: int = 1
+    seed: int = 0
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Everything a plan needs. ``eviction_ns`` None means that evictions are modelled."""
+
+    name: str
+    device: DeviceResources
+    clients: tuple[ClientSpec, ...]
+    sources: tuple[Source, ...]
+    policy: Policy = STRICT
+    unit: str = "us"
+    eviction_ns: int | None = None
+    dma_gbs: float = 40.0
+    duration_ns: int | None = None
+    soc: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def unit_ns(self) -> int:
+        """Nanoseconds in one unit of the scenario's times."""
+        return UNITS[self.unit]
+
+    def in_unit(self, time_ns: float) -> int | float:
+        """A time in the scenario's own unit; whole if it can be."""
+        value = time_ns / self.unit_ns
+        return int(value) if value == int(value) else round(value, 6)
+
+    def work_for(self, client: ClientSpec, run_ns: int) -> Work:
+        """How a run of this client behaves in the modelled engine."""
+        if self.eviction_ns is not None:
+            return Work(step_ns=(run_ns,), eviction_ns=self.eviction_ns)
+        transfer_ns = round(client.vtcm_bytes / self.dma_gbs)  # bytes / (GB/s) = ns
+        return Work(
+            step_ns=(run_ns,),
+            yield_every_ns=max(1, run_ns // client.steps),
+            save_ns=transfer_ns,
+            wake_ns=WAKE_NS,
+            restore_ns=transfer_ns,
+        )
+
+    def with_choice(
+        self, *, policy: Policy, priorities: tuple[Priority, ...], depths: tuple[int, ...]
+    ) -> Scenario:
+        """The same scenario with other priorities, queue depths and policy."""
+        clients = tuple(
+            replace(client, priority=priority, depth=depth)
+            for client, priority, depth in zip(self.clients, priorities, depths, strict=True)
+        )
+        return replace(self, policy=policy, clients=clients)
+
+    @property
+    def vtcm_cells(self) -> int:
+        """Cells of 1 MB in the VTCM of one core."""
+        return -(-self.device.vtcm_bytes // MIB)

@@ -1,0 +1,121 @@
+"""Run a scenario on the virtual clock and count what the clients would see. Everything here is modelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from openhtp.plan.scenario import Scenario
+from openhtp.plan.sources import Asked, Traffic
+from openhtp.sched.actions import Finish, Outcome
+from openhtp.sched.events import ClientAdded
+from openhtp.sched.history import History
+from openhtp.sched.scheduler import Scheduler
+from openhtp.sched.virtual import JobRun, Log, VirtualLoop
+
+
+@dataclass(slots=True)
+class ClientFigures:
+    """What one client saw; one entry per finished run in each list, in order of their ends."""
+
+    latencies_ns: list[int] = field(default_factory=list)
+    waits_ns: list[int] = field(default_factory=list)
+    yields: int = 0
+    missed: int = 0
+    not_done: int = 0
+    busy_ns: int = 0
+    worst_ns: int = -1
+    worst_job: int | None = None
+    worst_ended_ns: int = 0
+
+
+@dataclass(slots=True)
+class Run:
+    """The outcome of one simulation."""
+
+    scenario: Scenario
+    clients: list[ClientFigures]
+    end_ns: int = 0
+    events: int = 0
+    history: History | None = None
+    log: Log = field(default_factory=list)
+
+    @property
+    def missed(self) -> int:
+        """Missed deadlines of all clients."""
+        return sum(client.missed for client in self.clients)
+
+    def utilisation(self) -> dict[str, float]:
+        """Busy share of HMX, HVX and VTCM over the whole run, 0 to 1."""
+        device = self.scenario.device
+        time = max(1, self.end_ns) * device.cores
+        pairs = list(zip(self.scenario.clients, self.clients, strict=True))
+
+        def share(held_ns: int, units: int) -> float:
+            return held_ns / (time * units) if units else 0.0
+
+        return {
+            "hmx": share(sum(figures.busy_ns * client.hmx for client, figures in pairs), device.hmx),
+            "hvx": share(sum(figures.busy_ns * client.hvx for client, figures in pairs), device.hvx),
+            "vtcm": share(sum(f.busy_ns * client.vtcm_bytes for client, f in pairs), device.vtcm_bytes),
+        }
+
+
+class _Tally:
+    """Counts what ended, and tells the traffic."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.traffic: Traffic | None = None
+        self._deadlines = [client.deadline_ns for client in run.scenario.clients]
+
+    def finished(self, finish: Finish, job: JobRun, t: int) -> None:
+        asked: Asked = job.tag
+        client = asked.client
+        figures = self.run.clients[client]
+        latency = t - asked.t
+        held = job.held_ns
+        self.run.end_ns = t
+        figures.busy_ns += held
+        figures.yields += job.yields
+        done = finish.outcome is Outcome.DONE
+        if done:
+            if latency > figures.worst_ns:
+                figures.worst_ns = latency
+                figures.worst_job = finish.job
+                figures.worst_ended_ns = t
+            figures.latencies_ns.append(latency)
+            figures.waits_ns.append(latency - held)
+        else:
+            figures.not_done += 1
+        deadline = self._deadlines[client]
+        if deadline is not None and (latency > deadline or not done):
+            figures.missed += 1
+        assert self.traffic is not None
+        self.traffic.finished(asked, t)
+
+
+def simulate(scenario: Scenario, *, history: History | None = None, keep_log: bool = False) -> Run:
+    """Run the scenario to its end: sources stop at its duration, and what was asked for is finished."""
+    run = Run(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], history=history)
+    tally = _Tally(run)
+    scheduler = Scheduler(scenario.device, scenario.policy)
+    loop = VirtualLoop(scheduler, keep_log=keep_log, observe=history, finished=tally.finished)
+    for number, client in enumerate(scenario.clients):
+        loop.at(
+            ClientAdded(
+                t=0,
+                client=number,
+                priority=int(client.priority),
+                kind=client.kind,
+                pd=client.pd,
+                core=client.core,
+                hmx=client.hmx,
+                hvx=client.hvx,
+                vtcm_bytes=client.vtcm_bytes,
+                page_bytes=client.page_bytes,
+            )
+        )
+    tally.traffic = Traffic(scenario, loop)
+    run.events = loop.run_until()
+    run.log = loop.log
+    return run
