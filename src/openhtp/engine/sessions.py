@@ -112,6 +112,8 @@ def _options(threads: int, *, optimise: bool) -> Any:
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     # A spinning thread would take the core that the client, or another graph, could use.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Signed activations stay signed: the runtime's change to unsigned ones builds invalid graphs in places.
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
     if not _multiplies_exactly():
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options

@@ -1,0 +1,106 @@
+"""Scatter: a copy of the data with elements replaced or combined by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.ops._emit import Emitter
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._opdef import OpDef, Param, Port, Sample
+from openhtp.ops._shapes import axis_in_range, expect_shape, refuse
+from openhtp.ops._types import rows
+
+_REDUCTIONS = {"NONE": 0, "ADD": 1, "MUL": 2}
+_ONNX = {0: "none", 1: "add", 2: "mul"}
+
+
+def _combined(node: Node, data: Array, places: Sequence[Array], updates: Array) -> Array:
+    out = data.copy()
+    if node.params["reduction"] == _REDUCTIONS["ADD"]:
+        np.add.at(out, tuple(places), updates)
+    elif node.params["reduction"] == _REDUCTIONS["MUL"]:
+        np.multiply.at(out, tuple(places), updates)
+    else:
+        out[tuple(places)] = updates
+    return out
+
+
+_REDUCTION = Param("reduction", default=0, choices=_REDUCTIONS)
+
+
+def _elements_infer(node: Node) -> tuple[Shape, ...]:
+    if node.input(1).rank != node.input(0).rank:
+        refuse(node, f"indices have rank {node.input(1).rank}; expected that of the data, {node.input(0).rank}")
+    axis_in_range(node, node.params["axis"], node.input().rank)
+    expect_shape(node, 2, node.shape(1), "one update per index")
+    return (node.shape(),)
+
+
+def _elements_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    indices = arrays[1].astype(np.int64)
+    places: list[Array] = [*np.indices(indices.shape)]
+    places[node.params["axis"]] = indices
+    return (_combined(node, arrays[0], places, arrays[2]),)
+
+
+def _nd_infer(node: Node) -> tuple[Shape, ...]:
+    shape, indices = node.shape(), node.shape(1)
+    if indices[-1] > len(shape):
+        refuse(node, f"indices of {indices[-1]} numbers are too long for data of rank {len(shape)}")
+    expect_shape(node, 2, (*indices[:-1], *shape[indices[-1] :]), "one slice per index")
+    return (shape,)
+
+
+def _nd_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    places = list(np.moveaxis(arrays[1].astype(np.int64), -1, 0))
+    return (_combined(node, arrays[0], places, arrays[2]),)
+
+
+def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
+    indices = e.node("Cast", [e.stored(1)], to="int64")
+    attrs = {"reduction": _ONNX[node.params["reduction"]]}
+    if onnx_op == "ScatterElements":
+        attrs["axis"] = node.params["axis"]
+    if e.same_encoding() and node.params["reduction"] == 0:
+        e.put_stored(0, e.node(onnx_op, [e.stored(0), indices, e.stored(2)], **attrs))
+    else:
+        e.put(0, e.node(onnx_op, [e.value(0), indices, e.value(2)], **attrs))
+
+
+_PORTS = (Port("in[0]"), Port("in[1]"), Port("in[2]"))
+
+OPS = (
+    OpDef(
+        name="ScatterElements",
+        summary="in[0] with the elements at in[1] along axis replaced by, or combined with, in[2]",
+        inputs=_PORTS,
+        outputs=(Port("out[0]"),),
+        types=rows("T n32|i32 T > T : f16 f32 u16 u8 i32"),
+        infer=_elements_infer,
+        reference=_elements_reference,
+        lower=lambda node, e: _lower_as("ScatterElements", node, e),
+        params=(Param("axis", default=0), _REDUCTION),
+        samples=(
+            Sample(((5, 6), (1, 6), (1, 6)), {"axis": 0}, ranges={1: (0, 4)}),
+            Sample(((5, 6), (2, 4), (2, 4)), {"axis": 1, "reduction": "ADD"}, ranges={1: (0, 5)}),
+        ),
+    ),
+    OpDef(
+        name="ScatterNd",
+        summary="in[0] with the slices at in[1] replaced by, or combined with, in[2]",
+        inputs=_PORTS,
+        outputs=(Port("out[0]"),),
+        types=rows("T n32|i32 T > T : f16 f32 u16 u8 s8 i32"),
+        infer=_nd_infer,
+        reference=_nd_reference,
+        lower=lambda node, e: _lower_as("ScatterND", node, e),
+        params=(_REDUCTION,),
+        max_rank=6,
+        samples=(
+            Sample(((6, 3), (1, 1), (1, 3)), ranges={1: (0, 5)}),
+            Sample(((4, 5), (3, 2), (3,)), {"reduction": "ADD"}, ranges={1: (0, 3)}),
+        ),
+    ),
+)

@@ -1,0 +1,47 @@
+"""Tile: the input repeated along each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
+from openhtp.ops._shapes import refuse
+from openhtp.ops._types import rows
+
+
+def _infer(node: Node) -> tuple[Shape, ...]:
+    multiples = node.ints("multiples")
+    if len(multiples) != node.input().rank:
+        refuse(node, f"multiples has {len(multiples)} numbers; expected one per axis of {list(node.shape())}")
+    return (tuple(size * times for size, times in zip(node.shape(), multiples, strict=True)),)
+
+
+def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return (np.tile(arrays[0], node.ints("multiples")),)
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    e.put(0, e.node("Tile", [e.value(0), e.const(np.array(e.vector(node.ints("multiples")), np.int64))]))
+
+
+OPS = (
+    OpDef(
+        name="Tile",
+        summary="in[0] repeated multiples times along each axis",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("T > T : f16 f32 u16 u8 s8 i32"),
+        infer=_infer,
+        reference=_reference,
+        lower=_lower,
+        params=(Param("multiples", rank=1, mandatory=True),),
+        constraints=(Constraint("multiples are at least 1", lambda node: min(node.ints("multiples")) >= 1),),
+        layout=Layout.ANY,
+        values_kept=True,
+        samples=(Sample(((1, 2, 3, 4),), {"multiples": [2, 1, 3, 1]}), Sample(((3,),), {"multiples": [4]})),
+    ),
+)
