@@ -1,0 +1,254 @@
+"""Sync against async on the same graph: by queue depth, kind of memory and work of the client."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+import openhtp as htp
+from openhtp.bench.quiet import Quiet
+from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network, trivial_graph
+
+_PIECE_SECONDS = 0.25
+MEMORIES = ("raw", "registered")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One comparison. Rates are inferences per second; ``client_work`` is in inference times."""
+
+    network: str
+    client_work: float
+    memory: str
+    depth: int
+    sync_ips: float
+    async_ips: float
+    ratio: float
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """Everything ``openhtp bench async`` measured. All times are of the wall clock."""
+
+    rows: list[Row] = []
+    submit_us_p50: float = 0.0
+    roundtrip_us_p50: float = 0.0
+    efficiency_vs_ort: float = 0.0
+    cold_start_s: float = 0.0
+    trivial_us: dict[str, float] = {}
+    inference_ms: dict[str, float] = {}
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What is being measured now, and how far the run is."""
+
+    what: str
+    done: int
+    total: int
+
+
+# depth, network, fractions of client work
+_PLAN: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
+    "trivial": ((1, 2, 10, 50, 300), (0.0,)),
+    "small_cnn": ((2, 10), (0.0, 0.5, 1.0)),
+    "mobilenet_v2": ((2, 10), (0.0, 0.5, 1.0)),
+}
+
+
+def trivial_piece(device: htp.Device) -> Callable[[], float]:
+    """Microseconds per inference of the trivial graph at depth 50 with registered memory, for comparisons."""
+    subject = _subject(device, "trivial", None)
+    return lambda: 1e6 / _async_ips(subject, "registered", lambda: None, 4000, 50)
+
+
+def run(*, rounds: int = 5, networks: tuple[str, ...] = tuple(_PLAN)) -> Iterator[Progress | Result]:
+    """Measure; yields progress, and the result last."""
+    result = Result()
+    groups = [(name, work) for name in networks for work in _PLAN[name][1]]
+    total = len(groups) + 3
+    with htp.Backend() as backend:
+        device = backend.create_device()
+        quiet = Quiet()
+        subjects: dict[str, Subject] = {}
+        models: dict[str, bytes] = {}
+        for done, (name, work) in enumerate(groups):
+            yield Progress(f"{name}, client work {work:g}x", done, total)
+            if name not in subjects:
+                if name != "trivial":
+                    models[name] = quantized_network(name)
+                subjects[name] = _subject(device, name, models.get(name))
+                result.inference_ms[name] = subjects[name].inference_ns / 1e6
+            result.rows += _compare(subjects[name], work, quiet, rounds)
+        yield Progress("submit and round trip", len(groups), total)
+        if "trivial" in subjects:
+            result.submit_us_p50 = _submit_us(subjects["trivial"], quiet, rounds)
+            result.roundtrip_us_p50 = _roundtrip_us(subjects["trivial"], quiet, rounds)
+            result.trivial_us["openhtp, depth 50, registered"] = _trivial_us(result.rows)
+        yield Progress("plain ONNX Runtime", len(groups) + 1, total)
+        if "mobilenet_v2" in subjects:
+            result.efficiency_vs_ort = _efficiency(subjects["mobilenet_v2"], models["mobilenet_v2"], quiet, rounds)
+        yield Progress("cold start", len(groups) + 2, total)
+        result.cold_start_s = _cold_start()
+        result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    yield result
+
+
+def _subject(device: htp.Device, name: str, model: bytes | None) -> Subject:
+    depths = _PLAN[name][0]
+    context = device.create_context(queue_depth=max(depths))
+    graph = trivial_graph(context) if model is None else import_network(context, model, name)
+    return prepare(name, graph, max(depths))
+
+
+def _compare(subject: Subject, work: float, quiet: Quiet, rounds: int) -> list[Row]:
+    """Interleave all variants of one group, so that a slow minute hits them alike."""
+    busy = client_work(int(subject.inference_ns * work))
+    per_call_ns = max(subject.inference_ns * (1 + work), 20_000)
+    calls = max(20, min(4000, int(_PIECE_SECONDS * 1e9 / per_call_ns)))
+    depths = _PLAN[subject.name][0]
+    rates: dict[tuple[str, int], list[float]] = {}
+    for _ in range(rounds):
+        for memory in MEMORIES:
+            sync = quiet.measure(partial(_sync_ips, subject, memory, busy, calls))
+            rates.setdefault((memory, 0), []).append(sync)
+            for depth in depths:
+                rate = quiet.measure(partial(_async_ips, subject, memory, busy, calls, depth))
+                rates.setdefault((memory, depth), []).append(rate)
+    rows = []
+    for memory in MEMORIES:
+        sync = statistics.median(rates[memory, 0])
+        for depth in depths:
+            asynchronous = statistics.median(rates[memory, depth])
+            rows.append(Row(subject.name, work, memory, depth, sync, asynchronous, asynchronous / sync))
+    return rows
+
+
+def _sync_ips(subject: Subject, memory: str, busy: Callable[[], None], calls: int) -> float:
+    execute, feeds = subject.graph.execute, subject.feeds
+    begin = time.perf_counter_ns()
+    for _ in range(calls):
+        busy()
+        execute(*feeds(memory, 0))
+    return calls * 1e9 / (time.perf_counter_ns() - begin)
+
+
+def _async_ips(subject: Subject, memory: str, busy: Callable[[], None], calls: int, depth: int) -> float:
+    """Queue without waiting, never more than ``depth`` at once, and wait for the last at the end."""
+    submit, feeds = subject.graph.execute_async, subject.feeds
+    under_way: list[htp.Execution] = []
+    begin = time.perf_counter_ns()
+    for number in range(calls):
+        busy()
+        if number >= depth:
+            under_way[number - depth].result()
+        under_way.append(submit(*feeds(memory, number % depth)))
+    for execution in under_way[-depth:]:
+        execution.result()
+    return calls * 1e9 / (time.perf_counter_ns() - begin)
+
+
+def _submit_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
+    def piece() -> float:
+        times = []
+        for _ in range(20):
+            executions = []
+            for number in range(50):
+                inputs, outputs = subject.feeds("registered", number)
+                begin = time.perf_counter_ns()
+                executions.append(subject.graph.execute_async(inputs, outputs))
+                times.append(time.perf_counter_ns() - begin)
+            for execution in executions:
+                execution.result()
+        return statistics.median(times) / 1e3
+
+    return statistics.median(quiet.measure(piece) for _ in range(rounds))
+
+
+def _roundtrip_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
+    def piece() -> float:
+        times = []
+        for _ in range(1000):
+            begin = time.perf_counter_ns()
+            subject.graph.execute(*subject.feeds("registered", 0))
+            times.append(time.perf_counter_ns() - begin)
+        return statistics.median(times) / 1e3
+
+    return statistics.median(quiet.measure(piece) for _ in range(rounds))
+
+
+def _trivial_us(rows: list[Row]) -> float:
+    for row in rows:
+        if (row.network, row.memory, row.depth) == ("trivial", "registered", 50):
+            return 1e6 / row.async_ips
+    return 0.0
+
+
+def _efficiency(subject: Subject, model: bytes, quiet: Quiet, rounds: int) -> float:
+    """Our inferences per second, asynchronous at depth 10, over plain ONNX Runtime's on the same file."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    feeds: dict[str, Any] = {
+        item.name: next(array for array in subject.raw.values() if array.size == _elements(item.shape))
+        for item in session.get_inputs()
+    }
+    feeds = {
+        item.name: feeds[item.name].astype(_NUMPY_OF[item.type]).reshape(item.shape)
+        for item in session.get_inputs()
+    }
+    calls = max(20, int(_PIECE_SECONDS * 1e9 / subject.inference_ns))
+
+    def plain() -> float:
+        begin = time.perf_counter_ns()
+        for _ in range(calls):
+            session.run(None, feeds)
+        return calls * 1e9 / (time.perf_counter_ns() - begin)
+
+    plain()
+    ratios = []
+    for _ in range(rounds):
+        ours = quiet.measure(lambda: _async_ips(subject, "registered", lambda: None, calls, 10))
+        ratios.append(ours / quiet.measure(plain))
+    return statistics.median(ratios)
+
+
+_NUMPY_OF = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(uint16)": "uint16"}
+
+
+def _elements(shape: list[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+_COLD = """
+import time
+begin = time.perf_counter()
+import openhtp as htp, numpy as np
+graph = htp.Backend().create_device().create_context().create_graph("g")
+x = graph.add_tensor("x", (1, 32, 32, 8), "float32", kind="app_write")
+y = graph.add_tensor("y", (1, 32, 32, 8), "float32", kind="app_read")
+graph.add_node("Relu", inputs=[x], outputs=[y])
+graph.finalize()
+graph.execute({"x": np.zeros((1, 32, 32, 8), np.float32)})
+print(time.perf_counter() - begin)
+"""
+
+
+def _cold_start() -> float:
+    """From ``import openhtp`` to the first result, in a fresh interpreter."""
+    times = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", _COLD], capture_output=True, text=True, check=True)
+        times.append(float(done.stdout))
+    return statistics.median(times)

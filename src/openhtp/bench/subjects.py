@@ -1,0 +1,105 @@
+"""What is measured: a graph with memory of both kinds at hand, and client work of a chosen length."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import openhtp as htp
+from openhtp import zoo
+
+Arrays = dict[str, npt.NDArray[Any]]
+DEPTH = 300
+
+
+@dataclass(slots=True)
+class Subject:
+    """A finalized graph and feeds for it, raw and registered. Registered ones come in as many as the depth."""
+
+    name: str
+    graph: htp.Graph
+    raw: Arrays
+    registered: list[tuple[Arrays, Arrays]] = field(default_factory=list)
+    inference_ns: int = 0
+
+    def feeds(self, memory: str, number: int) -> tuple[Arrays, Arrays | None]:
+        """Inputs and outputs of the n-th call under way."""
+        if memory == "raw":
+            return self.raw, None
+        inputs, outputs = self.registered[number % len(self.registered)]
+        return inputs, outputs
+
+
+def trivial_graph(context: htp.Context) -> htp.Graph:
+    """The least that a graph can do."""
+    graph = context.create_graph("trivial")
+    x = graph.add_tensor("x", (1, 8), "ufixed8", quant=htp.ScaleOffset(1.0, 0), kind="app_write")
+    y = graph.add_tensor("y", (1, 8), "ufixed8", quant=htp.ScaleOffset(1.0, 0), kind="app_read")
+    graph.add_node("Relu", inputs=[x], outputs=[y])
+    graph.finalize()
+    return graph
+
+
+def quantized_network(name: str) -> bytes:
+    """A network of the zoo, 8 bits."""
+    return zoo.quantized(zoo.MODELS[name]())
+
+
+def import_network(context: htp.Context, model: bytes, name: str) -> htp.Graph:
+    """Build a graph from a model file's bytes."""
+    from openhtp import onnx
+
+    graph = context.compose_graph(onnx.load(model), name)
+    graph.finalize()
+    return graph
+
+
+def prepare(name: str, graph: htp.Graph, depth: int) -> Subject:
+    """Make feeds, register memory for ``depth`` calls at once, and warm up."""
+    rng = np.random.default_rng(0)
+    raw: Arrays = {}
+    for tensor in graph.inputs:
+        values = rng.normal(size=tensor.shape) * 40 + (128 if tensor.dtype.is_fixed_point else 0)
+        raw[tensor.name] = np.clip(values, 0, 255).astype(tensor.dtype.numpy)
+    subject = Subject(name, graph, raw)
+    for _ in range(depth):
+        needed = sum(tensor.nbytes + 64 for tensor in (*graph.inputs, *graph.outputs))
+        memory = graph.context.register_memory(needed)
+        inputs = {tensor.name: memory.array(tensor) for tensor in graph.inputs}
+        outputs = {tensor.name: memory.array(tensor) for tensor in graph.outputs}
+        for key, array in inputs.items():
+            array[:] = raw[key]
+        subject.registered.append((inputs, outputs))
+    for _ in range(3):
+        graph.execute(raw)
+    times = []
+    for _ in range(9):
+        begin = time.perf_counter_ns()
+        graph.execute(*subject.feeds("registered", 0))
+        times.append(time.perf_counter_ns() - begin)
+    subject.inference_ns = int(statistics.median(times))
+    return subject
+
+
+def client_work(nanoseconds: int) -> Callable[[], None]:
+    """Pure-Python work of about this length, which holds the interpreter lock as an application's would."""
+
+    def spin(count: int) -> None:
+        for _ in range(count):
+            pass
+
+    if nanoseconds <= 0:
+        return lambda: None
+    per_turn = []
+    for _ in range(9):
+        begin = time.perf_counter_ns()
+        spin(20_000)
+        per_turn.append((time.perf_counter_ns() - begin) / 20_000)
+    count = max(1, int(nanoseconds / statistics.median(per_turn)))
+    return lambda: spin(count)

@@ -1,0 +1,114 @@
+"""``openhtp bench``: measurements on this machine, each against something else in the same run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+import openhtp as htp
+from openhtp.bench import queueing
+from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+
+app = typer.Typer(help="Measure this machine; every number is of the wall clock.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Measure this machine; every number is of the wall clock."""
+
+
+@app.command("async")
+def async_(
+    json_file: JsonFile = None,
+    peers: Annotated[bool, typer.Option(help="Compare with onnxruntime's run_async and OpenVINO.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 5,
+    network: Annotated[
+        list[str] | None, typer.Option(help="Only these: trivial, small_cnn, mobilenet_v2.")
+    ] = None,
+) -> None:
+    """Compare sync with async execution by queue depth, kind of memory and client work."""
+    chosen = tuple(network) if network else ("trivial", "small_cnn", "mobilenet_v2")
+    unknown = [name for name in chosen if name not in ("trivial", "small_cnn", "mobilenet_v2")]
+    if unknown:
+        raise typer.BadParameter(f"unknown network {unknown[0]!r}")
+    with errors_reported():
+        result = _measure(rounds, chosen)
+        compared = _compare_peers(rounds) if peers else {}
+    console.print(_rows(result))
+    console.print(_figures(result))
+    if compared:
+        console.print(_peers(compared))
+    if result.noisy_pieces:
+        console.print(
+            f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
+            " others use this machine, and the numbers are worse than they should be",
+            style="yellow",
+        )
+    write_json(json_file, {**msgspec.to_builtins(result), "peers_us": compared})
+
+
+def _measure(rounds: int, networks: tuple[str, ...]) -> queueing.Result:
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        for step in queueing.run(rounds=rounds, networks=networks):
+            if isinstance(step, queueing.Result):
+                return step
+            bar.update(task, description=step.what, completed=step.done, total=step.total)
+    raise AssertionError("the run ends with its result")
+
+
+def _compare_peers(rounds: int) -> dict[str, float | None]:
+    from openhtp.bench import peers
+
+    with htp.Backend() as backend, console.status("peers"):
+        return peers.compare(queueing.trivial_piece(backend.create_device()), rounds)
+
+
+def _rows(result: queueing.Result) -> Table:
+    table = Table(title="sync against async (inferences per second, measured, wall clock)")
+    for column in ("network", "client work", "memory", "depth", "sync", "async", "ratio"):
+        table.add_column(column, justify="left" if column in ("network", "memory") else "right")
+    for row in result.rows:
+        table.add_row(
+            row.network,
+            f"{row.client_work:g}x",
+            row.memory,
+            str(row.depth),
+            f"{row.sync_ips:,.0f}",
+            f"{row.async_ips:,.0f}",
+            f"[{'green' if row.ratio >= 1 else 'yellow'}]{row.ratio:.2f}[/]",
+        )
+    return table
+
+
+def _figures(result: queueing.Result) -> Table:
+    table = Table(title="figures (medians, measured, wall clock)", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, time_ms in result.inference_ms.items():
+        table.add_row(f"one inference of {name}, sync", f"{time_ms:.3f} ms")
+    if result.submit_us_p50:
+        table.add_row("execute_async as the caller sees it, registered memory", f"{result.submit_us_p50:.1f} us")
+        table.add_row("execute on a trivial graph, round trip", f"{result.roundtrip_us_p50:.1f} us")
+    if result.efficiency_vs_ort:
+        table.add_row("mobilenet_v2 async over plain ONNX Runtime, 1 thread", f"{result.efficiency_vs_ort:.2f}x")
+    table.add_row("import to first result, fresh process", f"{result.cold_start_s:.2f} s")
+    return table
+
+
+def _peers(compared: dict[str, float | None]) -> Table:
+    table = Table(title="trivial model, asynchronous (measured in turns, wall clock)")
+    table.add_column("runtime")
+    table.add_column("us per inference", justify="right")
+    table.add_column("ratio to openhtp", justify="right")
+    ours = next(iter(compared.values()))
+    for name, time_us in compared.items():
+        if time_us is None or ours is None:
+            table.add_row(name, "not installed", "pip install 'openhtp\\[bench]'")
+        else:
+            table.add_row(name, f"{time_us:.1f}", f"{time_us / ours:.2f}")
+    return table
