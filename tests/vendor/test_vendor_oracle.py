@@ -53,6 +53,9 @@ def test_unknown_op() -> None:
     assert caught.value.name == "QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND"
     with pytest.raises(UnsupportedOp, match="NoSuchOp") as caught:
         oracle.run_op(call, {}, case.inputs)
+    assert caught.value.code == 4005
+    with pytest.raises(UnsupportedOp, match="NoSuchOp") as caught:
+        oracle.run_op(call, {}, case.inputs, validate=False)
     assert (caught.value.name, caught.value.code) == ("QNN_GRAPH_ERROR_MEM_ALLOC", 1002)
 
 

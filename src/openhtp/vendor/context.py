@@ -27,6 +27,7 @@ class Context(Owner):
     freed_status = st.QNN_CONTEXT_ERROR_INVALID_HANDLE
 
     def __init__(self, device: Device, handle: int, *, restored: bool) -> None:
+        self.device = device
         self.library = device.library
         self.graphs: dict[str, Graph] = {}
         self._restored = restored

@@ -74,6 +74,7 @@ class Graph(Owner):
         """Wrap a handle; ``io`` is given for graphs from a binary, which are finalized already."""
         self.name = name
         self.library = context.library
+        self._backend = context.device.backend
         self.finalized = io is not None
         self._io = {tensor.spec.name: tensor for tensor in io or ()}
         self._tensors: dict[str, tuple[TensorSpec, ctypes.Structure]] = {}
@@ -112,8 +113,12 @@ class Graph(Owner):
             self._io[spec.name] = GraphTensor(spec, tensor.id)
         return tensor
 
-    def add_node(self, call: OpCall, params: Params) -> None:
-        """Add an operation on tensors that were created before; ``params`` gives forms and types."""
+    def add_node(self, call: OpCall, params: Params, *, validate: bool = True) -> None:
+        """Add an operation on tensors that were created before; ``params`` gives forms and types.
+
+        The library adds nodes that it cannot do, and then fails, crashes or computes nonsense. So its validator
+        is asked first, unless ``validate`` is false: it also refuses some that would work.
+        """
         handle = self._unfinished("add a node")
         keep: list[Any] = []
         inputs = [null_tensor() if spec is None else self._known(spec, call) for spec in given_inputs(call)]
@@ -121,6 +126,8 @@ class Graph(Owner):
         made = [self._param(call, name, *param, keep) for name, param in params.items()]
         config = op_config(call, inputs, outputs, made, keep)
         where = f"{call.op} {call.name!r} in graph {self.name!r}"
+        if validate:
+            self.library.call("backendValidateOpConfig", self._backend.handle, config, where=where)
         self.library.call("graphAddNode", handle, config, where=where)
 
     def _known(self, spec: TensorSpec, call: OpCall) -> ctypes.Structure:

@@ -5,9 +5,10 @@ Processes are kept and used again, one per SoC: one process cannot compile for t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
 from openhtp.core.opcall import OpCall
@@ -38,17 +39,18 @@ def run_op(
     *,
     soc: int | str | None = None,
     options: GraphOptions | None = None,
+    validate: bool = True,
 ) -> dict[str, Array]:
     """Build a graph of one node, run it once and give its outputs.
 
     ``inputs`` has data for every input tensor; those of kind STATIC become part of the graph, all others are
     given at execution, whatever kind their specs say. ``soc`` is a model number, a name, or ``"v73"``; v68 by
-    default, as in the library.
+    default, as in the library. The validator is asked first unless ``validate`` is false; then expect
+    crashes of the process (``DeviceLost``) for nodes that are not well formed.
     """
     call, static, given = _one_node_graph(call, inputs)
-    recipe = GraphRecipe("oracle", ((call, params),), static, options or GraphOptions())
-    process = process_for(soc)
-    try:
+    recipe = GraphRecipe("oracle", ((call, params),), static, options or GraphOptions(), validate)
+    with _process(soc) as process:
         context = process.create_context()
         try:
             graph = process.build(recipe, context)
@@ -56,17 +58,25 @@ def run_op(
             return process.execute(graph, given)
         finally:
             process.free(context)
-    except (DeviceLost, TimedOut):
-        # The next comparison starts with a fresh process.
-        _forget(process)
-        raise
 
 
 def validate_op(
     call: OpCall, params: Params, data: Mapping[str, Array] | None = None, *, soc: int | str | None = None
 ) -> None:
     """Raise UnsupportedOp with the library's reason if it cannot do a node."""
-    process_for(soc).validate_op(call, params, data)
+    with _process(soc) as process:
+        process.validate_op(call, params, data)
+
+
+@contextlib.contextmanager
+def _process(soc: int | str | None) -> Iterator[VendorProcess]:
+    """A process to ask; one that gets lost is forgotten, so that the next comparison starts afresh."""
+    process = process_for(soc)
+    try:
+        yield process
+    except (DeviceLost, TimedOut):
+        _forget(process)
+        raise
 
 
 def process_for(soc: int | str | None = None) -> VendorProcess:

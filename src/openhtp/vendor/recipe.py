@@ -18,13 +18,15 @@ from openhtp.vendor.marshal import Array, Params
 class GraphRecipe:
     """Nodes in order, each with its parameters' forms and types; tensors are created as the nodes name them.
 
-    ``data`` holds the values of static tensors by name.
+    ``data`` holds the values of static tensors by name. ``validate`` has each node checked by the library's
+    validator before it is added.
     """
 
     name: str
     nodes: tuple[tuple[OpCall, Params], ...]
     data: Mapping[str, Array] = field(default_factory=dict)
     options: GraphOptions = field(default_factory=GraphOptions)
+    validate: bool = True
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor that the nodes use, once, in order of first use; static data must be complete."""

@@ -81,7 +81,7 @@ class Service:
         for spec in tensors:
             graph.add_tensor(spec, recipe.data.get(spec.name))
         for call, params in recipe.nodes:
-            graph.add_node(call, params)
+            graph.add_node(call, params, validate=recipe.validate)
         return wire.Answer(graphs=[self._show(graph)])
 
     def finalize(self, graph: int, level: int | None) -> wire.Answer:
