@@ -90,7 +90,7 @@ class NodeEmitter:
         stored = self._values.statics[spec.name]
         quant = encoding.encoding_of(spec)
         if integer and self._is_integer_path(spec, quant):
-            dtype, stored, quant = signed_weights(self._node.input(0).dtype, spec.dtype, stored, quant)
+            dtype, stored, quant = signed_weights(spec.dtype, stored, quant)
             name = self._graph.const(arrange(stored))
             return encoding.dequantize(self._graph, name, dtype, quant, axis)
         real = encoding.real_values(spec, stored)

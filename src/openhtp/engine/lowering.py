@@ -6,7 +6,7 @@ every op that does not care (elementwise, concatenation, pooling), and is turned
 graph's own axes or at an output.
 
 Integers: quantize-dequantize pairs are emitted around every op on 8-bit tensors; the runtime fuses them into its
-integer kernels. 16-bit tensors run as float between the pairs, which is exact to within the last bit.
+integer kernels. Signed 8-bit tensors are held as unsigned ones, which those kernels prefer. 16-bit tensors run as float between the pairs, which is exact to within the last bit.
 
 Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and back
 (two casts); ops that only move or clamp values need no rounding. All tensors between ops are thus float32 arrays
@@ -15,6 +15,7 @@ of half-precision numbers, whether the graph declares FLOAT_16 or FLOAT_32.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.values import Physical, Values
+from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._emit import Layout
 from openhtp.program.options import Precision
@@ -56,6 +58,8 @@ def lower_program(program: Program) -> Lowered:
     for index, item in enumerate(program.nodes):
         graph.prefix = f"n{index}"
         node, opdef = program.resolved(item), find_op(item.call.op)
+        if not opdef.by_stored_number:
+            node = _unsigned(node)
         clamp = None if item.clamp is None else (item.clamp.low, item.clamp.high)
         with error_context(node=node.name):
             opdef.lower(node, NodeEmitter(values, opdef, node, choose_layout(opdef, node, values), clamp))
@@ -84,6 +88,12 @@ def choose_layout(opdef: OpDef, node: Node, values: Values) -> Physical:
         values.has(spec, Physical.FIRST) and not values.has(spec, Physical.LOGICAL) for spec in computed
     )
     return Physical.FIRST if only_first else Physical.LOGICAL
+
+
+def _unsigned(node: Node) -> Node:
+    """The node on the engine's own, unsigned, form of signed 8-bit tensors."""
+    inputs = tuple(None if spec is None else unsigned_tensor(spec) for spec in node.inputs)
+    return dataclasses.replace(node, inputs=inputs, outputs=tuple(map(unsigned_tensor, node.outputs)))
 
 
 def _declare_inputs(program: Program, values: Values) -> dict[str, str]:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.dtype import DType
 from openhtp.core.errors import InternalError
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.onnx_graph import OnnxGraph
+from openhtp.engine.weights import signed_tensor, unsigned_tensor
 
 Array = npt.NDArray[Any]
 
@@ -50,44 +52,70 @@ class Values:
         self.statics = statics
         self.dynamic = dynamic
         self.rounds = rounds
-        self._stored: dict[tuple[str, Physical], str] = {}
-        self._real: dict[tuple[str, Physical], str] = {}
+        self._stored: dict[tuple[str, DType, Physical], str] = {}
+        self._real: dict[tuple[str, DType, Physical], str] = {}
         self._widened: dict[str, Array] = {}
 
     def has(self, spec: TensorSpec, physical: Physical) -> bool:
         """Whether the stored form is there without any work."""
-        return (spec.name, _settled(spec, physical)) in self._stored
+        return (spec.name, spec.dtype, _settled(spec, physical)) in self._stored
 
     def set_stored(self, spec: TensorSpec, physical: Physical, name: str) -> None:
         """Say where a tensor's stored form is."""
-        self._stored[spec.name, _settled(spec, physical)] = name
+        self._stored[spec.name, spec.dtype, _settled(spec, physical)] = name
 
     def stored(self, spec: TensorSpec, physical: Physical) -> str:
         """The stored form; for floats, float32 that already has the precision of the graph."""
         physical = _settled(spec, physical)
-        key = (spec.name, physical)
+        key = (spec.name, spec.dtype, physical)
         if key not in self._stored:
             if spec.kind is TensorKind.STATIC:
                 data = self.static(spec).transpose(axes_order(physical, spec.rank))
                 self._stored[key] = self.graph.const(self._constant(spec, data))
+            elif any((spec.name, spec.dtype, other) in self._stored for other in Physical):
+                self._stored[key] = self.permuted(spec, axes_order(physical, spec.rank))
             else:
-                perm = axes_order(physical, spec.rank)
-                self._stored[key] = self.permuted(spec, perm)
+                self._stored[key] = self._resigned(spec, physical)
         return self._stored[key]
+
+    def _resigned(self, spec: TensorSpec, physical: Physical) -> str:
+        """An 8-bit tensor from its form of the other signedness; the same real values, so nothing is lost."""
+        other = unsigned_tensor(spec)
+        other = signed_tensor(spec) if other == spec else other
+        if not any((other.name, other.dtype, place) in self._stored for place in Physical):
+            raise InternalError(f"tensor {spec.name!r} is read before it is computed")
+        real = self.dequantized(other, self.stored(other, physical), physical)
+        quant = encoding.encoding_of(spec)
+        axis = None
+        if isinstance(quant, AxisScaleOffset):
+            axis = axes_order(physical, spec.rank).index(quant.axis)
+        return encoding.quantize(self.graph, real, spec.dtype, quant, axis)
 
     def real(self, spec: TensorSpec, physical: Physical) -> str:
         """Real values as float32; plain integers for integer tensors."""
         if not spec.dtype.is_fixed_point:
             return self.stored(spec, physical)
         physical = _settled(spec, physical)
-        key = (spec.name, physical)
+        key = (spec.name, spec.dtype, physical)
         if key not in self._real:
-            if spec.kind is TensorKind.STATIC and spec.dtype.bits != 8:
-                data = encoding.real_values(spec, self.static(spec)).astype(np.float32)
-                self._real[key] = self.graph.const(data.transpose(axes_order(physical, spec.rank)))
+            if spec.kind is TensorKind.STATIC:
+                self._real[key] = self._static_real(spec, physical)
             else:
                 self._real[key] = self.dequantized(spec, self.stored(spec, physical), physical)
         return self._real[key]
+
+    def _static_real(self, spec: TensorSpec, physical: Physical) -> str:
+        order = axes_order(physical, spec.rank)
+        if spec.dtype.bits != 8:
+            data = encoding.real_values(spec, self.static(spec)).astype(np.float32)
+            return self.graph.const(data.transpose(order))
+        if spec.dtype.signed:
+            # Held unsigned, as computed tensors are: integer kernels want both operands alike.
+            wide = self.static(spec).astype(np.int16) + 128
+            name = self.graph.const(wide.astype(np.uint8).transpose(order))
+            held = unsigned_tensor(dataclasses.replace(spec, kind=TensorKind.NATIVE))
+            return self.dequantized(held, name, physical)
+        return self.dequantized(spec, self.stored(spec, physical), physical)
 
     def widened(self, spec: TensorSpec, rank: int) -> TensorSpec:
         """A constant with leading dimensions of size 1 added, as broadcasting does; under a name of its own."""
@@ -121,8 +149,10 @@ class Values:
         if spec.kind is TensorKind.STATIC:
             return self.graph.const(self._constant(spec, self.static(spec).transpose(tuple(perm))))
         candidates = []
+        if not any((spec.name, spec.dtype, physical) in self._stored for physical in Physical):
+            self.stored(spec, Physical.LOGICAL)
         for physical in Physical:
-            name = self._stored.get((spec.name, physical))
+            name = self._stored.get((spec.name, spec.dtype, physical))
             if name is not None:
                 order = axes_order(physical, spec.rank)
                 steps = tuple(order.index(axis) for axis in perm)
@@ -130,8 +160,6 @@ class Values:
                 if steps == tuple(range(spec.rank)):
                     return name
                 candidates.append((_moves_data(shape, steps), name, steps, shape))
-        if not candidates:
-            raise InternalError(f"tensor {spec.name!r} is read before it is computed")
         moves, name, steps, shape = min(candidates, key=lambda candidate: candidate[0])
         if moves or self.dynamic:
             return self.graph.node("Transpose", [name], perm=list(steps))[0]

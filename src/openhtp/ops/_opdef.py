@@ -142,6 +142,7 @@ class OpDef:
     * ``lower`` emits the computation; ``layout`` says which memory layouts it can do so in.
     * ``values_kept`` tells that outputs are a selection of input values, so no new rounding is due.
     * ``takes_activation`` lets the compiler fuse a following clamp into it.
+    * ``by_stored_number`` marks that results depend on how real values are stored (Cast).
     * ``from_output`` marks that ``infer`` takes the output shape from the caller.
     """
 
@@ -160,6 +161,7 @@ class OpDef:
     layout: Layout = Layout.LOGICAL
     values_kept: bool = False
     takes_activation: bool = False
+    by_stored_number: bool = False
     from_output: bool = False
     tile: TileRule = TileRule(split_nowhere)
     onnx: tuple[OnnxRule, ...] = ()

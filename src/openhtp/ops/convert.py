@@ -85,6 +85,7 @@ def _storing(
         lower=_lower_cast if cast else _lower_real,
         params=params,
         layout=Layout.ANY,
+        by_stored_number=cast,
         tile=TileRule(split_anywhere),
         onnx=(OnnxRule("Cast"),) if cast else (),
         samples=(_SAMPLE,),
