@@ -311,7 +311,7 @@ class DeviceCore:
                 t=now,
                 job=job.number,
                 client=number,
-                steps=graph.loaded.steps * batch,
+                steps=graph.steps * batch,
                 timeout_at=timeout_at or None,
             )
         )

@@ -69,7 +69,7 @@ class Job:
 
     def step(self, index: int) -> None:
         """Compute one step; a batch multiple runs the whole program once per piece of the batch."""
-        per_run = self.graph.loaded.steps
+        per_run = self.graph.steps
         if index < per_run:
             self.runs[0].step(index)
         else:

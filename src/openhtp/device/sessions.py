@@ -32,7 +32,7 @@ class DeviceGraph:
         self.context = context
         self.program = program
         self.loaded = loaded
-        self.inputs = len(program.inputs)
+        self.steps = loaded.steps
         self.ports: list[TensorSpec] = [*program.inputs, *program.outputs]
         self.last_step_ns = 1_000_000_000
         self.nbytes = 0

@@ -94,11 +94,12 @@ def _units(job: _Job, number: int, t: int) -> list[Record]:
     if job.grant is None:
         return []
     _, _, _, hmx, hvx, start_bytes, nbytes = job.grant
-    name, since, args = job.graph.name, job.since_ns, {"job": number}
+    name, since = job.graph.name, job.since_ns
+    args: Args = {"job": number}
     lanes = [("HMX", f"HMX{unit}") for unit in hmx] + [("HVX", f"HVX{unit}") for unit in hvx]
     held: list[Record] = [_span(group, lane, name, since, t, "unit", args) for group, lane in lanes]
     if nbytes:
-        place = {**args, "start_bytes": start_bytes, "bytes": nbytes}
+        place: Args = {**args, "start_bytes": start_bytes, "bytes": nbytes}
         held.append(_span("VTCM", "VTCM", name, since, t, "vtcm", place))
     return held
 
