@@ -41,7 +41,10 @@ def plan(
     timeline: Annotated[Path | None, typer.Option(help="Write an interactive timeline (one HTML file).")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a Gantt picture (SVG).")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (chrome://tracing, Perfetto).")] = None,
-    policy: Annotated[str | None, typer.Option(help="strict, edf or fair, instead of the scenario's.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="strict, edf or fair, instead of the scenario's; several to compare: strict,fair"),
+    ] = None,
     window: Annotated[
         str | None, typer.Option(help="START:END in the scenario's unit; files and pictures show only that part.")
     ] = None,
@@ -56,28 +59,33 @@ def plan(
     advice = None
     with errors_reported():
         loaded = load_scenario(scenario)
-        if policy is not None:
-            loaded = replace(loaded, policy=policy_named(policy))
+        policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
+        loaded = replace(loaded, policy=policies[0])
         if search:
             advice = optimize(loaded)
             loaded = advice.scenario
         wants_files = any(path is not None for path in (json_file, timeline, svg, trace))
         result = run_plan(loaded, detail=wants_files or _is_small(loaded), window=shown)
-        if json_file is not None:
-            write_json(json_file, result.to_json())
+        others = [run_plan(replace(loaded, policy=other), detail=False) for other in policies[1:]]
         _write_pictures(result, timeline=timeline, svg=svg, trace=trace)
+        if json_file is not None:
+            document = result.to_json()
+            if others:
+                document["summary"]["compared"] = {other.scenario.policy.name: other.summary() for other in others}
+            write_json(json_file, document)
     if advice is not None:
         _print_advice(advice)
     # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
     wide = console if console.is_terminal else Console(width=120)
-    wide.print(_table(result))
-    _print_footer(result)
-    if gantt and result.run.history is not None and result.run.events <= _LARGE:
+    for each in (result, *others):
+        wide.print(_table(each))
+        _print_footer(each)
+    for note in loaded.notes:
+        console.print(f"Note: {note}.", style="dim", highlight=False)
+    if gantt and not others and result.run.history is not None and result.run.events <= _LARGE:
         width = max(20, min(100, console.width - 24))
-        unit_ns = loaded.unit_ns
-        console.print(
-            records_to_text(result.records(), unit=loaded.unit, unit_ns=unit_ns, width=width), markup=False
-        )
+        text = records_to_text(result.records(), unit=loaded.unit, unit_ns=loaded.unit_ns, width=width)
+        console.print(text, markup=False, highlight=False)
     if advice is not None and not advice.holds:
         raise typer.Exit(1)
 
@@ -114,7 +122,9 @@ def _write_pictures(result: PlanResult, *, timeline: Path | None, svg: Path | No
         text = records_to_svg(records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
         svg.write_text(text, encoding="utf-8")
     if timeline is not None:
-        text = records_to_html(records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
+        text = records_to_html(
+            records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=result.lanes()
+        )
         timeline.write_text(text, encoding="utf-8")
 
 
@@ -153,8 +163,6 @@ def _print_footer(result: PlanResult) -> None:
     parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
     end = result.scenario.in_unit(result.run.end_ns)
     console.print(f"Utilisation (modelled): {parts}, until {end:,} {result.scenario.unit}", highlight=False)
-    for note in result.scenario.notes:
-        console.print(f"Note: {note}.", style="dim", highlight=False)
 
 
 def _print_advice(advice: Advice) -> None:

@@ -151,6 +151,17 @@ class PlanResult:
         """The run as trace records: a lane per client, per unit and core, and the VTCM."""
         return _records(self)
 
+    def lanes(self) -> list[tuple[str, str]]:
+        """(group, lane) of every unit and client, busy or not, as the records name them."""
+        device = self.scenario.device
+        lanes: list[tuple[str, str]] = []
+        for core in range(device.cores):
+            prefix = core_prefix(self.scenario, core)
+            for kind, count in (("HMX", device.hmx), ("HVX", device.hvx)):
+                lanes += [(f"{prefix}{kind}", f"{prefix}{kind}{unit}") for unit in range(count)]
+            lanes.append((f"{prefix}VTCM", f"{prefix}VTCM"))
+        return lanes + [("Clients", client.name) for client in self.scenario.clients]
+
     def chrome_trace(self) -> bytes:
         """The run as a Chrome trace."""
         return records_to_chrome(self.records(), modelled=True)

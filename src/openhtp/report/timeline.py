@@ -25,13 +25,18 @@ def records_to_html(
     unit_ns: int = 1_000,
     vtcm_bytes: int = 0,
     modelled: bool = True,
+    lanes: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the page. Lanes appear in the order of their records; spans of VTCM become a map over time."""
+    """Return the page. Units come before clients; spans of VTCM become a map over time.
+
+    ``lanes`` are (group, lane) pairs to show even if nothing happens in them.
+    """
     spans = [record for record in records if isinstance(record, Span)]
     names: dict[str, int] = {}
-    lanes: dict[tuple[str, str], dict[str, Any]] = {}
+    drawn = {place: _empty_lane(*place) for place in lanes}
     for span in sorted(spans, key=lambda span: span.start_ns):
-        lane = lanes.setdefault((span.group, span.lane), _empty_lane(span))
+        place = (span.group, span.lane)
+        lane = drawn.get(place) or drawn.setdefault(place, _empty_lane(*place))
         lane["s"].append(span.start_ns)
         lane["d"].append(span.duration_ns)
         lane["i"].append(names.setdefault(span.name, len(names)))
@@ -41,7 +46,7 @@ def records_to_html(
         if lane["map"]:
             lane["a"].append(args.get("start_bytes", 0))
             lane["b"].append(args.get("bytes", 0))
-    ordered = _ordered(list(lanes.values()))
+    ordered = _ordered(list(drawn.values()))
     index = {(lane["group"], lane["name"]): number for number, lane in enumerate(ordered)}
     data = {
         "title": title,
@@ -62,10 +67,9 @@ def records_to_html(
     return page.replace("/*DATA*/null", text, 1)
 
 
-def _empty_lane(span: Span) -> dict[str, Any]:
-    is_map = span.category == "vtcm"
+def _empty_lane(group: str, name: str) -> dict[str, Any]:
     columns: dict[str, Any] = {key: [] for key in ("s", "d", "i", "c", "j", "a", "b")}
-    return {"group": span.group, "name": span.lane, "map": is_map, **columns}
+    return {"group": group, "name": name, "map": group.endswith("VTCM"), **columns}
 
 
 def _ordered(lanes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,156 @@
+"""Bad scenarios: one clear message each, with the line."""
+
+from __future__ import annotations
+
+import pytest
+
+from openhtp.core.priority import Priority
+from openhtp.core.units import MIB
+from openhtp.plan import BadScenario, load_scenario, parse_scenario
+from openhtp.plan.scenario import Pattern
+
+GOOD = """\
+device: {hvx: 2, hmx: 1, vtcm_mb: 4}
+clients:
+  - name: cam
+    priority: high
+    vtcm_mb: 4
+    deadline: 33
+  - name: llm
+    vtcm_mb: 2
+events:
+  - {client: cam, every: 10, run: 3, count: 5}
+  - {client: llm, at: 0, run: 30}
+"""
+
+BAD = {
+    "unknown key": ("priority: high", "priorty: high", 4, "unknown key 'priorty'; did you mean 'priority'"),
+    "unknown key at the top": ("device:", "colour: red\ndevice:", 1, "unknown key 'colour'"),
+    "too much vtcm": (
+        "vtcm_mb: 4\n    dead",
+        "vtcm_mb: 5\n    dead",
+        5,
+        "asks for vtcm_mb 5 MiB, the device has 4 MiB",
+    ),
+    "too many hvx": ("vtcm_mb: 2", "hvx: 3", 8, "asks for hvx 3, the device has 2"),
+    "no such core": ("vtcm_mb: 2", "core: 1", 8, "cores go up to 0"),
+    "negative time": ("at: 0", "at: -5", 11, "-5 is negative"),
+    "negative run": ("run: 30", "run: -1", 11, "-1 is negative"),
+    "zero period": ("every: 10", "every: 0", 10, "0 must be above 0"),
+    "not a number": ("deadline: 33", "deadline: soon", 6, "expected a number, found 'soon'"),
+    "not finite": ("deadline: 33", "deadline: .inf", 6, "expected a number"),
+    "unknown client": ("client: llm, at", "client: lm, at", 11, "did you mean 'llm'"),
+    "unknown priority": ("priority: high", "priority: urgent", 4, "priority 'urgent' is unknown"),
+    "two patterns": ("every: 10,", "every: 10, poisson: 3,", 10, "found 'every' and 'poisson'"),
+    "no pattern": ("at: 0, ", "", 11, "found none"),
+    "no duration of a run": (", run: 30", "", 11, "how long does it run"),
+    "never ends": (", count: 5", "", 10, "this source never ends"),
+    "name twice": ("name: llm", "name: cam", 7, "client 'cam' was defined in line 3"),
+    "key twice": ("priority: high", "priority: high\n    priority: low", 5, "given twice"),
+    "missing key": ("client: llm, ", "", 11, "'client' is missing"),
+    "depth": ("deadline: 33", "depth: 301", 6, "a queue depth of 301 is above 300"),
+    "cycle": (
+        "at: 0, run: 30}",
+        "after: cam, run: 3}\n  - {client: cam, after: llm, run: 3}",
+        9,
+        "a cycle: cam after llm after cam",
+    ),
+    "follows itself": ("at: 0, run: 30}", "after: llm, run: 3}", 9, "a cycle: llm after llm"),
+    "unknown soc": ("device: {hvx", "device: {soc: SM8651, hvx", 1, "SM8650"),
+    "windowing too early": ("device: {hvx", "device: {soc: SM8650, windowing: true, hvx", 1, "v79"),
+    "unknown policy": ("events:", "policy: lottery\nevents:", 9, "'lottery' is not one of strict, edf, fair"),
+    "window without fair": ("events:", "policy: {name: edf, window: 3}\nevents:", 9, "only the fair policy"),
+    "unit": ("device:", "unit: hours\ndevice:", 1, "'hours' is not one of"),
+    "model without time": ("run: 30", "model: m.onnx", 11, "give 'soc'"),
+    "broken yaml": ("events:", "events: [", None, "neither YAML nor JSON"),
+    "closed deeper than the queue": ("at: 0", "closed: 11, count: 3", 11, "do not fit into a queue of depth 10"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_scenario(case):
+    old, new, line, words = BAD[case]
+    assert old in GOOD
+    with pytest.raises(BadScenario) as caught:
+        parse_scenario(GOOD.replace(old, new, 1), "s.yaml")
+    message = caught.value.message
+    assert words in message
+    if line is not None:
+        assert message.startswith(f"s.yaml:{line}: "), message
+
+
+def test_the_good_one_is_good():
+    scenario = parse_scenario(GOOD, "s.yaml")
+    cam, llm = scenario.clients
+    assert (cam.priority, cam.deadline_ns, cam.vtcm_bytes) == (Priority.HIGH, 33_000, 4 * MIB)
+    assert (llm.priority, llm.hmx, llm.hvx) == (Priority.NORMAL, 1, 2)
+    assert [source.pattern for source in scenario.sources] == [Pattern.EVERY, Pattern.AT]
+    assert scenario.eviction_ns is None
+
+
+def test_a_list_is_wanted():
+    with pytest.raises(BadScenario, match=r"s.yaml:2: clients: expected a list, found keys and values"):
+        parse_scenario("device: {vtcm_mb: 1}\nclients: {a: 1}\nevents: []\n", "s.yaml")
+
+
+def test_no_clients():
+    with pytest.raises(BadScenario, match=r"s.yaml:2: clients: a scenario needs at least one client"):
+        parse_scenario("device: {vtcm_mb: 1}\nclients: []\nevents: []\n", "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the file is empty"),
+        ("- 1\n- 2\n", "expected keys and values, found a list"),
+        ("a: &x [1]\nb: *x\n", "aliases"),
+        ("[" * 40 + "]" * 40, "nested deeper"),
+        ("[" + "0," * 250_000 + "0]", "more than 200000 values"),
+        ("# " + "x" * 3_000_000, "too many for a scenario"),
+        ("a: 2026-99-99\n", "month must be"),
+    ],
+    ids=["empty", "list", "alias", "deep", "many", "huge", "date"],
+)
+def test_hostile_files(text, words):
+    with pytest.raises(BadScenario, match=words):
+        parse_scenario(text, "s.yaml")
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(BadScenario, match="cannot be read"):
+        load_scenario(tmp_path / "none.yaml")
+    with pytest.raises(BadScenario, match="cannot be read"):
+        load_scenario(tmp_path)
+    binary = tmp_path / "b.yaml"
+    binary.write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(BadScenario, match="cannot be read"):
+        load_scenario(binary)
+    large = tmp_path / "l.yaml"
+    large.write_bytes(b"#" * 3_000_000)
+    with pytest.raises(BadScenario, match="too many"):
+        load_scenario(large)
+
+
+def test_byte_granular_vtcm_comes_with_v81():
+    text = """
+device: {soc: %s}
+clients: [{name: a, vtcm_bytes: 8323072}]
+events: [{client: a, at: 0, run: 1}]
+"""
+    assert parse_scenario(text % "SM8850").clients[0].vtcm_bytes == 8323072
+    with pytest.raises(BadScenario, match=r"multiples of 1 MiB"):
+        parse_scenario(text % "SM8650")
+
+
+def test_models_are_timed_by_whoever_can(tmp_path):
+    text = "device: {soc: SM8650}\nclients: [{name: a, model: m.onnx}]\nevents: [{client: a, at: 0}]\n"
+    with pytest.raises(BadScenario, match="no time model is at hand"):
+        parse_scenario(text)
+    asked = []
+
+    def model_time(path, soc):
+        asked.append((path.name, soc.name))
+        return 5_000
+
+    assert parse_scenario(text, model_time=model_time).sources[0].run_ns == 5_000
+    assert asked == [("m.onnx", "SM8650")]

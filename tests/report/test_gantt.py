@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from openhtp.core.units import MIB
+from openhtp.plan import plan
+from openhtp.report.gantt import records_to_svg, records_to_text, ticks
+from openhtp.trace.records import Span
+
+SAME_PD = Path(__file__).parents[2] / "examples" / "same-pd.yaml"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_text():
+    text = records_to_text(plan(SAME_PD).records(), width=9)
+    assert text.splitlines() == [
+        "Graph 1 │███ ░██  │",
+        "    App │ █████   │",
+        "Graph 2 │ ░░██▒▒██│",
+        "         090 us (modelled)",
+        "         █ running  ░ waiting  ▒ paused",
+    ]
+
+
+def test_svg_is_well_formed_and_says_modelled():
+    svg = records_to_svg(plan(SAME_PD).records(), title='a < "b"', vtcm_bytes=4 * MIB)
+    root = ET.fromstring(svg)
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    assert 'a < "b" (modelled)' in texts
+    assert {"HMX0", "HVX0", "HVX1", "VTCM", "Graph 1", "App", "Graph 2"} <= set(texts)
+    titles = [element.text for element in root.iter(f"{SVG}title")]
+    assert titles.count("Graph 2: paused") == 1
+    assert titles.count("asked to yield") == 1
+
+
+def test_the_vtcm_map_puts_the_overmap_at_the_top():
+    svg = records_to_svg(plan(SAME_PD).records(), vtcm_bytes=4 * MIB)
+    boxes = {}
+    for rect in ET.fromstring(svg).iter(f"{SVG}rect"):
+        title = rect.find(f"{SVG}title")
+        if title is not None and title.text.endswith(": vtcm"):
+            boxes.setdefault(title.text.split(":")[0], (float(rect.get("y")), float(rect.get("height"))))
+    (graph_y, graph_height), (app_y, app_height) = boxes["Graph 1"], boxes["App"]
+    assert graph_height == 3 * app_height
+    assert graph_y + graph_height == app_y
+
+
+def test_nothing_to_draw():
+    assert "modelled" in records_to_svg([])
+    assert "running" in records_to_text([])
+
+
+def test_ticks_are_round():
+    assert ticks(0, 90) == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+    assert ticks(3, 3.7) == [3, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6, 3.7]
+    assert len(ticks(0, 1e12)) <= 11
+
+
+def test_names_are_escaped():
+    span = Span(group="Clients", lane="<b>&", name="running", start_ns=0, duration_ns=10, category="running")
+    ET.fromstring(records_to_svg([span]))

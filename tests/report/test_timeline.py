@@ -1,0 +1,204 @@
+"""The timeline page: its data here, its behaviour in a real browser (slow)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from openhtp.core.units import MIB, SECOND
+from openhtp.plan import load_scenario, plan
+from openhtp.report.timeline import records_to_html
+from openhtp.trace.records import Span
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def page_of(name, **window):
+    result = plan(EXAMPLES / f"{name}.yaml", **window)
+    scenario = result.scenario
+    return records_to_html(
+        result.records(),
+        title=scenario.name,
+        unit=scenario.unit,
+        unit_ns=scenario.unit_ns,
+        vtcm_bytes=scenario.device.vtcm_bytes,
+        lanes=result.lanes(),
+    )
+
+
+def data_of(page):
+    return json.loads(re.search(r"^const DATA = (.*);$", page, re.MULTILINE).group(1))
+
+
+def test_lanes_and_spans():
+    data = data_of(page_of("same-pd"))
+    names = [lane["name"] for lane in data["lanes"]]
+    assert names == ["HMX0", "HVX0", "HVX1", "VTCM", "Graph 1", "App", "Graph 2"]
+    hmx = data["lanes"][0]
+    assert hmx["s"] == [0, 30_000, 50_000, 70_000]
+    assert [data["names"][index] for index in hmx["i"]] == ["Graph 1", "Graph 2", "Graph 1", "Graph 2"]
+    vtcm = data["lanes"][3]
+    assert vtcm["map"]
+    assert vtcm["a"][:2] == [1 * MIB, 0]
+    assert data["times"] == "modelled"
+    assert data["instants"] == [[6, 40_000, "asked to yield"]]
+    assert data["flows"] == [[6, 50_000, 4, 50_000, "makes way for"]]
+
+
+def test_idle_units_have_lanes_too():
+    lanes = [lane["name"] for lane in data_of(page_of("vtcm-sharing-same-pd"))["lanes"]]
+    assert {"HVX0", "HVX1", "HVX2", "HVX3"} <= set(lanes)
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    page = page_of("same-pd")
+    assert not re.search(r"https?://|<link|src=|@import|fetch\(", page)
+
+
+def test_names_cannot_break_out_of_the_script():
+    span = Span(group="Clients", lane="</script><b>", name="x", start_ns=0, duration_ns=5, category="running")
+    page = records_to_html([span], title="</title><script>alert(1)</script>")
+    assert page.count("</script>") == 1
+    assert data_of(page)["lanes"][0]["name"] == "</script><b>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here; `make browser` installs it")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    opened = []
+
+    def open_(html):
+        path = tmp_path / f"{len(opened)}.html"
+        path.write_text(html, encoding="utf-8")
+        page = browser.new_page(viewport={"width": 1280, "height": 640})
+        page.problems = []
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.on("console", lambda m: m.type == "error" and page.problems.append(m.text))
+        page.on("request", lambda r: r.url.startswith("file:") or page.problems.append(r.url))
+        page.goto(path.as_uri())
+        opened.append(page)
+        return page
+
+    yield open_
+    for page in opened:
+        assert page.problems == []
+        page.close()
+
+
+def view(page):
+    start, end = page.evaluate("[timeline.view.start, timeline.view.end]")
+    return start, end
+
+
+def settle(page):
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+@pytest.mark.slow
+def test_browser_draws_every_lane_in_its_colour(open_page):
+    page = open_page(page_of("same-pd"))
+    assert page.title() == "same-pd – openhtp timeline"
+    assert page.locator("#times").inner_text() == "modelled times"
+    assert [chip.inner_text().split() for chip in page.locator(".chip").all()] == [
+        ["Graph", "1", "55.6%"],
+        ["App", "55.6%"],
+        ["Graph", "2", "44.4%"],
+    ]
+    # The middle of each of the first four bars of HMX0 has the colour of its holder.
+    colours = page.evaluate(
+        """() => [15e3, 40e3, 60e3, 80e3].map(t => {
+            const row = timeline.rows[0], canvas = document.getElementById("plot"), ratio = devicePixelRatio;
+            const x = 150 + (t / 90e3) * (canvas.clientWidth - 166);
+            const p = canvas.getContext("2d").getImageData(x * ratio, (row.y + 7) * ratio, 1, 1).data;
+            return [p[0], p[1], p[2]];
+        })"""
+    )
+    assert colours[0] == colours[2]
+    assert colours[1] == colours[3]
+    assert colours[0] != colours[1]
+
+
+@pytest.mark.slow
+def test_browser_zooms_pans_and_fits(open_page):
+    page = open_page(page_of("same-pd"))
+    assert view(page) == (0, 90_000)
+    page.mouse.move(640, 300)
+    page.mouse.wheel(0, -400)
+    settle(page)
+    start, end = view(page)
+    assert 0 < start < end < 90_000
+    page.mouse.down()
+    page.mouse.move(740, 300, steps=4)
+    page.mouse.up()
+    settle(page)
+    moved_start, moved_end = view(page)
+    assert moved_start < start
+    assert moved_end - moved_start == pytest.approx(end - start)
+    page.get_by_role("button", name="Fit").click()
+    assert view(page) == (0, 90_000)
+    page.keyboard.press("+")
+    assert view(page)[1] - view(page)[0] == pytest.approx(45_000)
+    page.keyboard.press("0")
+    assert view(page) == (0, 90_000)
+
+
+@pytest.mark.slow
+def test_browser_hover_tells_who_when_and_where(open_page):
+    page = open_page(page_of("same-pd"))
+    box = page.locator("#plot").bounding_box()
+    place = page.evaluate("(() => { const r = timeline.rows[3]; return r.y + r.h - 4; })()")
+    x = 150 + 0.3 * (box["width"] - 166)
+    page.mouse.move(box["x"] + x, box["y"] + place)
+    settle(page)
+    tip = page.locator("#tip")
+    assert tip.is_visible()
+    words = tip.inner_text()
+    for expected in ("App", "holds VTCM", "10 us – 60 us", "50 us (modelled)", "1 MB at 0 MB"):
+        assert expected in words
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    settle(page)
+    assert not tip.is_visible()
+
+
+@pytest.mark.slow
+def test_browser_stays_fast_with_fifty_thousand_spans(open_page):
+    scenario = replace(load_scenario(EXAMPLES / "three-cameras-one-llm.yaml"), duration_ns=60 * SECOND)
+    result = plan(scenario)
+    records = result.records()
+    assert sum(isinstance(record, Span) for record in records) >= 50_000
+    html = records_to_html(
+        records, title="big", unit="ms", unit_ns=scenario.unit_ns, vtcm_bytes=8 * MIB, lanes=result.lanes()
+    )
+    page = open_page(html)
+    times = page.evaluate(
+        """() => [1, .5, .2, .05, .01, .001].map(part => {
+            timeline.view.start = 0; timeline.view.end = 60e9 * part; timeline.draw();
+            return timeline.drawMs; })"""
+    )
+    assert max(times) < 500, times  # about 50 ms on a quiet machine
+
+
+@pytest.mark.slow
+def test_browser_singles_out_a_client(open_page):
+    page = open_page(page_of("same-pd"))
+    chip = page.locator(".chip", has_text="App")
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "true"
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
