@@ -46,6 +46,11 @@ def _lower(node: Node, e: Emitter) -> None:
 
 def _squeeze_infer(node: Node) -> tuple[Shape, ...]:
     shape = node.shape()
+    if node.params["axes"] is None:
+        out = node.outputs[0].shape
+        if [size for size in out if size != 1] != [size for size in shape if size != 1] or len(out) > len(shape):
+            refuse(node, f"output has shape {list(out)}; expected {list(shape)} without some of its 1s")
+        return (out,)
     axes = axes_in_range(node, node.ints("axes"), len(shape))
     if any(shape[axis] != 1 for axis in axes):
         refuse(node, f"axes {list(axes)} of shape {list(shape)} are not all of size 1")
@@ -90,9 +95,9 @@ OPS = (
     ),
     _renaming(
         "Squeeze",
-        "in[0] without the named axes, each of size 1",
+        "in[0] without the named axes, each of size 1; without names, in the output's shape",
         _squeeze_infer,
-        (Param("axes", rank=1, mandatory=True),),
+        (Param("axes", rank=1),),
         Sample(((1, 3, 1, 5),), {"axes": [0, 2]}),
     ),
     _renaming(

@@ -1,0 +1,162 @@
+"""Images in another size: nearest, linear and cubic interpolation. The new size is that of the output tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter, Layout
+from openhtp.ops._interpolation import cubic_matrix, linear_matrix, nearest_matrix, resample
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._shapes import expect_rank, refuse
+from openhtp.ops._types import TypeRow, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a node resizes, in ONNX's words."""
+
+    kind: str
+    places: str
+    rounding: str = "floor"
+    cubic_coeff: float = -0.75
+    exclude_outside: bool = False
+
+
+_TRANSFORMATIONS = {"HALF_PIXEL": 0, "PYTORCH_HALF_PIXEL": 1, "ALIGN_CORNERS": 2, "ASYMMETRIC": 3}
+_INTERPOLATIONS = {"NEAREST": 0, "LINEAR": 1, "CUBIC": 2}
+_ROUNDINGS = {"ROUND_PREFER_FLOOR": 0, "ROUND_PREFER_CEIL": 1, "FLOOR": 2, "CEIL": 3}
+_PLACES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def _mode(node: Node) -> Mode:
+    if node.op == "Resize":
+        return Mode(
+            kind=("nearest", "linear", "cubic")[node.params["interpolation_mode"]],
+            places=_PLACES[node.params["transformation_mode"]],
+            rounding=[word.lower() for word in _ROUNDINGS][node.params["nearest_mode"]],
+            cubic_coeff=node.params["cubic_coeff"],
+            exclude_outside=node.params["exclude_outside"],
+        )
+    corners, centers = node.params["align_corners"], node.params["half_pixel_centers"]
+    places = "align_corners" if corners else "half_pixel" if centers else "asymmetric"
+    if node.op == "ResizeBilinear":
+        return Mode("linear", places)
+    # Pixel centers: floor((i + 0.5) * ratio) is the half-pixel place rounded half up.
+    return Mode("nearest", places, "floor" if places == "asymmetric" else "round_prefer_ceil")
+
+
+def _infer(node: Node) -> tuple[Shape, ...]:
+    shape = expect_rank(node, 0, *((3, 4, 5) if node.op == "Resize" else (4,)))
+    out = node.outputs[0].shape if node.outputs else shape
+    if len(out) != len(shape) or (out[0], out[-1]) != (shape[0], shape[-1]):
+        refuse(node, f"output has shape {list(out)}; expected batch and channels of {list(shape)}")
+    return (out,)
+
+
+def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    mode = _mode(node)
+    matrices = []
+    for size, out in zip(node.shape()[1:-1], node.outputs[0].shape[1:-1], strict=True):
+        if mode.kind == "nearest":
+            matrices.append(nearest_matrix(size, out, mode.places, mode.rounding))
+        elif mode.kind == "linear":
+            matrices.append(linear_matrix(size, out, mode.places))
+        else:
+            matrices.append(
+                cubic_matrix(size, out, mode.places, mode.cubic_coeff, exclude_outside=mode.exclude_outside)
+            )
+    return (resample(arrays[0], matrices),)
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    mode, out = _mode(node), node.outputs[0].shape
+    sizes = e.const(np.array([out[0], out[-1], *out[1:-1]], np.int64))
+    attrs: dict[str, Any] = {"mode": mode.kind, "coordinate_transformation_mode": mode.places}
+    if mode.kind == "nearest":
+        attrs["nearest_mode"] = mode.rounding
+    if mode.kind == "cubic":
+        attrs |= {"cubic_coeff_a": mode.cubic_coeff, "exclude_outside": int(mode.exclude_outside)}
+    e.put(0, e.node("Resize", [e.value(0), "", "", sizes], **attrs))
+
+
+def _resizing(
+    name: str, summary: str, types: tuple[TypeRow, ...], params: tuple[Param, ...], samples: tuple[Sample, ...]
+) -> OpDef:
+    return OpDef(
+        name=name,
+        summary=summary,
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=types,
+        infer=_infer,
+        reference=_reference,
+        lower=_lower,
+        work=vector_work(2 if name == "ResizeNearestNeighbor" else 8),
+        params=params,
+        constraints=(
+            Constraint(
+                "align_corners and half_pixel_centers are not both set",
+                lambda node: not (node.params.get("align_corners") and node.params.get("half_pixel_centers")),
+            ),
+            Constraint(
+                "cubic interpolation is for rank 4",
+                lambda node: _mode(node).kind != "cubic" or node.input().rank == 4,
+            ),
+        ),
+        layout=Layout.CHANNEL_FIRST,
+        values_kept=name == "ResizeNearestNeighbor",
+        from_output=True,
+        samples=samples,
+    )
+
+
+_CORNERS = (
+    Param("align_corners", DType.BOOL_8, default=False),
+    Param("half_pixel_centers", DType.BOOL_8, default=False),
+)
+_UP, _DOWN = ((1, 8, 10, 3),), ((1, 3, 4, 3),)
+_IN = ((1, 4, 5, 3),)
+
+OPS = (
+    _resizing(
+        "ResizeBilinear",
+        "in[0] in the output's size, linearly interpolated",
+        rows("T > T : f16 f32 u16 s16 u8 s8"),
+        (*_CORNERS, Param("antialias", DType.BOOL_8, default=False)),
+        (
+            Sample(_IN, outputs=_UP),
+            Sample(_IN, {"align_corners": True}, outputs=_UP),
+            Sample(_IN, {"half_pixel_centers": True}, outputs=_DOWN),
+        ),
+    ),
+    _resizing(
+        "ResizeNearestNeighbor",
+        "in[0] in the output's size, from the nearest pixel",
+        rows("T > T : f16 f32 u16 u8 s8"),
+        _CORNERS,
+        (Sample(_IN, outputs=_UP), Sample(_IN, {"half_pixel_centers": True}, outputs=_DOWN)),
+    ),
+    _resizing(
+        "Resize",
+        "in[0] in the output's size, interpolated as the modes say",
+        rows("T > T : f16 f32 u16 u8 s8"),
+        (
+            Param("exclude_outside", DType.BOOL_8, default=False),
+            Param("transformation_mode", default=0, choices=_TRANSFORMATIONS),
+            Param("interpolation_mode", default=0, choices=_INTERPOLATIONS),
+            Param("nearest_mode", default=0, choices=_ROUNDINGS),
+            Param("cubic_coeff", DType.FLOAT_32, default=-0.75),
+        ),
+        (
+            Sample(_IN, {"interpolation_mode": "LINEAR"}, outputs=_UP),
+            Sample(_IN, {"nearest_mode": "FLOOR", "transformation_mode": "ASYMMETRIC"}, outputs=_DOWN),
+            Sample(_IN, {"interpolation_mode": "CUBIC"}, outputs=_UP),
+        ),
+    ),
+)
