@@ -1,0 +1,184 @@
+"""Collects the tensors and nodes of the QNN graph while a model is being imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import Encoding
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.frontend import values as vs
+from openhtp.frontend.model import Array, Shape
+from openhtp.frontend.values import Perm, Value
+from openhtp.ir.builder import GraphBuilder
+from openhtp.ir.graph import Graph
+from openhtp.ops import resolve
+
+_SUFFIXES = {(0, 2, 1): "nlc", (0, 2, 3, 1): "nhwc", (0, 2, 3, 4, 1): "ndhwc"}
+
+
+class Assembly:
+    """Tensors, constants and calls so far. What no output needs is dropped at the end."""
+
+    def __init__(self, name: str, reserved: Sequence[str]) -> None:
+        self._name = name
+        self._tensors: dict[str, TensorSpec] = {}
+        self._statics: dict[str, Array] = {}
+        self._calls: list[OpCall] = []
+        self._taken = set(reserved)
+        self._node_names: set[str] = set()
+
+    # Tensors
+
+    def edge(self, name: str, shape: Shape, dtype: DType, quant: Encoding | None, kind: TensorKind) -> TensorSpec:
+        """An input or output of the graph, under its ONNX name."""
+        spec = self._tensors[name] = TensorSpec(name, shape, dtype, quant, kind)
+        return spec
+
+    def native(self, name: str, shape: Shape, dtype: DType, quant: Encoding | None) -> TensorSpec:
+        """A tensor between nodes; its name is made unique."""
+        name = self._unique(name, self._taken)
+        spec = self._tensors[name] = TensorSpec(name, shape, dtype, quant)
+        return spec
+
+    def static(self, name: str, data: Array, dtype: DType, quant: Encoding | None = None) -> TensorSpec:
+        """A constant, given as stored."""
+        name = self._unique(name, self._taken)
+        spec = self._tensors[name] = TensorSpec(name, data.shape, dtype, quant, TensorKind.STATIC)
+        self._statics[name] = np.ascontiguousarray(data, dtype.numpy)
+        return spec
+
+    def call(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[TensorSpec | None],
+        outputs: Sequence[TensorSpec],
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a node after checking it: raises what the op has against it."""
+        given = dict(params or {})
+        resolve(OpCall(op, name, tuple(inputs), tuple(outputs), given), self._statics)
+        name = self._unique(name, self._node_names)
+        self._calls.append(OpCall(op, name, tuple(inputs), tuple(outputs), given))
+
+    # Values in the form and type that an op wants
+
+    def form(self, value: Value, perm: Perm) -> TensorSpec:
+        """The tensor that holds the value with its axes in this order."""
+        found = value.forms.get(perm)
+        if found is not None:
+            return found
+        shape = vs.permuted(value.shape, perm)
+        quant = vs.moved_encoding(value.quant, perm)
+        if value.data is not None:
+            made = self.static(_form_name(value, perm), value.data.transpose(perm), value.dtype, quant)
+        else:
+            have = self._nearest(value, perm)
+            made = self.native(_form_name(value, perm), shape, value.dtype, quant)
+            self._move(value, have, perm, made)
+        value.forms[perm] = made
+        return made
+
+    def move_into(self, value: Value, target: TensorSpec) -> None:
+        """Write the value, with its axes as in ONNX, into a given tensor of its type."""
+        perm = vs.identity(value.rank)
+        if value.data is not None:
+            self._move(value, perm, perm, target, self.form(value, perm))
+        else:
+            self._move(value, self._nearest(value, perm), perm, target)
+
+    def converted(self, value: Value, dtype: DType, quant: Encoding | None) -> Value:
+        """The value's real numbers in another type or encoding (Quantize, Dequantize or Convert)."""
+        if (dtype, quant) == (value.dtype, value.quant):
+            return value
+        found = value.variants.get((dtype, quant))
+        if found is not None:
+            return found
+        name = f"{value.name}_{dtype.short}"
+        made = Value(name, value.shape, dtype, quant)
+        if value.data is not None:
+            real = value.real()
+            assert real is not None
+            made.data = vs.stored(real, dtype, quant)
+        else:
+            perm, source = next(iter(value.forms.items()))
+            target = self.native(name, source.shape, dtype, vs.moved_encoding(quant, perm))
+            self.call(conversion(value.dtype, dtype), name, [source], [target])
+            made.forms[perm] = target
+        value.variants[dtype, quant] = made
+        return made
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """The value's stored numbers in another type."""
+        if dtype == value.dtype and value.quant is None:
+            return value
+        made = Value(f"{value.name}_{dtype.short}", value.shape, dtype)
+        if value.data is not None:
+            made.data = vs.stored(value.data, dtype, None)
+            return made
+        for perm, source in list(value.forms.items())[:1]:
+            target = self.native(made.name, source.shape, dtype, None)
+            self.call("Cast", made.name, [source], [target])
+            made.forms[perm] = target
+        return made
+
+    # The end
+
+    def finish(self) -> Graph:
+        """Drop what no output needs and build the graph."""
+        needed = {spec.name for spec in self._tensors.values() if spec.kind.is_output}
+        kept = []
+        for call in reversed(self._calls):
+            if any(spec.name in needed for spec in call.outputs):
+                kept.append(call)
+                needed.update(spec.name for spec in (*call.inputs, *call.outputs) if spec is not None)
+        builder = GraphBuilder(self._name)
+        for spec in self._tensors.values():
+            if spec.name in needed or spec.kind.is_input:
+                builder.add_tensor(spec, self._statics.get(spec.name))
+        for call in reversed(kept):
+            builder.add_node(call)
+        return builder.finish()
+
+    def _move(
+        self, value: Value, have: Perm, want: Perm, target: TensorSpec, source: TensorSpec | None = None
+    ) -> None:
+        source = source if source is not None else value.forms[have]
+        if have != want and vs.same_order(value.shape, have, want):
+            self.call("Reshape", target.name, [source], [target])
+        else:
+            self.call("Transpose", target.name, [source], [target], {"perm": vs.move_between(have, want)})
+
+    def _nearest(self, value: Value, perm: Perm) -> Perm:
+        """A form that exists; one in the same order of elements if there is."""
+        return next(
+            (have for have in value.forms if vs.same_order(value.shape, have, perm)), next(iter(value.forms))
+        )
+
+    @staticmethod
+    def _unique(name: str, taken: set[str]) -> str:
+        name = name or "value"
+        found, number = name, 1
+        while found in taken:
+            number += 1
+            found = f"{name}_{number}"
+        taken.add(found)
+        return found
+
+
+def conversion(source: DType, target: DType) -> str:
+    """The op that stores real numbers of one type in another."""
+    if source.is_float and target.is_fixed_point:
+        return "Quantize"
+    if source.is_fixed_point and target.is_float:
+        return "Dequantize"
+    return "Cast" if source.is_float else "Convert"
+
+
+def _form_name(value: Value, perm: Perm) -> str:
+    return value.name if perm == vs.identity(value.rank) else f"{value.name}_{_SUFFIXES.get(perm, 'moved')}"

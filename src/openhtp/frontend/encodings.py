@@ -1,0 +1,114 @@
+"""QNN types and encodings of ONNX types, scales and zero points.
+
+Activations are always stored unsigned: a signed 8 or 16 bit tensor is the same tensor with its integers and its
+offset moved by half the range, and every HTP op takes the unsigned types, not all the signed ones. Weights stay as
+they are. 64-bit integers are stored as 32-bit ones, as the HTP computes in 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
+from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.frontend.model import Array, OnnxNode, Shape
+
+_PLAIN = {
+    "float16": DType.FLOAT_16,
+    "float32": DType.FLOAT_32,
+    "float64": DType.FLOAT_32,
+    "int8": DType.INT_8,
+    "int16": DType.INT_16,
+    "int32": DType.INT_32,
+    "int64": DType.INT_32,
+    "uint8": DType.UINT_8,
+    "uint16": DType.UINT_16,
+    "uint32": DType.UINT_32,
+    "uint64": DType.UINT_32,
+    "bool": DType.BOOL_8,
+}
+# What the client sees at the edges of the graph.
+_EDGE = {**_PLAIN, "int64": DType.INT_64, "uint64": DType.UINT_64}
+_FIXED = {
+    "int8": DType.SFIXED_POINT_8,
+    "int16": DType.SFIXED_POINT_16,
+    "int32": DType.SFIXED_POINT_32,
+    "uint8": DType.UFIXED_POINT_8,
+    "uint16": DType.UFIXED_POINT_16,
+}
+_UNSIGNED = {
+    DType.SFIXED_POINT_8: DType.UFIXED_POINT_8,
+    DType.SFIXED_POINT_16: DType.UFIXED_POINT_16,
+}
+
+Fixed = tuple[DType, Encoding]
+
+
+def plain_type(dtype: np.dtype[np.generic], *, edge: bool = False) -> DType:
+    """QNN type of a value without encoding; ``edge`` keeps 64-bit integers, for inputs and outputs."""
+    found = (_EDGE if edge else _PLAIN).get(dtype.name)
+    if found is None:
+        raise UnsupportedFeature(f"element type {dtype} is not supported by the HTP")
+    return found
+
+
+def read_encoding(node: OnnxNode, shape: Shape, constants: Mapping[str, Array]) -> Fixed:
+    """Type and encoding that a QuantizeLinear or DequantizeLinear names, as stored in the file."""
+    if not node.has(0) or not node.has(1):
+        raise BadModel(f"{node.title} has no scale")
+    scale = constants.get(node.inputs[1])
+    zero = constants.get(node.inputs[2]) if node.has(2) else np.zeros((), np.uint8)
+    if scale is None or zero is None:
+        raise UnsupportedFeature(f"{node.title}: scale and zero point are computed; they must be constants")
+    if node.attr("block_size", 0):
+        raise UnsupportedFeature(f"{node.title}: blockwise quantization is not supported; use per-channel scales")
+    if zero.dtype.name not in _FIXED:
+        raise UnsupportedFeature(f"{node.title}: cannot quantize to {zero.dtype}")
+    dtype = _FIXED[zero.dtype.name]
+    if scale.size == 1 and zero.size == 1:
+        return dtype, _checked(node, float(scale.reshape(-1)[0]), -int(zero.reshape(-1)[0]))
+    axis = node.attr("axis", 1)
+    axis += len(shape) if axis < 0 else 0
+    zeros = np.broadcast_to(zero.reshape(-1), scale.shape) if scale.ndim == 1 else zero
+    if scale.ndim != 1 or not 0 <= axis < len(shape) or shape[axis] != scale.size or zeros.size != scale.size:
+        raise BadModel(
+            f"{node.title}: {list(scale.shape)} scales do not fit axis {axis} of the shape {list(shape)}"
+        )
+    try:
+        return dtype, AxisScaleOffset(axis, tuple(scale.tolist()), tuple(-int(each) for each in zeros))
+    except InvalidArgument as error:
+        raise BadModel(f"{node.title}: {error.message}") from error
+
+
+def _checked(node: OnnxNode, scale: float, offset: int) -> ScaleOffset:
+    try:
+        return ScaleOffset(scale, offset)
+    except InvalidArgument as error:
+        raise BadModel(f"{node.title}: {error.message}") from error
+
+
+def activation(dtype: DType, quant: Encoding) -> Fixed:
+    """The unsigned form of an activation's type and encoding; the real values stay what they are."""
+    unsigned = _UNSIGNED.get(dtype)
+    if unsigned is None:
+        return dtype, quant
+    half = 1 << (dtype.bits - 1)
+    if isinstance(quant, ScaleOffset):
+        return unsigned, ScaleOffset(quant.scale, quant.offset - half)
+    return unsigned, AxisScaleOffset(quant.axis, quant.scales, tuple(offset - half for offset in quant.offsets))
+
+
+def widened(quant: ScaleOffset) -> ScaleOffset:
+    """The 16-bit unsigned encoding that holds every number of an 8-bit unsigned one exactly."""
+    return ScaleOffset(quant.scale / 257.0, quant.offset * 257)
+
+
+def covering(real: Array, dtype: DType) -> ScaleOffset:
+    """An encoding that covers these numbers and 0."""
+    low, high = min(float(np.min(real, initial=0.0)), 0.0), max(float(np.max(real, initial=0.0)), 0.0)
+    least, most = dtype.integer_range
+    scale = (high - low) / (most - least) or 1.0
+    return ScaleOffset(scale, -round(least - low / scale))

@@ -1,0 +1,37 @@
+"""Weights that lie in a file beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from openhtp.core.errors import BadModel
+
+
+def read_external(place: Mapping[str, str], folder: Path | None, tensor: str) -> bytes:
+    """Bytes of a tensor. The file must be a plain one inside the model's folder, links followed."""
+    location = place.get("location", "")
+    if folder is None:
+        raise BadModel(f"tensor {tensor!r} is in the file {location!r}; load the model by its path, not its bytes")
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not location or not path.is_relative_to(root) or path == root:
+        raise BadModel(
+            f"tensor {tensor!r} is in {location!r}, outside the model's folder; external data must lie inside it"
+        )
+    try:
+        offset, length = int(place.get("offset", 0)), int(place.get("length", -1))
+    except ValueError:
+        raise BadModel(f"tensor {tensor!r} has external data at no number: {dict(place)}") from None
+    if not path.is_file():
+        raise BadModel(f"tensor {tensor!r} is in {location!r}, which is not a file")
+    held = path.stat().st_size
+    if length < 0:
+        length = held - offset
+    if offset < 0 or length < 0 or offset + length > held:
+        raise BadModel(
+            f"tensor {tensor!r} takes bytes {offset}..{offset + length} of {location!r}, which has {held}"
+        )
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)

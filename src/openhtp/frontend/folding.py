@@ -1,0 +1,166 @@
+"""Computes, while importing, what depends on constants only: mostly the arithmetic that makes shapes.
+
+Exporters write a reshape's target as a dozen nodes on ``Shape(x)``; with fixed shapes all of that is known. Only
+cheap operators on small arrays are here: anything larger is left to the graph, where the compiler folds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from openhtp.core.errors import BadModel
+from openhtp.frontend.model import Array, OnnxNode, ValueType
+
+_MAX_ELEMENTS = 1 << 20
+
+Inputs = Sequence[Array | None]
+
+
+def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) -> Array | None:
+    """The node's only result, or None when it is not of the kind that is folded here."""
+    function = _FOLDS.get(node.op_type)
+    if function is None or node.domain or len(node.outputs) != 1:
+        return None
+    known = outputs[0]
+    if known is not None and math.prod(known.shape) > _MAX_ELEMENTS:
+        return None
+    if any(array is not None and array.size > _MAX_ELEMENTS for array in inputs):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            result = function(node, inputs)
+    except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
+        raise BadModel(f"{node.title} cannot be computed: {error}") from error
+    if result is None or result.size > _MAX_ELEMENTS:
+        return None
+    return np.asarray(result, known.dtype) if known is not None else result
+
+
+def constant_of(node: OnnxNode) -> Array:
+    """The value of a Constant node."""
+    for name, value in node.attrs.items():
+        if name == "value":
+            return np.asarray(value)
+        if name in ("value_float", "value_floats"):
+            return np.asarray(value, np.float32)
+        if name in ("value_int", "value_ints"):
+            return np.asarray(value, np.int64)
+    raise BadModel(f"{node.title} has no value that is a number")
+
+
+def _ints(array: Array | None) -> list[int]:
+    return [] if array is None else [int(item) for item in np.asarray(array).reshape(-1)]
+
+
+def _axes(node: OnnxNode, inputs: Inputs) -> tuple[int, ...]:
+    given = inputs[1] if len(inputs) > 1 else None
+    return tuple(node.attr("axes") or _ints(given))
+
+
+def _slice(node: OnnxNode, inputs: Inputs) -> Array | None:
+    x = inputs[0]
+    assert x is not None
+    if "starts" in node.attrs:
+        starts, ends, axes, steps = node.attr("starts"), node.attr("ends"), node.attr("axes"), None
+    else:
+        starts, ends = _ints(inputs[1]), _ints(inputs[2])
+        axes = _ints(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else None
+        steps = _ints(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else None
+    cuts: list[slice] = [slice(None)] * x.ndim
+    for index, axis in enumerate(axes or range(len(starts))):
+        step = steps[index] if steps else 1
+        end = None if step < 0 and ends[index] < -x.shape[axis] else ends[index]
+        cuts[axis] = slice(starts[index], end, step)
+    return x[tuple(cuts)]
+
+
+def _range(node: OnnxNode, inputs: Inputs) -> Array | None:
+    begin, end, step = (np.asarray(item).item() for item in inputs)
+    if step == 0 or (end - begin) / step > _MAX_ELEMENTS:
+        return None
+    return np.arange(begin, end, step, dtype=np.asarray(inputs[0]).dtype)
+
+
+def _filled(node: OnnxNode, inputs: Inputs) -> Array | None:
+    shape = _ints(inputs[0])
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32)))
+    if any(size < 0 for size in shape) or math.prod(shape) > _MAX_ELEMENTS:
+        return None
+    return np.full(shape, value.reshape(-1)[0], value.dtype)
+
+
+def _expand(node: OnnxNode, inputs: Inputs) -> Array | None:
+    x = inputs[0]
+    assert x is not None
+    shape = np.broadcast_shapes(x.shape, tuple(_ints(inputs[1])))
+    return np.broadcast_to(x, shape) if math.prod(shape) <= _MAX_ELEMENTS else None
+
+
+def _reshape(node: OnnxNode, inputs: Inputs) -> Array | None:
+    x = inputs[0]
+    assert x is not None
+    wanted = node.attr("shape") or _ints(inputs[1])
+    sizes = [x.shape[i] if size == 0 and not node.attr("allowzero", 0) else size for i, size in enumerate(wanted)]
+    return x.reshape(sizes)
+
+
+def _divide(node: OnnxNode, inputs: Inputs) -> Array | None:
+    a, b = np.asarray(inputs[0]), np.asarray(inputs[1])
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    if not np.all(b):
+        return None
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)), a.dtype)
+
+
+def _unsqueeze(node: OnnxNode, inputs: Inputs) -> Array | None:
+    return np.expand_dims(np.asarray(inputs[0]), _axes(node, inputs))
+
+
+def _squeeze(node: OnnxNode, inputs: Inputs) -> Array | None:
+    axes = _axes(node, inputs)
+    return np.squeeze(np.asarray(inputs[0]), axes or None)
+
+
+def _of(function: Callable[..., Any]) -> Callable[[OnnxNode, Inputs], Array | None]:
+    return lambda node, inputs: np.asarray(function(*inputs))
+
+
+_FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
+    "Add": _of(np.add),
+    "Sub": _of(np.subtract),
+    "Mul": _of(np.multiply),
+    "Div": _divide,
+    "Neg": _of(np.negative),
+    "Abs": _of(np.abs),
+    "Sqrt": _of(np.sqrt),
+    "Pow": lambda node, inputs: np.asarray(np.power(np.asarray(inputs[0]), np.asarray(inputs[1]))),
+    "Floor": _of(np.floor),
+    "Ceil": _of(np.ceil),
+    "Equal": _of(np.equal),
+    "Greater": _of(np.greater),
+    "Less": _of(np.less),
+    "Not": _of(np.logical_not),
+    "And": _of(np.logical_and),
+    "Or": _of(np.logical_or),
+    "Where": _of(np.where),
+    "Identity": _of(np.asarray),
+    "Cast": _of(np.asarray),
+    "Concat": lambda node, inputs: np.concatenate([np.asarray(x) for x in inputs], node.attr("axis", 0)),
+    "Gather": lambda node, inputs: np.take(np.asarray(inputs[0]), np.asarray(inputs[1]), node.attr("axis", 0)),
+    "Transpose": lambda node, inputs: np.transpose(np.asarray(inputs[0]), node.attr("perm")),
+    "Reshape": _reshape,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Slice": _slice,
+    "Range": _range,
+    "ConstantOfShape": _filled,
+    "Expand": _expand,
+    "ReduceProd": lambda node, inputs: np.prod(
+        np.asarray(inputs[0]), axis=_axes(node, inputs) or None, keepdims=bool(node.attr("keepdims", 1))
+    ),
+}

@@ -1,0 +1,57 @@
+"""Who makes and who reads a value: what patterns are found with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from openhtp.frontend.model import OnnxNode
+from openhtp.frontend.qdq import readers_of
+from openhtp.frontend.typing_pass import TypedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes of a pattern, the last in running order at the end, and the node that takes their place."""
+
+    nodes: tuple[OnnxNode, ...]
+    replacement: OnnxNode
+
+
+class Neighbours:
+    """A model seen from any of its values."""
+
+    def __init__(self, model: TypedModel) -> None:
+        self.model = model
+        self._readers = readers_of(model.nodes)
+        self._makers = {name: node for node in model.nodes for name in node.outputs if name}
+        self._outputs = set(model.source.outputs)
+
+    def maker(self, name: str, *op_types: str) -> OnnxNode | None:
+        """The node that makes a value, if it is of one of these types."""
+        node = self._makers.get(name)
+        return node if node is not None and node.op_type in op_types else None
+
+    def only_reader(self, name: str, *op_types: str) -> OnnxNode | None:
+        """The one node that reads a value, if there is just one, it is of these types, and no client reads it."""
+        readers = self._readers.get(name, [])
+        if len(readers) != 1 or name in self._outputs or readers[0].op_type not in op_types:
+            return None
+        return readers[0]
+
+    def number(self, name: str) -> float | None:
+        """The value of a constant that is one number."""
+        array = self.model.constants.get(name)
+        return float(np.asarray(array).reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+    def is_number(self, name: str, wanted: float) -> bool:
+        """Whether a value is this constant, up to the precision of half floats."""
+        number = self.number(name)
+        return number is not None and abs(number - wanted) <= 1e-3 * abs(wanted)
+
+    def other(self, node: OnnxNode, name: str) -> str | None:
+        """The other input of a node with two, of which one is ``name``."""
+        if len(node.inputs) != 2 or name not in node.inputs:
+            return None
+        return node.inputs[1] if node.inputs[0] == name else node.inputs[0]

@@ -1,0 +1,224 @@
+"""From an ONNX model to a QNN graph.
+
+The steps: read the file, settle all types and constants, recognise patterns, find the encodings of a quantized
+model, then turn node by node into QNN ops. Inputs and outputs keep their ONNX names, types and axes; in between,
+images are channel-last.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadModel, UnsupportedOp, error_context
+from openhtp.core.quant import Encoding
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.frontend import encodings
+from openhtp.frontend import values as vs
+from openhtp.frontend.assembly import Assembly, conversion
+from openhtp.frontend.model import MICROSOFT, OWN, OnnxModel, OnnxNode, is_op
+from openhtp.frontend.onnx_reader import read_model
+from openhtp.frontend.patterns import fuse_patterns
+from openhtp.frontend.plain import apply_plain, plain_rules
+from openhtp.frontend.qdq import MOVES, find_targets, readers_of
+from openhtp.frontend.rules import rules
+from openhtp.frontend.site import Site
+from openhtp.frontend.typing_pass import TypedModel, settle_types
+from openhtp.frontend.values import Perm, Value
+from openhtp.ir.graph import Graph
+
+
+def load(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> Graph:
+    """Import a model file or its bytes. ``dims`` fixes dimensions that the file leaves open, by name."""
+    return import_model(read_model(source, dims))
+
+
+def import_model(model: OnnxModel) -> Graph:
+    """Import a model that has been read."""
+    with error_context(model=model.name):
+        return _Import(fuse_patterns(settle_types(model))).graph()
+
+
+class _Import:
+    def __init__(self, model: TypedModel) -> None:
+        # QNN has no tensors of rank 0: a scalar is a vector of one.
+        self.types = {name: replace(kind, shape=kind.shape or (1,)) for name, kind in model.types.items()}
+        self._model = model
+        self._targets = find_targets(model)
+        self._readers = readers_of(model.nodes)
+        self._outputs = model.source.outputs
+        self._values: dict[str, Value] = {}
+        self._written: set[str] = set()
+        self.assembly = Assembly(model.source.name, [*model.source.inputs, *model.source.outputs])
+
+    def graph(self) -> Graph:
+        for name in self._model.source.inputs:
+            self._add_input(name)
+        for node in self._model.nodes:
+            with error_context(node=node.name):
+                self._add_node(node)
+        for name in self._outputs:
+            with error_context(output=name):
+                self._add_output(name)
+        return self.assembly.finish()
+
+    # What sites ask for
+
+    def value(self, name: str) -> Value:
+        found = self._values.get(name)
+        if found is None:
+            data = self._model.constants.get(name)
+            if data is None:
+                raise BadModel(f"value {name!r} is used but not defined")
+            dtype = encodings.plain_type(data.dtype)
+            shape = data.shape or (1,)
+            stored = vs.stored(data, dtype, None).reshape(shape)
+            found = self._values[name] = Value(name, shape, dtype, None, stored)
+        return found
+
+    def define(self, name: str, value: Value) -> None:
+        self._values[name] = value
+
+    def declare(self, name: str, perm: Perm, dtype: DType, quant: Encoding | None) -> TensorSpec:
+        shape = self.types[name].shape
+        value = Value(name, shape, dtype, quant)
+        target = self._targets.get(name)
+        edge = name if name in self._outputs else target.quantized_name if target is not None else ""
+        if edge in self._outputs and perm == vs.identity(len(shape)) and self._edge_type(edge) == (dtype, quant):
+            spec = self.assembly.edge(edge, shape, dtype, quant, TensorKind.APP_READ)
+            self._written.add(edge)
+        else:
+            spec = self.assembly.native(name, vs.permuted(shape, perm), dtype, vs.moved_encoding(quant, perm))
+        value.forms[perm] = spec
+        self._values[name] = value
+        return spec
+
+    # Edges
+
+    def _add_input(self, name: str) -> None:
+        kind = self.types[name]
+        dtype: DType = encodings.plain_type(kind.dtype, edge=True)
+        quant: Encoding | None = None
+        reader = next((node for node in self._readers.get(name, []) if is_op(node, "DequantizeLinear")), None)
+        if reader is not None:
+            dtype, quant = encodings.read_encoding(reader, kind.shape, self._model.constants)
+        spec = self.assembly.edge(name, kind.shape, dtype, quant, TensorKind.APP_WRITE)
+        value = Value(name, kind.shape, dtype, quant, None, {vs.identity(len(kind.shape)): spec})
+        inner = encodings.plain_type(kind.dtype)
+        if quant is None and inner != dtype:
+            value = self.assembly.cast(value, inner)
+        self._values[name] = value
+
+    def _edge_type(self, name: str) -> tuple[DType, Encoding | None]:
+        """Type and encoding that the client sees at an output."""
+        maker = next((node for node in self._model.nodes if name in node.outputs), None)
+        if maker is not None and is_op(maker, "QuantizeLinear"):
+            return encodings.read_encoding(maker, self.types[name].shape, self._model.constants)
+        return encodings.plain_type(self.types[name].dtype, edge=True), None
+
+    def _add_output(self, name: str) -> None:
+        if name in self._written:
+            return
+        value = self.value(name)
+        dtype, quant = self._edge_type(name)
+        spec = self.assembly.edge(name, value.shape, dtype, quant, TensorKind.APP_READ)
+        if (value.dtype, value.quant) == (dtype, quant):
+            self.assembly.move_into(value, spec)
+            return
+        source = self.assembly.form(value, vs.identity(value.rank))
+        real = value.is_real and (dtype.is_float or dtype.is_fixed_point)
+        self.assembly.call(conversion(value.dtype, dtype) if real else "Cast", name, [source], [spec])
+
+    # Nodes
+
+    def _add_node(self, node: OnnxNode) -> None:
+        if is_op(node, "QuantizeLinear"):
+            return self._quantize(node)
+        if is_op(node, "DequantizeLinear"):
+            return self._dequantize(node)
+        fixed = self._fixed_outputs(node)
+        if fixed is not None:
+            written = set(self._written)
+            try:
+                return self._apply(Site(self, node, fixed))
+            except UnsupportedOp:
+                # Not in fixed point: compute in floats between a Dequantize and the Quantize that follows anyway.
+                self._written = written
+        return self._apply(Site(self, node, None))
+
+    def _apply(self, site: Site) -> None:
+        node = site.node
+        rule = rules().get(node.op_type) if node.domain in ("", MICROSOFT, OWN) else None
+        if rule is not None:
+            return rule(site)
+        plain = plain_rules().get(node.op_type) if not node.domain else None
+        if plain is None:
+            raise UnsupportedOp(f"{node.title} is not supported{_nearest(node.op_type)}")
+        return apply_plain(site, *plain)
+
+    def _fixed_outputs(self, node: OnnxNode) -> dict[int, encodings.Fixed] | None:
+        """Encodings of the float outputs if the node can compute in fixed point, else None."""
+        given = [self.value(name) for name in node.inputs if name]
+        computed = [value for value in given if value.is_real and not value.is_constant]
+        if not computed or not all(value.dtype.is_fixed_point for value in computed):
+            return None
+        fixed: dict[int, encodings.Fixed] = {}
+        for index, name in enumerate(node.outputs):
+            if not name or self.types[name].dtype.kind != "f":
+                continue
+            target = self._targets.get(name)
+            if target is not None:
+                fixed[index] = (target.dtype, target.quant)
+            elif node.op_type in MOVES and computed[0].quant is not None:
+                fixed[index] = (computed[0].dtype, computed[0].quant)
+            elif name in self._outputs or self._readers.get(name):
+                return None
+        return fixed
+
+    def _quantize(self, node: OnnxNode) -> None:
+        fixed = encodings.read_encoding(node, self.types[node.inputs[0]].shape, self._model.constants)
+        value = self.value(node.inputs[0])
+        if not value.is_real:
+            raise UnsupportedOp(f"{node.title}: quantizes integers; expected floats")
+        self.define(node.outputs[0], self.assembly.converted(value, *encodings.activation(*fixed)))
+
+    def _dequantize(self, node: OnnxNode) -> None:
+        dtype, quant = encodings.read_encoding(node, self.types[node.inputs[0]].shape, self._model.constants)
+        value = self.value(node.inputs[0])
+        if value.data is not None and value.quant is None:
+            stored = vs.stored(self._model.constants[node.inputs[0]], dtype, None).reshape(value.shape)
+            made = Value(node.outputs[0], value.shape, dtype, quant, stored)
+            return self.define(node.outputs[0], made)
+        unsigned = encodings.activation(dtype, quant)
+        if (value.dtype, value.quant) in ((dtype, quant), unsigned):
+            return self.define(node.outputs[0], self.assembly.converted(value, *unsigned))
+        raise UnsupportedOp(
+            f"{node.title}: reads {value.name!r} with another scale or type than it was written with;"
+            " a DequantizeLinear must undo its QuantizeLinear"
+        )
+
+
+def _nearest(op_type: str) -> str:
+    """What to write instead, for operators that have a well-known other form."""
+    if op_type in _INSTEAD:
+        return f"; {_INSTEAD[op_type]}"
+    near = difflib.get_close_matches(op_type, [*rules(), *plain_rules()], n=2)
+    return f"; the nearest supported are {' and '.join(near)}" if near else "; docs/onnx.md lists what is"
+
+
+_INSTEAD = {
+    "If": "run the model through onnxruntime's optimizer with a constant condition, or split it",
+    "Loop": "unroll it when exporting",
+    "Scan": "unroll it when exporting",
+    "Erf": "use it inside GELU (x * (1 + erf(x / sqrt 2)) / 2), which is recognised",
+    "Einsum": "write it as Transpose, Reshape and MatMul",
+    "LSTM": "unroll it when exporting",
+    "GRU": "unroll it when exporting",
+    "MatMulInteger": "use QuantizeLinear/DequantizeLinear around MatMul",
+    "QLinearConv": "use QuantizeLinear/DequantizeLinear around Conv (QDQ format)",
+    "QLinearMatMul": "use QuantizeLinear/DequantizeLinear around MatMul (QDQ format)",
+    "DynamicQuantizeLinear": "use static quantization (openhtp quantize)",
+}

@@ -1,0 +1,350 @@
+"""Reads ONNX files into plain data. The only importer of ``onnx`` between a file and a graph.
+
+Files come from anywhere, so nothing in them is believed: sizes are checked before memory is taken, external data
+must lie beside the model, nodes are put in order and cycles are refused. Every refusal names the place.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.checker
+import onnx.defs
+import onnx.shape_inference
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, UnsupportedOp, error_context
+from openhtp.frontend.external_data import read_external
+from openhtp.frontend.model import Array, OnnxModel, OnnxNode, ValueType
+
+OLDEST_OPSET = 7
+_MAX_FILE_BYTES = (1 << 31) - 1
+_DOMAINS = {"ai.onnx": ""}
+_NARROW = {TensorProto.INT4: "int4", TensorProto.UINT4: "uint4"}
+
+
+def read_model(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> OnnxModel:
+    """Read a file or its bytes. ``dims`` fixes dimensions by their name, or ``input.axis``."""
+    folder: Path | None = None
+    if isinstance(source, bytes | bytearray | memoryview):
+        data, where = bytes(source), "model"
+    else:
+        path = Path(source)
+        where, folder = path.name, path.parent
+        data = _file_bytes(path)
+    with error_context(model=where):
+        proto = parse_model(data)
+        return _Reader(proto, folder, dict(dims or {})).model()
+
+
+def parse_model(data: bytes) -> Any:
+    """The protobuf of a model. Raises BadModel when the bytes are not one."""
+    if not data:
+        raise BadModel("the file is empty; expected an ONNX model")
+    try:
+        proto = ModelProto.FromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise BadModel(f"the bytes are not an ONNX model: {error}") from error
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise BadModel("the bytes are not an ONNX model: there is no graph, or no opset is named")
+    return proto
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise BadModel(f"{path} has more than 2 GB; move its weights to external data")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadModel(f"cannot read {str(path)!r}: {error.strerror}") from error
+
+
+class _Reader:
+    def __init__(self, proto: Any, folder: Path | None, dims: dict[str, int]) -> None:
+        self._proto = proto
+        self._graph: GraphProto = proto.graph
+        self._folder = folder
+        self._dims = dims
+        self._used_dims: set[str] = set()
+        self._narrow: dict[str, str] = {}
+        self._opsets = {_DOMAINS.get(item.domain, item.domain): item.version for item in proto.opset_import}
+
+    def model(self) -> OnnxModel:
+        self._check_opset()
+        if self._graph.sparse_initializer:
+            raise UnsupportedFeature("sparse initializers are not supported; store them as dense tensors")
+        constants: dict[str, Array] = {}
+        for tensor in self._graph.initializer:
+            if tensor.name in constants:
+                raise BadModel(f"initializer {tensor.name!r} is defined twice")
+            constants[tensor.name] = self._constant(tensor)
+        inputs = {v.name: self._input_type(v) for v in self._graph.input if v.name not in constants}
+        if not self._graph.output:
+            raise BadModel("the graph has no outputs")
+        for value in (*self._graph.input, *self._graph.output):
+            if not value.name:
+                raise BadModel("an input or output of the graph has no name")
+        unused = set(self._dims) - self._used_dims
+        if unused:
+            raise InvalidArgument(f"dims names {_listed(unused)}; {self._dim_advice()}")
+        proto = self._proto
+        return OnnxModel(
+            name=self._graph.name or "graph",
+            nodes=self._ordered(set(inputs) | set(constants)),
+            inputs=inputs,
+            outputs={value.name: self._output_type(value) for value in self._graph.output},
+            constants=constants,
+            narrow=self._narrow,
+            metadata={item.key: item.value for item in proto.metadata_props},
+            producer=proto.producer_name,
+            version=proto.model_version,
+            description=proto.doc_string,
+            domain=proto.domain,
+        )
+
+    def _check_opset(self) -> None:
+        version, newest = self._opsets.get("", OLDEST_OPSET), onnx.defs.onnx_opset_version()
+        if not OLDEST_OPSET <= version <= newest:
+            raise UnsupportedFeature(
+                f"the model uses opset {version}; expected {OLDEST_OPSET} to {newest}"
+                " (onnx.version_converter can change it)"
+            )
+
+    # Values
+
+    def _input_type(self, value: Any) -> ValueType:
+        if not value.type.HasField("tensor_type"):
+            raise UnsupportedFeature(f"input {value.name!r} is not a tensor")
+        kind = value.type.tensor_type
+        if not kind.HasField("shape"):
+            raise UnsupportedFeature(f"input {value.name!r} has no shape; {_FIX_SHAPES}")
+        shape = tuple(self._size(value.name, axis, dim) for axis, dim in enumerate(kind.shape.dim))
+        return ValueType(_numpy_type(kind.elem_type, value.name), shape)
+
+    def _size(self, name: str, axis: int, dim: Any) -> int:
+        by_place = f"{name}.{axis}"
+        for key in (by_place, dim.dim_param):
+            if key and key in self._dims:
+                self._used_dims.add(key)
+                size = self._dims[key]
+                if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                    raise InvalidArgument(f"dims gives {key!r} the size {size!r}; expected a whole number above 0")
+                return size
+        if dim.HasField("dim_value"):
+            if dim.dim_value < 1:
+                raise BadModel(f"input {name!r} has size {dim.dim_value} on axis {axis}")
+            return int(dim.dim_value)
+        known = dim.dim_param or by_place
+        raise UnsupportedFeature(
+            f"input {name!r} has no fixed size on axis {axis} ({dim.dim_param or 'no name'}); the HTP takes fixed"
+            f" shapes only: give one, e.g. dims={{{known!r}: 1}} (--dim {known}=1)"
+        )
+
+    def _output_type(self, value: Any) -> ValueType | None:
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not kind.elem_type:
+            return None
+        sizes = tuple(int(dim.dim_value) for dim in kind.shape.dim)
+        return ValueType(_numpy_type(kind.elem_type, value.name), sizes)
+
+    def _dim_advice(self) -> str:
+        names = {dim.dim_param for v in self._graph.input for dim in v.type.tensor_type.shape.dim if dim.dim_param}
+        known = f"the model has {_listed(names)}" if names else "no dimension of the model has a name"
+        return f"{known}; a dimension may also be given as 'input.axis'"
+
+    def _constant(self, tensor: Any) -> Array:
+        if tensor.data_type in _NARROW:
+            self._narrow[tensor.name] = _NARROW[tensor.data_type]
+        return _array(tensor, self._folder)
+
+    # Nodes
+
+    def _ordered(self, known: set[str]) -> tuple[OnnxNode, ...]:
+        """Nodes in the order of their data; ties as in the file."""
+        protos = list(self._graph.node)
+        made: dict[str, int] = {}
+        for index, proto in enumerate(protos):
+            for name in proto.output:
+                if name and (name in made or name in known):
+                    raise BadModel(f"value {name!r} is defined twice")
+                if name:
+                    made[name] = index
+        sorter = graphlib.TopologicalSorter[int]()
+        in_order = True
+        for index, proto in enumerate(protos):
+            before = {made[name] for name in proto.input if name in made}
+            in_order = in_order and all(other < index for other in before)
+            missing = [name for name in proto.input if name and name not in made and name not in known]
+            if missing:
+                raise BadModel(f"{_title(proto, index)} reads {missing[0]!r}, which nothing defines")
+            sorter.add(index, *before)
+        for value in self._graph.output:
+            if value.name not in made and value.name not in known:
+                raise BadModel(f"output {value.name!r} is defined by nothing")
+        try:
+            order: Iterable[int] = range(len(protos)) if in_order else list(sorter.static_order())
+        except graphlib.CycleError as error:
+            ring = [_title(protos[index], index) for index in error.args[1][:4]]
+            raise BadModel(f"the graph is cyclic: {' -> '.join(ring)}") from None
+        return self._named([(index, protos[index]) for index in order])
+
+    def _named(self, protos: list[tuple[int, NodeProto]]) -> tuple[OnnxNode, ...]:
+        taken: set[str] = set()
+        nodes = []
+        for index, proto in protos:
+            name = proto.name or f"{proto.op_type}_{index}"
+            while name in taken:
+                name = f"{name}_{index}"
+            taken.add(name)
+            domain = _DOMAINS.get(proto.domain, proto.domain)
+            with error_context(node=name):
+                attrs = {item.name: self._attribute(item) for item in proto.attribute}
+            nodes.append(
+                OnnxNode(
+                    proto.op_type,
+                    domain,
+                    name,
+                    tuple(proto.input),
+                    tuple(proto.output),
+                    attrs,
+                    self._opsets.get(domain, 1),
+                )
+            )
+        return tuple(nodes)
+
+    def _attribute(self, proto: Any) -> Any:
+        if proto.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+            raise UnsupportedFeature(f"attribute {proto.name!r} is a graph; If, Loop and Scan are not supported")
+        if proto.type == AttributeProto.TENSOR:
+            return _array(proto.t, self._folder)
+        try:
+            value = helper.get_attribute_value(proto)
+            if isinstance(value, bytes):
+                return value.decode() if proto.name != "ep_cache_context" else value
+            if proto.type == AttributeProto.STRINGS:
+                return [item.decode() for item in value]
+        except (ValueError, UnicodeDecodeError) as error:
+            raise BadModel(f"attribute {proto.name!r} cannot be read: {error}") from error
+        return list(value) if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value
+
+
+def infer_types(
+    node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]
+) -> dict[str, ValueType] | None:
+    """Types of a node's outputs by ONNX's own rules; None when they do not settle every size.
+
+    ``data`` holds the constants among the inputs. Raises BadModel when the node contradicts its inputs, and
+    UnsupportedOp when ONNX knows no such operator.
+    """
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
+    except onnx.defs.SchemaError:
+        raise UnsupportedOp(f"{node.title}: ONNX has no such operator in opset {node.opset}") from None
+    proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain)
+    proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attrs.items())
+    given = [name for name in dict.fromkeys(node.inputs) if name]
+    kinds = {
+        name: helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(types[name].dtype), types[name].shape)
+        for name in given
+    }
+    held = {
+        name: numpy_helper.from_array(np.ascontiguousarray(data[name]), name)
+        for name in given
+        if name in data and data[name].size <= _MAX_INFERENCE_ELEMENTS
+    }
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, proto, kinds, held, opset_imports=[helper.make_opsetid(node.domain, node.opset)]
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        raise BadModel(f"{node.title}: {str(error).strip()}") from error
+    settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
+    if set(settled) != {name for name in node.outputs if name} or None in settled.values():
+        return None
+    return {name: kind for name, kind in settled.items() if kind is not None}
+
+
+def _attribute_proto(name: str, value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(name, numpy_helper.from_array(np.ascontiguousarray(value)))
+    if isinstance(value, list) and not value:
+        return helper.make_attribute(name, value, attr_type=AttributeProto.INTS)
+    return helper.make_attribute(name, value)
+
+
+def _settled(kind: Any, name: str) -> ValueType | None:
+    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        return None
+    return ValueType(_numpy_type(kind.elem_type, name), tuple(int(dim.dim_value) for dim in kind.shape.dim))
+
+
+_FIX_SHAPES = "the HTP takes fixed shapes only"
+_MAX_INFERENCE_ELEMENTS = 4096
+
+
+def _array(tensor: Any, folder: Path | None) -> Array:
+    """The numbers of a tensor, after checking that there are as many as its dims say."""
+    name = tensor.name or "constant"
+    if any(size < 0 for size in tensor.dims):
+        raise BadModel(f"tensor {name!r} has a negative dimension: {list(tensor.dims)}")
+    if tensor.data_type == TensorProto.STRING:
+        raise UnsupportedFeature(f"tensor {name!r} holds strings")
+    dtype = _numpy_type(tensor.data_type, name)
+    elements = 1
+    for size in tensor.dims:
+        elements *= size
+    try:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            raw = read_external({item.key: item.value for item in tensor.external_data}, folder, name)
+            return _from_bytes(raw, tensor, dtype, elements)
+        if tensor.HasField("raw_data"):
+            return _from_bytes(tensor.raw_data, tensor, dtype, elements)
+        held = max(len(getattr(tensor, field)) for field in _FIELDS)
+        if elements > 8 * held:
+            raise BadModel(f"tensor {name!r} has {elements} elements by its dims and {held} in the file")
+        array: Array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadModel(f"tensor {name!r} cannot be read: {error}") from error
+    return array.astype(dtype) if array.dtype != dtype else array
+
+
+_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+
+
+def _from_bytes(raw: bytes, tensor: Any, dtype: np.dtype[Any], elements: int) -> Array:
+    wanted = (elements + 1) // 2 if tensor.data_type in _NARROW else elements * dtype.itemsize
+    if len(raw) != wanted:
+        raise BadModel(f"tensor {tensor.name!r} takes {wanted} bytes by its dims and has {len(raw)}")
+    if tensor.data_type not in _NARROW:
+        return np.frombuffer(raw, dtype.newbyteorder("<")).reshape(tuple(tensor.dims)).astype(dtype, copy=False)
+    packed = np.frombuffer(raw, np.uint8)
+    nibbles = np.stack((packed & 15, packed >> 4), 1).reshape(-1)[:elements]
+    if tensor.data_type == TensorProto.INT4:
+        nibbles = ((nibbles.astype(np.int8) ^ 8) - 8).astype(np.int8)
+    return nibbles.reshape(tuple(tensor.dims))
+
+
+def _numpy_type(elem_type: int, name: str) -> np.dtype[Any]:
+    """Numpy type of an ONNX element type; 4-bit integers take a byte each."""
+    if elem_type in _NARROW:
+        return np.dtype(np.int8 if elem_type == TensorProto.INT4 else np.uint8)
+    try:
+        dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+    except KeyError:
+        raise BadModel(f"value {name!r} has the unknown element type {elem_type}") from None
+    if dtype.kind not in "biuf":
+        raise UnsupportedFeature(f"value {name!r} has element type {dtype}, which the HTP does not know")
+    return dtype
+
+
+def _title(proto: NodeProto, index: int) -> str:
+    return f"node {proto.name or index!r} ({proto.op_type})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))

@@ -1,0 +1,148 @@
+"""Elementwise operators that are more than a renaming."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.core.tensor import TensorSpec
+from openhtp.frontend import values as vs
+from openhtp.frontend.site import Site
+from openhtp.frontend.values import Perm
+
+
+def _perm(site: Site) -> Perm:
+    rank = len(site.out_type().shape)
+    return site.common_perm([index for index in range(len(site.node.inputs)) if site.has(index)], rank)
+
+
+def _unary(op: str, site: Site, params: dict[str, object] | None = None) -> None:
+    perm = _perm(site)
+    site.emit(op, [site.take(0, perm)], [site.give(0, perm)], params)
+
+
+def _clip(site: Site) -> None:
+    bounds = []
+    for index, name, infinite in ((1, "min", -np.inf), (2, "max", np.inf)):
+        given = site.constant(index) if index < len(site.node.inputs) else None
+        if given is None and site.has(index):
+            site.refuse(f"its {name} is computed", "make it a constant, or use Min and Max")
+        bounds.append(float(np.asarray(given).reshape(-1)[0]) if given is not None else site.attr(name, infinite))
+    low, high = bounds
+    if low > high:
+        # ONNX: every result is then the maximum.
+        low = high
+    if (low, high) == (0.0, np.inf):
+        _unary("Relu", site)
+    elif (low, high) == (0.0, 6.0):
+        _unary("Relu6", site)
+    else:
+        limit = float(np.finfo(np.float32).max)
+        _unary("ReluMinMax", site, {"min_value": max(low, -limit), "max_value": min(high, limit)})
+
+
+def _leaky(site: Site) -> None:
+    perm = _perm(site)
+    slope = site.number(float(site.attr("alpha", 0.01)))
+    site.emit("Prelu", [site.take(0, perm), slope], [site.give(0, perm)])
+
+
+def _prelu(site: Site) -> None:
+    perm = _perm(site)
+    slope = site.value(1)
+    if site.is_fixed:
+        slope = site.like(slope, site.fixed_type)
+    site.emit("Prelu", [site.take(0, perm), site.aligned(slope, perm)], [site.give(0, perm)])
+
+
+def _folded(op: str, site: Site) -> None:
+    """Operators of any number of inputs as a chain of two-input ops."""
+    perm = _perm(site)
+    values = [site.value(index) for index in range(len(site.node.inputs)) if site.has(index)]
+    if site.is_fixed:
+        values = [site.like(value, site.fixed_type) for value in values]
+    out = site.give(0, perm)
+    if len(values) == 1:
+        site.emit("Transpose", [site.assembly.form(values[0], perm)], [out], {"perm": vs.identity(len(perm))})
+        return
+    current: TensorSpec = site.aligned(values[0], perm)
+    for place, value in enumerate(values[1:], 2):
+        other = site.aligned(value, perm)
+        shape = np.broadcast_shapes(current.shape, other.shape)
+        target = out if place == len(values) else site.between(shape, out)
+        site.emit(op, [current, other], [target])
+        current = target
+
+
+def _pow(site: Site) -> None:
+    """The exponent may be of another type; both are computed as floats or as the base's fixed point."""
+    perm = _perm(site)
+    exponent = site.value(1)
+    if not site.is_fixed and not exponent.dtype.is_float:
+        exponent = site.assembly.cast(exponent, site.value(0).dtype)
+    site.emit("ElementWisePower", [site.take(0, perm), site.aligned(exponent, perm)], [site.give(0, perm)])
+
+
+def _gelu(site: Site) -> None:
+    """The HTP has one GELU for both of ONNX's; the tanh formula differs by at most 0.0005."""
+    _unary("Gelu", site)
+
+
+def _cast(site: Site) -> None:
+    value = site.value(0)
+    perm = next(iter(value.forms), vs.identity(value.rank))
+    target, _ = site.stored_as()
+    if value.dtype == target or value.is_constant:
+        site.result(0, site.assembly.cast(value, target))
+        return
+    source, out = site.assembly.form(value, perm), site.give(0, perm)
+    if value.dtype.is_float and target is DType.BOOL_8:
+        zero = site.static(np.zeros(1, value.dtype.numpy), value.dtype)
+        site.emit("ElementWiseNotEqual", [source, zero], [out])
+        return
+    site.emit("Cast", [source], [out])
+
+
+def _reciprocal(site: Site) -> None:
+    perm = _perm(site)
+    one = site.number(1.0)
+    site.emit("ElementWiseDivide", [one, site.take(0, perm)], [site.give(0, perm)])
+
+
+def _where(site: Site) -> None:
+    perm = _perm(site)
+    chosen = [site.value(1), site.value(2)]
+    if site.is_fixed:
+        chosen = [site.like(value, site.fixed_type) for value in chosen]
+    inputs = [site.aligned(site.value(0), perm), *(site.aligned(value, perm) for value in chosen)]
+    site.emit("ElementWiseSelect", inputs, [site.give(0, perm)])
+
+
+def _sum(site: Site) -> None:
+    if site.is_fixed and len(site.node.inputs) > 2:
+        site.refuse("a sum of more than two has no encoding in between", "use Add")
+    _folded("ElementWiseAdd", site)
+
+
+def _mod(site: Site) -> None:
+    perm = _perm(site)
+    op = "ElementWiseFmod" if site.attr("fmod", 0) else "ElementWiseMod"
+    site.emit(op, [site.aligned(site.value(0), perm), site.aligned(site.value(1), perm)], [site.give(0, perm)])
+
+
+RULES = {
+    "Clip": _clip,
+    "LeakyRelu": _leaky,
+    "PRelu": _prelu,
+    "Max": functools.partial(_folded, "ElementWiseMaximum"),
+    "Min": functools.partial(_folded, "ElementWiseMinimum"),
+    "Sum": _sum,
+    "Pow": _pow,
+    "Gelu": _gelu,
+    "Cast": _cast,
+    "Reciprocal": _reciprocal,
+    "Where": _where,
+    "Mod": _mod,
+}

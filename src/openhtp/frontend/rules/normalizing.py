@@ -1,0 +1,133 @@
+"""Normalizations and softmaxes."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.core.tensor import TensorSpec
+from openhtp.frontend import encodings
+from openhtp.frontend import values as vs
+from openhtp.frontend.model import Array
+from openhtp.frontend.site import Site
+
+
+def _factor(site: Site, real: Array, *, added: bool = False) -> TensorSpec:
+    """Numbers per channel, stored as this node computes: multipliers like the activations, addends in 32 bits."""
+    if not site.is_fixed:
+        return site.static(np.asarray(real, np.float32), site.stored_as()[0])
+    dtype = DType.SFIXED_POINT_32 if added else site.fixed_type
+    quant = encodings.covering(real, dtype)
+    return site.static(vs.stored(real, dtype, quant), dtype, quant)
+
+
+def _per_channel(site: Site, index: int, *, added: bool = False) -> TensorSpec | None:
+    """A scale or bias input: as it is stored in the file if it is, else stored as this node computes."""
+    if not site.has(index):
+        return None
+    real = site.constant(index)
+    if real is None:
+        return site.take(index)
+    value = site.value(index)
+    if site.is_fixed and value.dtype == site.fixed_type and not added:
+        return site.take(index)
+    return _factor(site, real, added=added)
+
+
+def _batch_norm(site: Site) -> None:
+    if any(site.is_used(index) for index in range(1, len(site.node.outputs))):
+        site.refuse("its running statistics are used", "export the model for inference")
+    parts = [site.constant(index) for index in range(1, 5)]
+    if any(part is None for part in parts):
+        site.refuse("its scale, bias, mean or variance is computed", "make them constants")
+    scale, bias, mean, variance = (np.asarray(part, np.float64) for part in parts)
+    factor = scale / np.sqrt(variance + site.attr("epsilon", 1e-5))
+    perm = vs.channel_last(len(site.type(0).shape))
+    inputs = [site.take(0, perm), _factor(site, factor), _factor(site, bias - mean * factor, added=True)]
+    site.emit("Batchnorm", inputs, [site.give(0, perm)])
+
+
+def _instance_norm(site: Site) -> None:
+    perm = vs.channel_last(len(site.type(0).shape))
+    inputs = [site.take(0, perm), _per_channel(site, 1), _per_channel(site, 2, added=True)]
+    site.emit("InstanceNorm", inputs, [site.give(0, perm)], {"epsilon": float(site.attr("epsilon", 1e-5))})
+
+
+def _group_norm(site: Site) -> None:
+    perm = vs.channel_last(len(site.type(0).shape))
+    inputs = [site.take(0, perm), _per_channel(site, 1), _per_channel(site, 2, added=True)]
+    params = {"epsilon": float(site.attr("epsilon", 1e-5)), "group": site.attr("num_groups")}
+    site.emit("GroupNorm", inputs, [site.give(0, perm)], params)
+
+
+def _layer_norm(site: Site) -> None:
+    if any(site.is_used(index) for index in (1, 2)):
+        site.refuse("its mean or inverse deviation is used", "only the first output is supported")
+    rank = len(site.type(0).shape)
+    axis = site.axis(site.attr("axis", -1), rank)
+    inputs = [site.take(0), _per_channel(site, 1), _per_channel(site, 2, added=True)]
+    params = {"epsilon": float(site.attr("epsilon", 1e-5)), "axes": list(range(axis, rank))}
+    site.emit("LayerNorm", inputs, [site.give()], params)
+
+
+def _lrn(site: Site) -> None:
+    size = site.attr("size")
+    if size % 2 == 0:
+        site.refuse(f"size {size} is even", "use an odd window")
+    perm = vs.channel_last(len(site.type(0).shape))
+    params = {
+        # ONNX divides alpha by the window's size, QNN does not.
+        "alpha": site.attr("alpha", 1e-4) / size,
+        "beta": site.attr("beta", 0.75),
+        "bias": site.attr("bias", 1.0),
+        "radius": size // 2,
+        "region": "ACROSS_CHANNEL",
+    }
+    site.emit("Lrn", [site.take(0, perm)], [site.give(0, perm)], params)
+
+
+def _lp_norm(site: Site) -> None:
+    if site.attr("p", 2) != 2:
+        site.refuse(f"p is {site.attr('p')}", "only p = 2 is supported")
+    rank = len(site.type(0).shape)
+    perm = site.common_perm([0], rank)
+    axis = perm.index(site.axis(site.attr("axis", -1), rank))
+    site.emit("L2Norm", [site.take(0, perm)], [site.give(0, perm)], {"axis": axis})
+
+
+def _softmax(op: str, site: Site) -> None:
+    shape = site.type(0).shape
+    rank = len(shape)
+    old = site.node.opset < 13
+    axis = site.axis(site.attr("axis", 1 if old else -1), rank)
+    if old and math.prod(shape[axis + 1 :]) > 1:
+        _flat_softmax(op, site, axis)
+        return
+    perm = site.common_perm([0], rank)
+    site.emit(op, [site.take(0, perm)], [site.give(0, perm)], {"axis": perm.index(axis)})
+
+
+def _flat_softmax(op: str, site: Site, axis: int) -> None:
+    """Before opset 13 all axes from the given one on count as one."""
+    shape = site.type(0).shape
+    flat = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    x, out = site.in_order(0), site.give()
+    wide, narrow = site.between(flat, x), site.between(flat, out)
+    site.emit("Reshape", [x], [wide])
+    site.emit(op, [wide], [narrow], {"axis": 1})
+    site.emit("Reshape", [narrow], [out])
+
+
+RULES = {
+    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
+    "LayerNormalization": _layer_norm,
+    "LRN": _lrn,
+    "LpNormalization": _lp_norm,
+    "Softmax": functools.partial(_softmax, "Softmax"),
+    "LogSoftmax": functools.partial(_softmax, "LogSoftmax"),
+}

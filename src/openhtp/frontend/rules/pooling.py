@@ -1,0 +1,56 @@
+"""Pools: windows over the spatial axes. One-dimensional ones run on images of height 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openhtp.frontend import values as vs
+from openhtp.frontend.rules import _windows as windows
+from openhtp.frontend.rules.convolution import site_reshaped
+from openhtp.frontend.site import Site
+
+
+def _pool(site: Site, kind: str, params: dict[str, Any]) -> None:
+    rank = len(site.type(0).shape)
+    if rank not in (3, 4, 5):
+        site.refuse(f"input has rank {rank}", "pools of 1, 2 and 3 dimensions are supported")
+    op = f"Pool{kind}{3 if rank == 5 else 2}d"
+    x, out = site.take(0, vs.channel_last(rank)), site.give(0, vs.channel_last(rank))
+    if rank > 3:
+        site.emit(op, [x], [out], params)
+        return
+    x = site_reshaped(site, x, (x.shape[0], 1, *x.shape[1:]))
+    wide = site.between((out.shape[0], 1, *out.shape[1:]), out)
+    site.emit(op, [x], [wide], windows.with_height(params))
+    site.emit("Reshape", [wide], [out])
+
+
+def _windowed(site: Site, kind: str) -> None:
+    if site.is_used(1):
+        site.refuse("its second output (indices) is used", "only the first is supported")
+    window = windows.read(site, site.attr("kernel_shape") or [])
+    if any(size != 1 for size in window.dilations):
+        site.refuse(f"dilations are {window.dilations}", "use 1 on every axis")
+    params = {
+        "filter_size": window.kernel,
+        "stride": window.strides,
+        "pad_amount": window.pads,
+        "rounding_mode": int(bool(site.attr("ceil_mode", 0))),
+    }
+    if kind == "Avg":
+        params["count_pad_for_edges"] = bool(site.attr("count_include_pad", 0))
+    _pool(site, kind, params)
+
+
+def _global(site: Site, kind: str) -> None:
+    sizes = list(site.type(0).shape[2:])
+    pads = [[0, 0] for _ in sizes]
+    _pool(site, kind, {"filter_size": sizes, "stride": [1] * len(sizes), "pad_amount": pads})
+
+
+RULES = {
+    "MaxPool": lambda site: _windowed(site, "Max"),
+    "AveragePool": lambda site: _windowed(site, "Avg"),
+    "GlobalMaxPool": lambda site: _global(site, "Max"),
+    "GlobalAveragePool": lambda site: _global(site, "Avg"),
+}

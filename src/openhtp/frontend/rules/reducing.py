@@ -1,0 +1,57 @@
+"""Reductions over axes, and the places of extremes."""
+
+from __future__ import annotations
+
+import functools
+
+from openhtp.frontend.site import Site
+from openhtp.frontend.values import Perm
+
+
+def _axes(site: Site, rank: int) -> list[int] | None:
+    """Axes to reduce, from the attribute or the input; None for a node that does nothing."""
+    given = site.attr("axes")
+    if given is None and site.has(1):
+        given = site.ints(1)
+    if not given:
+        return None if site.attr("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted({site.axis(axis, rank) for axis in given})
+
+
+def _without(perm: Perm, axes: list[int]) -> Perm:
+    """Order of the axes that are left when some are gone."""
+    kept = [axis for axis in perm if axis not in axes]
+    return tuple(sorted(kept).index(axis) for axis in kept) or (0,)
+
+
+def _reduce(op: str, site: Site) -> None:
+    rank = len(site.type(0).shape)
+    axes = _axes(site, rank)
+    if axes is None:
+        site.result(0, site.value(0))
+        return
+    keep = bool(site.attr("keepdims", 1))
+    perm = site.common_perm([0], rank)
+    out = site.give(0, perm if keep else _without(perm, axes))
+    params = {"axes": sorted(perm.index(axis) for axis in axes), "keep_dims": keep}
+    site.emit(op, [site.take(0, perm)], [out], params)
+
+
+def _arg(op: str, site: Site) -> None:
+    if site.attr("select_last_index", 0):
+        site.refuse("select_last_index is set", "the first of equal values is found")
+    rank = len(site.type(0).shape)
+    axis, keep = site.axis(site.attr("axis", 0), rank), bool(site.attr("keepdims", 1))
+    perm = site.common_perm([0], rank)
+    out = site.give(0, perm if keep else _without(perm, [axis]))
+    site.emit(op, [site.take(0, perm)], [out], {"axis": perm.index(axis), "keep_dims": keep})
+
+
+RULES = {
+    **{
+        name: functools.partial(_reduce, name)
+        for name in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")
+    },
+    "ArgMax": functools.partial(_arg, "Argmax"),
+    "ArgMin": functools.partial(_arg, "Argmin"),
+}
