@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
 from import_cases import run_here, run_ort, sqnr
+
 from openhtp import zoo
 from openhtp.onnx import load
 
