@@ -176,9 +176,7 @@ def test_a_higher_one_waits_for_lower_ones_no_longer_than_one_eviction(device_an
             and priority[i.client] >= priority[mine]
             and (i.job != wait.job)
         ]
-        edges = sorted(
-            {wait.start_ns, wait.end_ns, *(e for i in others + ahead for e in (i.start_ns, i.end_ns))}
-        )
+        edges = sorted({wait.start_ns, wait.end_ns, *(e for i in others + ahead for e in (i.start_ns, i.end_ns))})
         edges = [e for e in edges if wait.start_ns <= e <= wait.end_ns]
         for start, end in itertools.pairwise(edges):
             alone = not any(i.start_ns < end and start < i.end_ns for i in others + ahead)

@@ -9,6 +9,8 @@ import random
 from collections import deque
 from functools import partial
 
+from msgspec import Struct
+
 from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.virtual import VirtualLoop, Work
@@ -55,15 +57,12 @@ class _Running:
         return self.spec.gap_ns
 
 
-class Asked:
+class Asked(Struct, eq=False, gc=False):
     """One request: who asked, through which source, and when."""
 
-    __slots__ = ("client", "source", "t")
-
-    def __init__(self, client: int, source: _Running, t: int) -> None:
-        self.client = client
-        self.source = source
-        self.t = t
+    client: int
+    source: _Running
+    t: int
 
 
 class Traffic:

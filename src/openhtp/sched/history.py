@@ -108,7 +108,9 @@ class History:
             self._change(number, job.phase, t, job.grant)
 
     def _sees(self, start_ns: int, end_ns: int) -> bool:
-        return end_ns > self.first_ns and (self.last_ns is None or start_ns < self.last_ns)
+        """Whether [start_ns, end_ns) touches the window; a moment counts as well."""
+        begins_in_time = self.last_ns is None or start_ns < self.last_ns
+        return begins_in_time and (end_ns > self.first_ns or start_ns == end_ns == self.first_ns)
 
     def _change(self, number: int, phase: Phase, t: int, grant: Grant | None) -> None:
         job = self._open[number]

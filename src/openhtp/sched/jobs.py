@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from collections import deque
 
+from msgspec import Struct
+
 from openhtp.core.errors import InternalError
 from openhtp.sched.actions import Outcome
 from openhtp.sched.resources import Demand, Share
@@ -57,40 +59,25 @@ class Client:
         self.gone = False
 
 
-class Job:
-    """One execution. ``rank`` and ``sequence`` order it: lower first; only a lower rank pre-empts."""
+class Job(Struct, eq=False, gc=False):
+    """One execution. ``rank`` and ``sequence`` order it: lower first; only a lower rank pre-empts.
 
-    __slots__ = (
-        "client",
-        "deadline_at",
-        "ending",
-        "number",
-        "rank",
-        "sequence",
-        "share",
-        "state",
-        "step",
-        "steps",
-        "submitted_at",
-        "token",
-    )
+    A struct because one is made for every execution. It is in no cycle once it has ended, hence no ``gc``.
+    """
 
-    def __init__(
-        self, number: int, client: Client, sequence: int, rank: int, steps: int, t: int, deadline: int | None
-    ) -> None:
-        self.number = number
-        self.client = client
-        self.sequence = sequence
-        self.rank = rank
-        self.steps = steps
-        self.submitted_at = t
-        self.deadline_at = deadline
-        self.step = 0
-        self.token = 0
-        self.state = JobState.QUEUED
-        self.share: Share | None = None
-        # Set when the running job must end at the end of its step.
-        self.ending: Outcome | None = None
+    number: int
+    client: Client
+    sequence: int
+    rank: int
+    steps: int
+    submitted_at: int
+    deadline_at: int | None
+    step: int = 0
+    token: int = 0
+    state: JobState = JobState.QUEUED
+    share: Share | None = None
+    # Set when the running job must end at the end of its step.
+    ending: Outcome | None = None
 
     def move(self, state: JobState) -> None:
         """Change state; an illegal change is a bug of the scheduler and says so."""

@@ -48,26 +48,23 @@ class Work(Struct, frozen=True, kw_only=True, gc=False):
         return sum(self.step_ns)
 
 
-class JobRun:
+class JobRun(Struct, eq=False, gc=False):
     """One job inside the modelled engine: what is left of its step, when it will answer, what it has had.
 
     ``held_ns`` is the time it held resources, ``yields`` how often it was paused; ``tag`` belongs to whoever
     submitted the job.
     """
 
-    __slots__ = ("due", "granted", "held_ns", "left", "resumes", "started", "tag", "token", "work", "yields")
-
-    def __init__(self, work: Work, tag: Any = None) -> None:
-        self.work = work
-        self.tag = tag
-        self.left = work.step_ns[0]
-        self.token = 0
-        self.started = 0  # when the work itself goes on, after any restore
-        self.due = 0
-        self.granted: int | None = None
-        self.held_ns = 0
-        self.yields = 0
-        self.resumes = False
+    work: Work
+    left: int
+    tag: Any = None
+    token: int = 0
+    started: int = 0  # when the work itself goes on, after any restore
+    due: int = 0
+    granted: int | None = None
+    held_ns: int = 0
+    yields: int = 0
+    resumes: bool = False
 
 
 Finished = Callable[[Finish, JobRun, int], None]
@@ -119,7 +116,7 @@ class VirtualLoop:
 
     def expect(self, job: int, work: Work, tag: Any = None) -> None:
         """Tell the modelled engine what a job will be like."""
-        self._runs[job] = JobRun(work, tag)
+        self._runs[job] = JobRun(work, work.step_ns[0], tag)
 
     def run_until(self, t: int | None = None) -> int:
         """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
