@@ -8,8 +8,6 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
 from openhtp.core import status as st
 from openhtp.core.errors import (
     ExecutionError,
@@ -17,36 +15,25 @@ from openhtp.core.errors import (
     QnnError,
     WrongState,
 )
-from openhtp.core.status import QNN_SUCCESS, Status
 from openhtp.device.clock import Clock
+from openhtp.device.executions import Executions
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop
-from openhtp.device.outlet import Outlet
 from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
-from openhtp.device.sessions import DeviceContext, DeviceGraph, Session, bind_ports
+from openhtp.device.sessions import DeviceContext, DeviceGraph, Session
 from openhtp.engine.protocol import Engine, LoadedProgram
 from openhtp.program.program import Program
-from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.sched.actions import AskYield, Grant, Outcome, Refuse, Release
-from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, PriorityChanged, Submitted
+from openhtp.sched.actions import Refuse
+from openhtp.sched.events import ClientAdded, ClientRemoved, PriorityChanged
 from openhtp.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-_STATUS_OF: dict[Outcome, Status] = {
-    Outcome.DONE: QNN_SUCCESS,
-    Outcome.ABORTED: st.QNN_GRAPH_ERROR_ABORTED,
-    Outcome.TIMED_OUT: st.QNN_GRAPH_ERROR_TIMED_OUT,
-    Outcome.GONE: st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
-}
-
-_DETAILED = 2
 
 
 class DeviceCore:
@@ -64,10 +51,10 @@ class DeviceCore:
         self.sessions: dict[int, Session] = {}
         self.recording = Recording()
         self._engine = engine
-        self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
-        self._faults: dict[int, tuple[int, QnnError]] = {}
-        self.loop = Loop(scheduler, clock, make_runner(self._jobs), self)
+        self.executions = Executions(clock, self.recording, self._numbers)
+        self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
+        self.executions.loop = self.loop
 
     # Sessions
 
@@ -271,139 +258,8 @@ class DeviceCore:
         if request.fail_graph is not None:
             status = st.for_code(request.fail_status)
             error = ExecutionError(f"injected failure at step {request.fail_step}", status)
-            self._faults[request.fail_graph] = (request.fail_step, error)
+            self.executions.inject_fault(request.fail_graph, request.fail_step, error)
         return ms.Reply()
-
-    # Executions
-
-    def execute(self, session: Session, outlet: Outlet, frame: bytes) -> None:
-        """Take an EXECUTE frame. Whatever is wrong with its content is reported as the execution's end."""
-        if len(frame) < frames.EXECUTE_HEAD.size:
-            raise ProtocolError(f"execute frame of {len(frame)} bytes")
-        head = frames.EXECUTE_HEAD.unpack_from(frame)
-        _, flags, count, number, batch, profile_level, client_job, timeout_at = head
-        now = self.clock.now()
-        if client_job in session.jobs:
-            raise ProtocolError(f"job {client_job} is already under way")
-        graph = session.graphs.get(number)
-        try:
-            if graph is None:
-                raise InvalidHandle("the graph was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
-            key = frame[frames.EXECUTE_HEAD.size :]
-            cache_key = key if batch == 1 else key + batch.to_bytes(4, "little")
-            runs = graph.take_runs(
-                cache_key,
-                lambda: bind_ports(
-                    graph, session.memories, key, count, batch, with_dims=bool(flags & frames.FLAG_DIMS)
-                ),
-            )
-        except QnnError as error:
-            record = frames.Record(client_job, error.code, 0, now, now, now, 0, 0, 0)
-            outlet.report_failure(record, error.message)
-            return
-        job = Job(next(self._numbers), client_job, session, outlet, graph, cache_key, runs, now, profile_level)
-        session.jobs[client_job] = self._jobs[job.number] = job
-        session.executions += 1
-        if self.recording.enabled:
-            self.recording.submitted(job.number, graph.number, now)
-        self.loop.handle(
-            Submitted(
-                t=now,
-                job=job.number,
-                client=number,
-                steps=graph.steps * batch,
-                timeout_at=timeout_at or None,
-            )
-        )
-
-    def cancel(self, session: Session, client_job: int) -> None:
-        """End a job early; one that is already over is nobody's concern."""
-        job = session.jobs.get(client_job)
-        if job is not None:
-            self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
-
-    # What the loop reports
-
-    def finished(self, number: int, outcome: Outcome, t: int) -> None:
-        """A job is over: tell its client."""
-        job = self._jobs.pop(number)
-        del job.session.jobs[job.client_job]
-        if self.recording.enabled:
-            self.recording.finished(number, outcome, t)
-        status = _STATUS_OF[outcome]
-        failure = job.failure
-        if failure is not None and outcome is not Outcome.GONE:
-            status = failure.status
-        record = frames.Record(
-            job.client_job,
-            status.code,
-            job.yields,
-            job.received_ns,
-            job.started_ns or t,
-            t,
-            job.release_ns,
-            job.paused_ns,
-            job.restore_ns,
-        )
-        if failure is None:
-            job.graph.give_back(job.key, job.runs)
-        if job.session.closed:
-            return
-        if failure is not None:
-            job.outlet.report_failure(record, failure.message)
-        else:
-            job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
-
-    def granted(self, action: Grant, t: int) -> None:
-        """A job got its resources, for the first time or again."""
-        job = self._jobs[action.job]
-        if job.pause_started_ns:
-            job.paused_ns += t - job.pause_started_ns
-            job.pause_started_ns = 0
-            job.restore_ns -= t  # completed when its next step ends its restore
-        else:
-            job.started_ns = t
-            job.graph.started = True
-        if self.recording.enabled:
-            self.recording.granted(action, t)
-
-    def released(self, action: Release, t: int) -> None:
-        """A job gave its resources back; if it was paused, it waits for them from now on."""
-        job = self._jobs.get(action.job)
-        if job is not None and action.paused:
-            job.yields += 1
-            job.pause_started_ns = t
-            if job.yield_asked_ns:
-                job.release_ns += t - job.yield_asked_ns
-                job.yield_asked_ns = 0
-        if self.recording.enabled:
-            self.recording.released(action, t)
-
-    def yield_asked(self, action: AskYield, t: int) -> None:
-        """A job was asked to make room."""
-        self._jobs[action.job].yield_asked_ns = t
-
-    def step_ended(self, number: int, step: int, start_ns: int, end_ns: int) -> None:
-        """A step was computed; a step that failed ends its job."""
-        job = self._jobs.get(number)
-        if job is None:
-            return
-        if job.restore_ns < 0:
-            job.restore_ns += start_ns
-        if job.profile_level >= _DETAILED:
-            job.step_times_ns.append(end_ns - start_ns)
-        if self.recording.enabled:
-            self.recording.step(number, step, start_ns, end_ns)
-        fault = self._faults.get(job.graph.number)
-        if fault is not None and fault[0] == step:
-            del self._faults[job.graph.number]
-            job.failure = fault[1]
-        if job.failure is not None:
-            self.loop.handle(AbortRequested(t=end_ns, job=number))
-
-    def _profile(self, job: Job) -> bytes:
-        head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
-        return head + msgspec.msgpack.encode(job.step_times_ns[:4096])
 
 
 def error_reply(error: QnnError) -> ms.Reply:

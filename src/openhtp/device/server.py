@@ -306,7 +306,7 @@ class Server:
         session = connection.session
         if session is None:
             raise ProtocolError("an execution before Hello")
-        core, view, receive = self.core, self._view, lane.sock.recv_into
+        executions, view, receive = self.core.executions, self._view, lane.sock.recv_into
         for _ in range(FRAMES_PER_TURN):
             try:
                 count = receive(view)
@@ -318,7 +318,7 @@ class Server:
                 raise Disconnected("end of connection")
             kind = view[0]
             if kind == frames.EXECUTE:
-                core.execute(session, lane.outlet, bytes(view[:count]))
+                executions.execute(session, lane.outlet, bytes(view[:count]))
             elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
                 self._cancel(connection, lane, frames.EXECUTE_HEAD.unpack_from(view)[6])
             else:
@@ -332,7 +332,7 @@ class Server:
             for other in connection.lanes:
                 if other is not lane:
                     self._read_lane(connection, other)
-        self.core.cancel(session, job)
+        self.core.executions.cancel(session, job)
 
     # Plumbing
 

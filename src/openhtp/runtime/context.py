@@ -22,9 +22,10 @@ from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, ContextBinary, write_binary
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.graph import Graph, make_options
+from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem, Place
+from openhtp.runtime.options import make_options
 from openhtp.runtime.queue import Places
 from openhtp.runtime.tensor import Tensor
 

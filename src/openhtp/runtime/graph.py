@@ -18,10 +18,9 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.core.units import MIB
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.program.options import GraphOptions, Precision
+from openhtp.program.options import GraphOptions
 from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
@@ -30,6 +29,7 @@ from openhtp.runtime.arguments import Ports, Values, check_arguments
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.options import check_count, check_name, check_shape
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.slots import SlotPool
@@ -87,13 +87,13 @@ class Graph:
         assert self._builder is not None
         with error_context(graph=self.name):
             spec = TensorSpec(
-                _check_name(name, "tensor"),
-                _check_shape(name, shape),
+                check_name(name, "tensor"),
+                check_shape(name, shape),
                 DType.parse(dtype),
                 quant,
                 TensorKind.parse(kind if kind is not None else ("native" if data is None else "static")),
                 tuple(bool(flag) for flag in dynamic),
-                None if sparse_elements is None else _check_count("sparse_elements", sparse_elements, 1 << 40),
+                None if sparse_elements is None else check_count("sparse_elements", sparse_elements, 1 << 40),
             )
         held = None if data is None else np.asarray(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
         self._builder.add_tensor(spec, held)
@@ -142,7 +142,7 @@ class Graph:
     def create_subgraph(self, name: str) -> Graph:
         """A graph inside this one. It takes tensors and nodes but cannot be executed by itself."""
         self._life.require("add_node")
-        sub = Graph(self.context, _check_name(name, "graph"), self._options)
+        sub = Graph(self.context, check_name(name, "graph"), self._options)
         sub._parent = self
         sub._life.become(State.SUBGRAPH)
         return sub
@@ -391,60 +391,6 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}, {self._life.state.value}>"
-
-
-def make_options(
-    *,
-    priority: Priority | str | int,
-    vtcm_mb: int | None = None,
-    vtcm_bytes: int | None = None,
-    hvx_threads: int | None = None,
-    precision: str = "float16",
-) -> GraphOptions:
-    """Check a graph's options; None leaves the choice to the device."""
-    if vtcm_mb is not None:
-        if vtcm_bytes is not None:
-            raise InvalidArgument("give vtcm_mb or vtcm_bytes, not both", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
-        vtcm_bytes = _check_count("vtcm_mb", vtcm_mb, 1024) * MIB
-    elif vtcm_bytes is not None:
-        vtcm_bytes = _check_count("vtcm_bytes", vtcm_bytes, 1024 * MIB)
-    if hvx_threads is not None:
-        hvx_threads = _check_count("hvx_threads", hvx_threads, 64)
-    try:
-        chosen = Precision(precision)
-    except ValueError:
-        raise InvalidArgument(
-            f"precision {precision!r}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
-        ) from None
-    return GraphOptions(
-        priority=Priority.parse(priority), vtcm_bytes=vtcm_bytes, hvx_threads=hvx_threads, precision=chosen
-    )
-
-
-def _check_count(what: str, value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidArgument(
-            f"{what} is {value!r}; expected a whole number from 1 to {most}",
-            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-        )
-    return value
-
-
-def _check_name(name: object, what: str) -> str:
-    if not isinstance(name, str) or not name:
-        status = st.QNN_GRAPH_ERROR_INVALID_NAME if what == "graph" else st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM
-        raise InvalidArgument(f"{what} name {name!r}; expected a non-empty string", status)
-    return name
-
-
-def _check_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in shape)
-    except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"shape of tensor {name!r} is {shape!r}; expected whole numbers",
-            st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
-        ) from None
 
 
 def _wrong_handle(what: str, given: object) -> InvalidArgument:

@@ -49,7 +49,7 @@ class LocalLink:
         """Give an execution to the core."""
         with self._lock:
             self._pending[execution.job] = execution
-            self._core.execute(self._session, self._outlet, frame)
+            self._core.executions.execute(self._session, self._outlet, frame)
         sent(execution.job)
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
@@ -60,7 +60,7 @@ class LocalLink:
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         with self._lock:
-            self._core.cancel(self._session, job)
+            self._core.executions.cancel(self._session, job)
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Run the loop until the execution is over, the time has run out, or nothing more will happen."""
