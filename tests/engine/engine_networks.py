@@ -32,13 +32,21 @@ class Twin:
     count: int = 0
 
     def start(self, channels: int = 3) -> TensorSpec:
-        spec = TensorSpec("x", (1, self.size, self.size, channels), U8, ScaleOffset(0.02, -128), TensorKind.APP_WRITE)
+        shape = (1, self.size, self.size, channels)
+        spec = TensorSpec("x", shape, U8, ScaleOffset(0.02, -128), TensorKind.APP_WRITE)
         self.builder.add_tensor(spec)
         self._dequantize("x.q", spec)
         return spec
 
     def conv(
-        self, x: TensorSpec, filters: int, kernel: int, stride: int = 1, *, depthwise: bool = False, relu: bool = True
+        self,
+        x: TensorSpec,
+        filters: int,
+        kernel: int,
+        stride: int = 1,
+        *,
+        depthwise: bool = False,
+        relu: bool = True,
     ) -> TensorSpec:
         self.count += 1
         name, channels = f"c{self.count}", x.shape[3]
@@ -47,9 +55,8 @@ class Twin:
         w = self.rng.integers(-127, 128, (kernel, kernel, per_group, filters)).astype(np.int8)
         fan_in = kernel * kernel * per_group
         scales = (self.rng.uniform(0.8, 1.2, filters) * 1.7 / np.sqrt(fan_in) / 127).astype(np.float32)
-        weights = TensorSpec(
-            f"{name}.w", w.shape, DType.SFIXED_POINT_8, AxisScaleOffset(3, tuple(scales.tolist())), TensorKind.STATIC
-        )
+        per_channel = AxisScaleOffset(3, tuple(scales.tolist()))
+        weights = TensorSpec(f"{name}.w", w.shape, DType.SFIXED_POINT_8, per_channel, TensorKind.STATIC)
         self.builder.add_tensor(weights, w)
         b = self.rng.integers(-500, 500, filters).astype(np.int32)
         bias = TensorSpec(f"{name}.b", (filters,), DType.SFIXED_POINT_32, None, TensorKind.STATIC)
@@ -168,8 +175,9 @@ class Twin:
 def mobilenet_v2(size: int = 224) -> tuple[GraphBuilder, bytes]:
     twin = Twin(size)
     x = twin.conv(twin.start(), 32, 3, 2)
-    plan = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
-    for expand, channels, repeats, stride in plan:
+    plan = [(16, 1, 1), (24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1)]
+    for channels, repeats, stride in plan:
+        expand = 1 if channels == 16 else 6
         for index in range(repeats):
             step = stride if index == 0 else 1
             y = twin.conv(x, expand * x.shape[3], 1) if expand > 1 else x

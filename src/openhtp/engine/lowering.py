@@ -1,16 +1,17 @@
 """Lowers a program to one ONNX model.
 
-Every node is lowered by its op's own ``lower``; this module walks the nodes and assigns layouts. QNN images are
-channel-last, ONNX's operators channel-first: a value stays channel-first from the first convolution on, through
-every op that does not care (elementwise, concatenation, pooling), and is turned back only where an op needs the
-graph's own axes or at an output.
+Every node is lowered by its op's own ``lower``; this module walks the nodes and assigns layouts. QNN images
+are channel-last, ONNX's operators channel-first: a value stays channel-first from the first convolution on,
+through every op that does not care (elementwise, concatenation, pooling), and is turned back only where an
+op needs the graph's own axes or at an output.
 
-Integers: quantize-dequantize pairs are emitted around every op on 8-bit tensors; the runtime fuses them into its
-integer kernels. Signed 8-bit tensors are held as unsigned ones, which those kernels prefer. 16-bit tensors run as float between the pairs, which is exact to within the last bit.
+Integers: quantize-dequantize pairs are emitted around every op on 8-bit tensors; the runtime fuses them
+into its integer kernels. Signed 8-bit tensors are held as unsigned ones, which those kernels prefer. 16-bit
+tensors run as float between the pairs, which is exact to within the last bit.
 
-Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and back
-(two casts); ops that only move or clamp values need no rounding. All tensors between ops are thus float32 arrays
-of half-precision numbers, whether the graph declares FLOAT_16 or FLOAT_32.
+Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and
+back (two casts); ops that only move or clamp values need no rounding. All tensors between ops are thus
+float32 arrays of half-precision numbers, whether the graph declares FLOAT_16 or FLOAT_32.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lstm: one layer, one direction.
 
-Inputs, by number: 0 the sequence; 1, 2, 3 weights from it to the forget gate, the cell and the output gate; 4, 5, 6
-the same from the hidden state; 7, 8, 9 their biases; 10 and 11 the first hidden and cell state; 16, 17, 21
-weights and bias of the input gate. Layer normalization (12..15), peepholes (18..20), projection (22, 23) and the
-reset flag (24) are not offered.
+Inputs, by number: 0 the sequence; 1, 2, 3 weights from it to the forget gate, the cell and the output gate;
+4, 5, 6 the same from the hidden state; 7, 8, 9 their biases; 10 and 11 the first hidden and cell state;
+16, 17, 21 weights and bias of the input gate. Layer normalization (12..15), peepholes (18..20), projection
+(22, 23) and the reset flag (24) are not offered.
 """
 
 from __future__ import annotations

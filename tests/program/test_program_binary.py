@@ -1,0 +1,172 @@
+"""Programs and context binaries: round trips, sharing, and files written by an enemy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openhtp.compiler.driver import compile_graph
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadBinary, QnnError
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ir.builder import GraphBuilder
+from openhtp.program.binary import BinaryInfo, read_binary, write_binary
+from openhtp.program.program import Program
+
+
+def conv_program(name: str = "g", seed: int = 0) -> Program:
+    rng = np.random.default_rng(seed)
+    u8 = DType.UFIXED_POINT_8
+    x = TensorSpec("x", (1, 6, 6, 4), u8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
+    per_channel = AxisScaleOffset(3, tuple(rng.uniform(0.01, 0.02, 8).tolist()))
+    w = TensorSpec("w", (3, 3, 4, 8), DType.SFIXED_POINT_8, per_channel, TensorKind.STATIC)
+    t = TensorSpec("t", (1, 6, 6, 8), u8, ScaleOffset(0.2, -128))
+    y = TensorSpec("y", (1, 6, 6, 8), u8, ScaleOffset(0.05, 0), TensorKind.APP_READ)
+    builder = GraphBuilder(name)
+    for spec in (x, t, y):
+        builder.add_tensor(spec)
+    builder.add_tensor(w, rng.integers(-127, 128, w.shape).astype(np.int8))
+    params = {"stride": [1, 1], "pad_amount": np.array([[1, 1], [1, 1]], np.uint32)}
+    builder.add_node(OpCall("Conv2d", "conv", (x, w), (t,), params))
+    builder.add_node(OpCall("Relu", "relu", (t,), (y,)))
+    return compile_graph(builder.finish())
+
+
+BYTES = conv_program().to_bytes()
+
+
+def test_round_trip_keeps_everything() -> None:
+    before = conv_program()
+    after = Program.from_bytes(before.to_bytes())
+    assert after.name == before.name
+    assert after.tensors == before.tensors
+    assert after.options == before.options
+    assert [node.work for node in after.nodes] == [node.work for node in before.nodes]
+    assert [node.clamp for node in after.nodes] == [node.clamp for node in before.nodes]
+    assert [node.sources for node in after.nodes] == [("conv", "relu")]
+    np.testing.assert_array_equal(after.statics["w"], before.statics["w"])
+    assert after.to_bytes() == before.to_bytes()
+
+
+def test_weights_are_views_into_the_buffer_and_cannot_be_written() -> None:
+    buffer = np.frombuffer(BYTES, np.uint8)
+    weights = Program.from_bytes(memoryview(buffer)).statics["w"]
+    assert np.shares_memory(weights, buffer)
+    assert not weights.flags.writeable
+    assert weights.ctypes.data % 64 == buffer.ctypes.data % 64
+
+
+def test_equal_weights_are_stored_once() -> None:
+    one = write_binary([conv_program("a")], BinaryInfo())
+    two = write_binary([conv_program("a"), conv_program("b")], BinaryInfo(soc="SM8650", arch=75))
+    other = write_binary([conv_program("a"), conv_program("b", seed=1)], BinaryInfo())
+    assert len(two) < len(other)
+    binary = read_binary(two)
+    assert binary.graph_names == ("a", "b")
+    assert binary.info.soc == "SM8650"
+    assert np.shares_memory(binary.program("a").statics["w"], binary.program("b").statics["w"])
+    assert len(one) < len(two)
+
+
+def test_metadata_needs_no_data() -> None:
+    info = read_binary(BYTES).graph_info("g")
+    assert [str(spec) for spec in info.inputs] == ["x: ufixed8[1, 6, 6, 4]"]
+    assert [str(spec) for spec in info.outputs] == ["y: ufixed8[1, 6, 6, 8]"]
+    assert info.static_bytes == 3 * 3 * 4 * 8
+
+
+def test_unknown_graph_names_those_that_are_there() -> None:
+    with pytest.raises(QnnError, match="it has g"):
+        read_binary(BYTES).program("nope")
+
+
+@pytest.mark.parametrize("length", [0, 7, 63, 64, 100, len(BYTES) - 1])
+def test_a_truncated_file_is_refused(length: int) -> None:
+    with pytest.raises(BadBinary):
+        Program.from_bytes(BYTES[:length])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(BYTES) - 1), st.integers(1, 255))
+def test_any_flipped_byte_is_found(place: int, flip: int) -> None:
+    damaged = bytearray(BYTES)
+    damaged[place] ^= flip
+    with pytest.raises(BadBinary):
+        Program.from_bytes(bytes(damaged))
+
+
+def test_another_version_has_its_own_code() -> None:
+    import struct
+    import zlib
+
+    body = bytearray(BYTES[:60])
+    body[8:12] = struct.pack("<I", 99)
+    changed = bytes(body) + struct.pack("<I", zlib.crc32(bytes(body))) + BYTES[64:]
+    with pytest.raises(BadBinary, match="version 99") as caught:
+        Program.from_bytes(changed)
+    assert caught.value.name == "QNN_CONTEXT_ERROR_BINARY_VERSION"
+
+
+def sealed(header: object) -> bytes:
+    """A container around any header, with right checksums: what a skilled enemy would send."""
+    import msgspec
+
+    from openhtp.program import container
+
+    return container.pack(msgspec.msgpack.encode(header), [memoryview(bytes(288))])
+
+
+def good_header() -> dict[str, object]:
+    import msgspec
+
+    from openhtp.program import container
+
+    header = msgspec.msgpack.decode(container.open_header(memoryview(BYTES))[0])
+    header["blobs"] = [msgspec.to_builtins(container.record_blob(memoryview(bytes(288))))]
+    return dict(header)
+
+
+def test_the_enemy_tool_makes_a_valid_file_when_nothing_is_changed() -> None:
+    assert Program.from_bytes(sealed(good_header())).name == "g"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("programs", 0, "tensors", 0, "shape", 1), 1 << 62),
+        (("programs", 0, "tensors", 0, "shape", 1), 0),
+        (("programs", 0, "tensors", 0, "dtype"), 9999),
+        (("programs", 0, "tensors", 0, "kind"), -1),
+        (("programs", 0, "tensors", 0, "quant", "scale"), -1.0),
+        (("programs", 0, "tensors", 2, "blob"), 5),
+        (("programs", 0, "tensors", 2, "shape", 0), 4),
+        (("programs", 0, "tensors", 1, "name"), "x"),
+        (("programs", 0, "nodes", 0, "inputs", 0), 1 << 40),
+        (("programs", 0, "nodes", 0, "inputs", 0), 2),
+        (("programs", 0, "nodes", 0, "outputs", 0), 0),
+        (("programs", 0, "nodes", 0, "op"), "__import__"),
+        (("programs", 0, "nodes", 0, "params", "pad_amount", "shape"), [1 << 40, 1 << 40]),
+        (("programs", 0, "nodes", 0, "params", "pad_amount", "dtype"), "|O"),
+        (("programs", 0, "nodes", 0, "work"), [1, 2]),
+        (("programs", 0, "options", "priority"), 501),
+        (("programs", 0, "options", "precision"), "float1"),
+        (("programs", 0, "nodes"), []),
+        (("blobs", 0, "nbytes"), -64),
+        (("blobs", 0, "nbytes"), 1 << 60),
+        (("programs",), []),
+        (("programs",), 7),
+    ],
+)
+def test_nonsense_with_right_checksums_is_refused(path: tuple[str | int, ...], value: object) -> None:
+    header: object = good_header()
+    place = header
+    for key in path[:-1]:
+        place = place[key]  # type: ignore[index]
+    assert path[-1] in place or isinstance(path[-1], int)  # type: ignore[operator]
+    place[path[-1]] = value  # type: ignore[index]
+    with pytest.raises(BadBinary):
+        Program.from_bytes(sealed(header))
