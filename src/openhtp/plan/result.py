@@ -66,18 +66,18 @@ class PlanResult:
 
     def _summary(self, figures: ClientFigures, index: int) -> ClientSummary:
         spec = self.scenario.clients[index]
-        waits = figures.waits_ns
+        runs = len(figures.latencies_ns)
 
         def in_unit(value: float | None) -> float | None:
             return None if value is None else self.scenario.in_unit(value)
 
         return ClientSummary(
-            runs=len(figures.latencies_ns),
+            runs=runs,
             p50=in_unit(percentile(figures.latencies_ns, 50)),
             p99=in_unit(percentile(figures.latencies_ns, 99)),
             max=in_unit(max(figures.latencies_ns, default=None)),
-            waiting_mean=in_unit(round(sum(waits) / len(waits))) if waits else None,
-            waiting_max=in_unit(max(waits, default=None)),
+            waiting_mean=in_unit(round(figures.waits_total_ns / runs)) if runs else None,
+            waiting_max=in_unit(figures.waits_max_ns) if runs else None,
             yields=figures.yields,
             deadline=in_unit(spec.deadline_ns),
             missed=figures.missed,

@@ -15,10 +15,11 @@ from openhtp.sched.virtual import JobRun, Log, VirtualLoop
 
 @dataclass(slots=True)
 class ClientFigures:
-    """What one client saw; one entry per finished run in each list, in order of their ends."""
+    """What one client saw; latencies are of finished runs, in order of their ends."""
 
     latencies_ns: list[int] = field(default_factory=list)
-    waits_ns: list[int] = field(default_factory=list)
+    waits_total_ns: int = 0
+    waits_max_ns: int = 0
     yields: int = 0
     missed: int = 0
     not_done: int = 0
@@ -84,7 +85,10 @@ class _Tally:
                 figures.worst_job = finish.job
                 figures.worst_ended_ns = t
             figures.latencies_ns.append(latency)
-            figures.waits_ns.append(latency - held)
+            wait = latency - held
+            figures.waits_total_ns += wait
+            if wait > figures.waits_max_ns:
+                figures.waits_max_ns = wait
         else:
             figures.not_done += 1
         deadline = self._deadlines[client]

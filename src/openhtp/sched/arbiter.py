@@ -65,7 +65,7 @@ class Arbiter:
     def enqueue(self, job: Job) -> None:
         """Put a job among those who wait, in order. The caller settles afterwards."""
         insort(self.waiting, (job.rank, job.sequence, job))
-        if not job.client.demand.is_graph:
+        if not job.client.is_graph:
             self.waiting_apps += 1
 
     def forget(self, job: Job) -> None:
@@ -76,7 +76,7 @@ class Arbiter:
 
     def _dequeue(self, index: int) -> Job:
         job = self.waiting.pop(index)[2]
-        if not job.client.demand.is_graph:
+        if not job.client.is_graph:
             self.waiting_apps -= 1
         return job
 
@@ -113,7 +113,7 @@ class Arbiter:
         """
         holders = self.holders
         holder = holders[0]
-        if len(holders) > 1 or not holder.client.demand.is_graph or self._device.parallel_graphs:
+        if len(holders) > 1 or not holder.client.is_graph or self._device.parallel_graphs:
             return False
         if holder.rank > self.waiting[0][0] and holder.state is _RUNNING:
             holder.move(_YIELDING)
@@ -125,7 +125,7 @@ class Arbiter:
         demand = job.client.demand
         if demand.is_graph and blocked:
             # Parallel graph execution looks at the front of the queue only.
-            ahead = sum(other.client.demand.is_graph for other in (*self.holders, *blocked))
+            ahead = sum(other.client.is_graph for other in (*self.holders, *blocked))
             if ahead >= PARALLEL_WINDOW:
                 return None
         taken = [*_shares(self.holders), *claims]

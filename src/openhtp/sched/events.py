@@ -59,7 +59,7 @@ class ContextPriorityChanged(Struct, frozen=True, kw_only=True, tag=True, gc=Fal
     priority: int
 
 
-class Submitted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+class Submitted(Struct, frozen=True, tag=True, gc=False):
     """A job was queued. ``timeout_at`` is absolute; ``job`` numbers are never reused.
 
     ``deadline_at`` only orders jobs (under a policy that looks at it); it ends nothing.
@@ -73,7 +73,7 @@ class Submitted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     deadline_at: int | None = None
 
 
-class StepDone(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+class StepDone(Struct, frozen=True, tag=True, gc=False):
     """The engine finished the step that ``token`` started."""
 
     t: int
@@ -81,7 +81,7 @@ class StepDone(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     token: int
 
 
-class StepYielded(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+class StepYielded(Struct, frozen=True, tag=True, gc=False):
     """The engine stopped inside a step because it was asked to; the rest of the step remains to be run."""
 
     t: int

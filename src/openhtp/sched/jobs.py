@@ -46,12 +46,13 @@ LEGAL: tuple[frozenset[JobState], ...] = (
 class Client:
     """A graph or an app: its demand and its jobs in order of arrival."""
 
-    __slots__ = ("alone", "core", "demand", "gone", "number", "queue", "started")
+    __slots__ = ("alone", "core", "demand", "gone", "is_graph", "number", "queue", "started")
 
     def __init__(self, number: int, core: int, demand: Demand, alone: Share) -> None:
         self.number = number
         self.core = core
         self.demand = demand
+        self.is_graph = demand.is_graph
         # Where it goes on an empty core; kept because that is the common case.
         self.alone = alone
         self.queue: deque[Job] = deque()

@@ -55,9 +55,13 @@ class JobRun(Struct, eq=False, gc=False):
     submitted the job.
     """
 
+    job: int
     work: Work
     left: int
     tag: Any = None
+    # The answer that counts: its place in the heap and its kind. Earlier ones were overtaken by a yield.
+    sequence: int = 0
+    answer: type[StepDone] | type[StepYielded] = StepDone
     token: int = 0
     started: int = 0  # when the work itself goes on, after any restore
     due: int = 0
@@ -112,11 +116,12 @@ class VirtualLoop:
 
         For sources that know only at that moment what they want. It must ``expect`` the jobs that it submits.
         """
-        self._push(max(t, self.now), _CALL, caller)
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (max(self.now, t), _CALL, sequence, caller))
 
     def expect(self, job: int, work: Work, tag: Any = None) -> None:
         """Tell the modelled engine what a job will be like."""
-        self._runs[job] = JobRun(work, work.step_ns[0], tag)
+        self._runs[job] = JobRun(job, work, work.step_ns[0], tag)
 
     def run_until(self, t: int | None = None) -> int:
         """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
@@ -128,11 +133,11 @@ class VirtualLoop:
         start = self._start
         end = _END_OF_TIME if t is None else t
         while heap and heap[0][0] <= end:
-            now, order, _, event = heappop(heap)
+            now, order, sequence, event = heappop(heap)
             if order == _ANSWER:
-                run = runs.get(event.job)
-                if run is None or run.due != now or run.token != event.token:
+                if event.sequence != sequence:
                     continue  # replaced by an earlier answer
+                event = event.answer(now, event.job, event.token)
             self.now = now
             if order == _CALL:
                 event = event(now)
@@ -145,6 +150,13 @@ class VirtualLoop:
                 kind = type(action)
                 if kind is Start:
                     start(action, now)  # type: ignore[arg-type]
+                elif kind is Release:
+                    run = runs[action.job]  # type: ignore[union-attr]
+                    run.held_ns += now - run.granted  # type: ignore[operator]
+                    run.granted = None
+                    if action.paused:  # type: ignore[union-attr]
+                        run.yields += 1
+                        run.resumes = True
                 elif kind is not Grant:
                     self._do(action, now)
             if log is not None:
@@ -157,15 +169,9 @@ class VirtualLoop:
 
     def _do(self, action: Action, now: int) -> None:
         kind = type(action)
-        if kind is Release:
-            run = self._runs[action.job]  # type: ignore[union-attr]
-            run.held_ns += now - run.granted  # type: ignore[operator]
-            run.granted = None
-            if action.paused:  # type: ignore[union-attr]
-                run.yields += 1
-                run.resumes = True
-        elif kind is Finish:
+        if kind is Finish:
             run = self._runs.pop(action.job)  # type: ignore[union-attr]
+            run.sequence = 0
             if self._finished is not None:
                 self._finished(action, run, now)  # type: ignore[arg-type]
         elif kind is AskYield:
@@ -179,9 +185,15 @@ class VirtualLoop:
         """Whether nothing is left to happen."""
         return not self._heap
 
-    def _push(self, t: int, order: int, event: Event | Caller) -> None:
+    def _push(self, t: int, order: int, event: Event) -> None:
         self._sequence += 1
         heappush(self._heap, (t, order, self._sequence, event))
+
+    def _answer(self, run: JobRun, due: int) -> None:
+        """Let the job answer at ``due``, and at no other time."""
+        run.due = due
+        run.sequence = self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (due, _ANSWER, sequence, run))
 
     def _start(self, action: Start, now: int) -> None:
         run = self._runs[action.job]
@@ -193,11 +205,11 @@ class VirtualLoop:
             if run.resumes:
                 run.started += run.work.restore_ns
                 run.resumes = False
-        due = run.due = run.started + run.left
-        token = run.token = action.token
+        run.token = action.token
+        run.answer = StepDone
+        due = run.started + run.left
         run.left = 0  # all of it, unless it is stopped before
-        self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (due, _ANSWER, sequence, StepDone(t=due, job=action.job, token=token)))
+        self._answer(run, due)
 
     def _ask_yield(self, action: AskYield, now: int) -> None:
         """Find the point where the step can be left; answer there rather than at its end, if sooner."""
@@ -217,13 +229,12 @@ class VirtualLoop:
         if stop >= end:
             return
         run.left = end - max(stop, run.started)
-        run.due = free
-        self._push(free, _ANSWER, StepYielded(t=free, job=action.job, token=action.token))
+        run.answer = StepYielded
+        self._answer(run, free)
 
     def _end_step_with_saving(self, action: AskYield, run: JobRun, work: Work) -> None:
         job = self.scheduler.jobs.get(action.job)
         if job is None:
             raise InternalError(f"job {action.job} was asked to yield but is over")
         if job.step + 1 < job.steps:
-            run.due += work.save_ns + work.wake_ns
-            self._push(run.due, _ANSWER, StepDone(t=run.due, job=action.job, token=action.token))
+            self._answer(run, run.due + work.save_ns + work.wake_ns)
