@@ -32,6 +32,7 @@ from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.version import VERSION
+from openhtp.runtime.app import App
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
@@ -48,6 +49,7 @@ __version__ = VERSION
 
 __all__ = [
     "Aborted",
+    "App",
     "AxisScaleOffset",
     "Backend",
     "BadBinary",

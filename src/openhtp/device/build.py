@@ -23,7 +23,7 @@ class DeviceConfig:
 
     ``platform="windows"`` gives all graphs one thread priority, as there the operating system decides.
     ``parallel_graphs`` lets two graphs of one priority run side by side; ``vtcm_windowing`` lets clients of
-    different process domains share VTCM (some chips from v79 on).
+    different process domains share VTCM (some chips from v79 on). Units and VTCM are the SoC's unless given.
     """
 
     soc: str = "SM8650"
@@ -32,6 +32,11 @@ class DeviceConfig:
     threads: int = 1
     parallel_graphs: bool = False
     vtcm_windowing: bool = False
+    cores: int | None = None
+    hmx: int | None = None
+    hvx: int | None = None
+    vtcm_bytes: int | None = None
+    sharing: bool | None = None
 
     def check(self) -> None:
         """Raise for values that no device has."""
@@ -52,11 +57,11 @@ class DeviceConfig:
         """What the scheduler has to give."""
         soc = find_soc(self.soc)
         return DeviceResources(
-            cores=soc.cores,
-            hmx=soc.hmx,
-            hvx=soc.hvx,
-            vtcm_bytes=soc.vtcm_bytes,
-            sharing=soc.has_vtcm_sharing,
+            cores=soc.cores if self.cores is None else self.cores,
+            hmx=soc.hmx if self.hmx is None else self.hmx,
+            hvx=soc.hvx if self.hvx is None else self.hvx,
+            vtcm_bytes=soc.vtcm_bytes if self.vtcm_bytes is None else self.vtcm_bytes,
+            sharing=soc.has_vtcm_sharing if self.sharing is None else self.sharing,
             windowing=self.vtcm_windowing,
             parallel_graphs=self.parallel_graphs,
             flat_priorities=self.platform == "windows",

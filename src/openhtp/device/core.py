@@ -21,14 +21,14 @@ from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop
 from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
-from openhtp.device.sessions import DeviceContext, DeviceGraph, Session
+from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session
 from openhtp.engine.protocol import Engine, LoadedProgram
 from openhtp.program.program import Program
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.actions import Refuse
-from openhtp.sched.events import ClientAdded, ClientRemoved, PriorityChanged
+from openhtp.sched.events import ClientAdded, ClientKind, ClientRemoved, PriorityChanged
 from openhtp.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,13 @@ class DeviceCore:
                 return self._register(session, request, descriptors)
             case ms.DeregisterMemory():
                 self._deregister(session, request.memory)
+                return ms.Reply()
+            case ms.AddApp():
+                return self._add_app(session, request)
+            case ms.SetPace():
+                graph = _find(session.graphs, request.graph, "graph")
+                if isinstance(graph, DeviceGraph):
+                    graph.pace = request.work
                 return ms.Reply()
             case ms.SetPriority():
                 graph = _find(session.graphs, request.graph, "graph")
@@ -182,6 +189,26 @@ class DeviceCore:
         session.contexts[number] = DeviceContext(number, session, request.priority, request.queue_depth)
         return ms.Reply(value=number)
 
+    def _add_app(self, session: Session, request: ms.AddApp) -> ms.Reply:
+        context = _find(session.contexts, request.context, "context")
+        app = DeviceApp(next(self._numbers), context, request.name)
+        self.loop.handle(
+            ClientAdded(
+                t=self.clock.now(),
+                client=app.number,
+                kind=ClientKind.APP,
+                priority=request.priority,
+                pd=session.number,
+                hmx=request.hmx,
+                hvx=request.hvx,
+                vtcm_bytes=request.vtcm_bytes,
+                page_bytes=request.page_bytes,
+            )
+        )
+        session.graphs[app.number] = context.graphs[app.number] = app
+        self.recording.name_graph(app.number, app.name, session.number, request.priority)
+        return ms.Reply(value=app.number)
+
     def _free_context(self, session: Session, context: DeviceContext) -> None:
         context.closed = True
         now = self.clock.now()
@@ -219,12 +246,12 @@ class DeviceCore:
         session.bytes_used -= buffer.nbytes
         buffer.close()
 
-    def _set_priority(self, graphs: list[DeviceGraph], priority: int) -> None:
+    def _set_priority(self, graphs: list[DeviceGraph | DeviceApp], priority: int) -> None:
         # All or none: a context keeps its old priority if one of its graphs has already run.
         for graph in graphs:
             if graph.started:
                 raise WrongState(
-                    f"priority of graph {graph.program.name!r} cannot change after its first execution started",
+                    f"priority of graph {graph.name!r} cannot change after its first execution started",
                     st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
                 )
         now = self.clock.now()
@@ -243,7 +270,7 @@ class DeviceCore:
                     "pid": session.pid,
                     "label": session.label,
                     "contexts": len(session.contexts),
-                    "graphs": [graph.program.name for graph in session.graphs.values()],
+                    "graphs": [graph.name for graph in session.graphs.values()],
                     "bytes": session.bytes_used,
                     "pending": len(session.jobs),
                     "executions": session.executions,

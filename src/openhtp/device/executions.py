@@ -7,18 +7,20 @@ import itertools
 import msgspec
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidHandle, QnnError
+from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError
 from openhtp.core.status import QNN_SUCCESS, Status
 from openhtp.device.clock import Clock
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop
 from openhtp.device.outlet import Outlet
 from openhtp.device.recording import Recording
-from openhtp.device.sessions import Session, bind_ports
+from openhtp.device.sessions import DeviceApp, Session, bind_ports
+from openhtp.engine.protocol import Run
 from openhtp.rpc import frames
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release
 from openhtp.sched.events import AbortRequested, Submitted
+from openhtp.sched.virtual import Work
 
 _STATUS_OF: dict[Outcome, Status] = {
     Outcome.DONE: QNN_SUCCESS,
@@ -55,32 +57,37 @@ class Executions:
         if client_job in session.jobs:
             raise ProtocolError(f"job {client_job} is already under way")
         graph = session.graphs.get(number)
+        key = frame[frames.EXECUTE_HEAD.size :]
+        cache_key = key if batch == 1 else key + batch.to_bytes(4, "little")
+        pace: Work | None
+        runs: list[Run]
         try:
             if graph is None:
                 raise InvalidHandle("the graph was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
-            key = frame[frames.EXECUTE_HEAD.size :]
-            cache_key = key if batch == 1 else key + batch.to_bytes(4, "little")
-            runs = graph.take_runs(
-                cache_key,
-                lambda: bind_ports(
-                    graph, session.memories, key, count, batch, with_dims=bool(flags & frames.FLAG_DIMS)
-                ),
-            )
+            if isinstance(graph, DeviceApp):
+                pace, runs = _app_pace(key), []
+            else:
+                target, with_dims, pace = graph, bool(flags & frames.FLAG_DIMS), graph.pace
+                runs = graph.take_runs(
+                    cache_key,
+                    lambda: bind_ports(target, session.memories, key, count, batch, with_dims=with_dims),
+                )
         except QnnError as error:
             record = frames.Record(client_job, error.code, 0, now, now, now, 0, 0, 0)
             outlet.report_failure(record, error.message)
             return
         job = Job(next(self._numbers), client_job, session, outlet, graph, cache_key, runs, now, profile_level)
+        job.pace = pace
         session.jobs[client_job] = self.jobs[job.number] = job
         session.executions += 1
         if self.recording.enabled:
-            self.recording.submitted(job.number, graph.number, now)
+            self.recording.submitted(job.number, number, now)
         self.loop.handle(
             Submitted(
                 t=now,
                 job=job.number,
                 client=number,
-                steps=graph.steps * batch,
+                steps=graph.steps * batch if pace is None else 1,
                 timeout_at=timeout_at or None,
             )
         )
@@ -173,3 +180,11 @@ class Executions:
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
         return head + msgspec.msgpack.encode(job.step_times_ns[:4096])
+
+
+def _app_pace(key: bytes) -> Work:
+    """How long an app holds its resources; it gives them up at once when asked."""
+    if len(key) != frames.APP_RUN.size:
+        raise InvalidArgument("an app's run needs its length", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
+    run_ns, eviction_ns = frames.APP_RUN.unpack(key)
+    return Work(step_ns=(run_ns,), eviction_ns=eviction_ns)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from openhtp.core.errors import QnnError
 from openhtp.device.outlet import Outlet
 from openhtp.engine.protocol import Run
+from openhtp.sched.virtual import Work
 
 if TYPE_CHECKING:
-    from openhtp.device.sessions import DeviceGraph, Session
+    from openhtp.device.sessions import DeviceApp, DeviceGraph, Session
 
 
 class Job:
@@ -17,11 +18,13 @@ class Job:
 
     __slots__ = (
         "client_job",
+        "computed",
         "failure",
         "graph",
         "key",
         "number",
         "outlet",
+        "pace",
         "pause_started_ns",
         "paused_ns",
         "profile_level",
@@ -42,7 +45,7 @@ class Job:
         client_job: int,
         session: Session,
         outlet: Outlet,
-        graph: DeviceGraph,
+        graph: DeviceGraph | DeviceApp,
         key: bytes,
         runs: list[Run],
         received_ns: int,
@@ -65,6 +68,9 @@ class Job:
         self.paused_ns = 0
         self.restore_ns = 0
         self.failure: QnnError | None = None
+        # How long it takes on the wall clock, if that is not simply the time to compute it.
+        self.pace: Work | None = None
+        self.computed = False
         self.step_times_ns: list[int] = []
 
     def step(self, index: int) -> None:

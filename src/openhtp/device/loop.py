@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from openhtp.device.clock import Clock
 from openhtp.device.runner import Runner
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
-from openhtp.sched.events import Event, StepDone, TimerFired
+from openhtp.sched.events import Event, StepDone, StepYielded, TimerFired
 from openhtp.sched.scheduler import Scheduler
 
 # Looking at sockets costs about as much as a trivial step, so short steps share one look.
@@ -63,8 +63,8 @@ class Loop:
         self._last_poll = 0
         self._do: dict[type, Callable[[int, Any], None]] = {
             Start: runner.start,
-            AskYield: lambda t, action: observer.yield_asked(action, t),
-            Finish: lambda t, action: observer.finished(action.job, action.outcome, t),
+            AskYield: self._ask_yield,
+            Finish: self._finish,
             ArmTimer: self._arm,
             Grant: lambda t, action: observer.granted(action, t),
             Release: lambda t, action: observer.released(action, t),
@@ -110,8 +110,11 @@ class Loop:
         ended = self._runner.run_one(now)
         if ended is None:
             return
-        job, step, token = ended
+        job, step, token, yielded = ended
         t = self.clock.now()
+        if yielded:
+            self.handle(StepYielded(t=t, job=job, token=token))
+            return
         self._observer.step_ended(job, step, now, t)
         self.handle(StepDone(t=t, job=job, token=token))
 
@@ -126,6 +129,14 @@ class Loop:
         if not block:
             return 0
         return None if due is None else max(0, due - now)
+
+    def _ask_yield(self, t: int, action: AskYield) -> None:
+        self._observer.yield_asked(action, t)
+        self._runner.ask_yield(t, action)
+
+    def _finish(self, t: int, action: Finish) -> None:
+        self._runner.forget(action.job)
+        self._observer.finished(action.job, action.outcome, t)
 
     def _arm(self, t: int, action: ArmTimer) -> None:
         heapq.heappush(self._timers, (action.at, action.timer))

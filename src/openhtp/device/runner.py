@@ -5,14 +5,24 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.jobs import Job
-from openhtp.sched.actions import Start
+from openhtp.device.pace import PacedSteps
+from openhtp.sched.actions import AskYield, Start
 
 # A completion may wait for the next one to share a wake-up only if that one is this near.
 SHORT_STEP_NS = 50_000
+
+
+class Ended(NamedTuple):
+    """A step that ended, or stopped because it was asked to."""
+
+    job: int
+    step: int
+    token: int
+    yielded: bool = False
 
 
 class Runner(Protocol):
@@ -21,11 +31,17 @@ class Runner(Protocol):
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
 
+    def ask_yield(self, t: int, action: AskYield) -> None:
+        """Stop a step early if it can be; otherwise its end has to do."""
+
+    def forget(self, job: int) -> None:
+        """A job is over."""
+
     def next_at(self, now: int) -> int | None:
         """When ``run_one`` has something to do; None if nothing was started."""
 
-    def run_one(self, now: int) -> tuple[int, int, int] | None:
-        """Compute the next step; returns (job, step, token)."""
+    def run_one(self, now: int) -> Ended | None:
+        """Compute the next step."""
 
     def soon(self, now: int) -> bool:
         """Whether another step will end within a moment."""
@@ -42,29 +58,51 @@ def _compute(job: Job, step: int) -> None:
 
 
 class InlineRunner:
-    """Computes at once: the wall-clock device."""
+    """Computes at once: the wall-clock device. Jobs with a pace of their own end by the clock."""
 
     def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int]) -> None:
         self._jobs = jobs
         self._clock = clock
         self._ready: deque[Start] = deque()
+        self._paced = PacedSteps()
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
-        self._ready.append(action)
+        job = self._jobs.get(action.job)
+        if job is None or job.pace is None:
+            self._ready.append(action)
+            return
+        if not job.computed:
+            job.computed = True
+            for step in range(job.graph.steps * len(job.runs)):
+                _compute(job, step)
+        self._paced.start(t, action, job.pace)
+
+    def ask_yield(self, t: int, action: AskYield) -> None:
+        """Only what runs by the clock can be stopped inside a step."""
+        self._paced.ask_yield(t, action)
+
+    def forget(self, job: int) -> None:
+        """A job is over."""
+        self._paced.forget(job)
 
     def next_at(self, now: int) -> int | None:
-        """Now, if any step is ready."""
-        return now if self._ready else None
+        """Now, if any step is ready; else when the next paced one ends."""
+        return now if self._ready else self._paced.next_at()
 
-    def run_one(self, now: int) -> tuple[int, int, int] | None:
-        """Compute the oldest ready step."""
+    def run_one(self, now: int) -> Ended | None:
+        """Compute the oldest ready step, unless a paced one is over."""
+        due = self._paced.next_at()
+        if due is not None and due <= now:
+            return Ended(*self._paced.pop())
+        if not self._ready:
+            return None
         action = self._ready.popleft()
         job = self._jobs.get(action.job)
         if job is not None:
             _compute(job, action.step)
             job.graph.last_step_ns = self._clock() - now
-        return action.job, action.step, action.token
+        return Ended(action.job, action.step, action.token)
 
     def soon(self, now: int) -> bool:
         """Whether the next step is known to be short."""
@@ -90,11 +128,17 @@ class ModelledRunner:
         self._sequence += 1
         heapq.heappush(self._ends, (t + duration, self._sequence, action))
 
+    def ask_yield(self, t: int, action: AskYield) -> None:
+        """Steps are left at their ends."""
+
+    def forget(self, job: int) -> None:
+        """What was started still ends, and is then ignored by its token."""
+
     def next_at(self, now: int) -> int | None:
         """When the earliest step ends."""
         return self._ends[0][0] if self._ends else None
 
-    def run_one(self, now: int) -> tuple[int, int, int] | None:
+    def run_one(self, now: int) -> Ended | None:
         """Compute the step whose end has come."""
         if not self._ends or self._ends[0][0] > now:
             return None
@@ -102,7 +146,7 @@ class ModelledRunner:
         job = self._jobs.get(action.job)
         if job is not None:
             _compute(job, action.step)
-        return action.job, action.step, action.token
+        return Ended(action.job, action.step, action.token)
 
     def soon(self, now: int) -> bool:
         """Nothing is shared on a clock that jumps."""

@@ -17,6 +17,7 @@ from openhtp.engine.protocol import LoadedProgram, Run
 from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.sched.virtual import Work
 
 # What one process domain can address, as documented for the HTP.
 SESSION_LIMIT_BYTES = int(3.75 * GIB)
@@ -34,9 +35,11 @@ class DeviceGraph:
         self.loaded = loaded
         self.steps = loaded.steps
         self.ports: list[TensorSpec] = [*program.inputs, *program.outputs]
+        self.name = program.name
         self.last_step_ns = 1_000_000_000
         self.nbytes = 0
         self.started = False
+        self.pace: Work | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
 
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
@@ -70,6 +73,29 @@ class DeviceGraph:
         self.loaded.close()
 
 
+class DeviceApp:
+    """A client that is no graph: it computes nothing here, but holds VTCM and HVX while it runs."""
+
+    steps = 1
+    last_step_ns = 1_000_000_000
+    nbytes = 0
+
+    def __init__(self, number: int, context: DeviceContext, name: str) -> None:
+        self.number = number
+        self.context = context
+        self.name = name
+        self.started = False
+
+    def give_back(self, key: bytes, runs: list[Run]) -> None:
+        """Nothing was bound."""
+
+    def forget_memory(self, memory: int) -> None:
+        """It uses none."""
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
 class DeviceContext:
     """A context: graphs and memory that are freed together."""
 
@@ -78,7 +104,7 @@ class DeviceContext:
         self.session = session
         self.priority = priority
         self.queue_depth = queue_depth
-        self.graphs: dict[int, DeviceGraph] = {}
+        self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: set[int] = set()
         self.closed = False
 
@@ -91,7 +117,7 @@ class Session:
         self.pid = pid
         self.label = label
         self.contexts: dict[int, DeviceContext] = {}
-        self.graphs: dict[int, DeviceGraph] = {}
+        self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: dict[int, SharedBuffer] = {}
         self.jobs: dict[int, Job] = {}
         self.bytes_used = 0

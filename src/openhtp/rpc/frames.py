@@ -32,6 +32,8 @@ BINDING = struct.Struct("<IIQ")
 # rank and sizes of one tensor in this execution
 DIMS = struct.Struct("<I8I")
 MAX_BINDINGS = 1024
+# instead of bindings, for apps: how long it runs, and how long it takes to stop when asked (ns)
+APP_RUN = struct.Struct("<QQ")
 
 # kind, unused, count
 BATCH_HEAD = struct.Struct("<BBH")

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from openhtp.rpc.channel import ProtocolError
+from openhtp.sched.virtual import Work
 
 PROTOCOL_VERSION = 1
 
@@ -49,6 +50,25 @@ class LoadGraph(_Request):
     context: int
     nbytes: int
     priority: int
+
+
+class AddApp(_Request):
+    """Introduce a client that is no graph: it takes resources for a while, as a camera pipeline does."""
+
+    context: int
+    name: str
+    priority: int
+    hmx: int
+    hvx: int
+    vtcm_bytes: int
+    page_bytes: int | None = None
+
+
+class SetPace(_Request):
+    """Let executions of a graph take this long from now on, instead of what computing them takes. None: undo."""
+
+    graph: int
+    work: Work | None
 
 
 class RegisterMemory(_Request):
@@ -112,6 +132,8 @@ Request = (
     | CreateContext
     | FreeContext
     | LoadGraph
+    | AddApp
+    | SetPace
     | RegisterMemory
     | DeregisterMemory
     | SetPriority

@@ -22,10 +22,11 @@ from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, ContextBinary, write_binary
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.app import App
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem, Place
-from openhtp.runtime.options import make_options
+from openhtp.runtime.options import check_name, make_options
 from openhtp.runtime.queue import Places
 from openhtp.runtime.tensor import Tensor
 
@@ -125,6 +126,20 @@ class Context:
         )
         graph._compose(source)
         return graph
+
+    def create_app(
+        self,
+        name: str,
+        *,
+        priority: Priority | str | int | None = None,
+        hmx: int = 0,
+        hvx: int = 1,
+        vtcm_bytes: int = 1 << 20,
+    ) -> App:
+        """Introduce a client that is no graph and competes for VTCM and HVX; see ``App.run_async``."""
+        self._life.require("use")
+        level = self.priority if priority is None else Priority.parse(priority)
+        return App(self, check_name(name, "graph"), priority=level, hmx=hmx, hvx=hvx, vtcm_bytes=vtcm_bytes)
 
     def graph(self, name: str) -> Graph:
         """The graph with this name."""

@@ -16,6 +16,7 @@ from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 
 if TYPE_CHECKING:
+    from openhtp.runtime.app import AppRun
     from openhtp.runtime.call import Call
 
 Outputs = dict[str, npt.NDArray[Any]]
@@ -34,10 +35,10 @@ class Execution:
 
     __slots__ = ("_call", "_callbacks", "_error", "_notifier", "_outputs", "_wakers", "job", "record")
 
-    def __init__(self, job: int, call: Call) -> None:
+    def __init__(self, job: int, call: Call | AppRun) -> None:
         self.job = job
         self.record: Record | None = None
-        self._call: Call | None = call
+        self._call: Call | AppRun | None = call
         self._notifier = call.notifier
         self._outputs: Outputs | None = None
         self._error: QnnError | None = None

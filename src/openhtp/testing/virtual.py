@@ -29,7 +29,7 @@ def virtual_device(
     chosen = config or DeviceConfig()
 
     def duration(job: Job, step: int) -> int:
-        return step_ns if isinstance(step_ns, int) else step_ns(job.graph.program.name, step)
+        return step_ns if isinstance(step_ns, int) else step_ns(job.graph.name, step)
 
     core = DeviceCore(
         scheduler=Scheduler(chosen.resources(), policy_named(chosen.policy)),

@@ -1,0 +1,89 @@
+"""A client of the NPU that is no graph: a camera pipeline, an audio filter, whatever takes VTCM and HVX.
+
+It computes nothing here. It stands beside graphs in the device's queue with a priority of its own, holds its
+resources for as long as it runs, and gives them up when a more urgent client asks, as the real ones do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.priority import Priority
+from openhtp.rpc import frames
+from openhtp.rpc import messages as ms
+from openhtp.rpc.frames import Record
+from openhtp.runtime.execution import Execution, Notify, Outputs
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
+    from openhtp.runtime.link import Link
+    from openhtp.runtime.notify import Notifier
+    from openhtp.runtime.profile import Profile
+
+
+class AppRun:
+    """One run of an app while it is under way; the part that a Call plays for a graph."""
+
+    profile: Profile | None = None
+
+    def __init__(self, app: App, link: Link, notify: Notify | None, notify_param: object) -> None:
+        self.app = app
+        self.link = link
+        self.graph_name = app.name
+        self.notifier: Notifier = app.context.device.backend._notifier
+        self.notify = notify
+        self.notify_param = notify_param
+
+    def collect_outputs(self) -> Outputs:
+        """An app gives nothing back."""
+        return {}
+
+    def finish(self, record: Record | None) -> None:
+        """Its place in the queue is free again."""
+        self.app.context._places.give_back()
+
+
+class App:
+    """Made by ``Context.create_app``."""
+
+    def __init__(
+        self, context: Context, name: str, *, priority: Priority, hmx: int, hvx: int, vtcm_bytes: int
+    ) -> None:
+        self.context = context
+        self.name = name
+        self.priority = priority
+        request = ms.AddApp(
+            context=context._number, name=name, priority=int(priority), hmx=hmx, hvx=hvx, vtcm_bytes=vtcm_bytes
+        )
+        self._number = context._link.request(request).value
+
+    def run_async(
+        self,
+        duration_us: float,
+        *,
+        eviction_us: float = 0,
+        notify: Notify | None = None,
+        notify_param: object = None,
+    ) -> Execution:
+        """Ask for the app's resources and hold them for a time; ``eviction_us`` is how long it takes to let go."""
+        self.context._life.require("execute")
+        if not 0 < duration_us < 1e9 or not 0 <= eviction_us < 1e9:
+            raise InvalidArgument(
+                f"an app that runs for {duration_us!r} us and takes {eviction_us!r} us to stop; expected positive"
+                " times below 1000 s",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
+        link = self.context._link
+        link.take_place(self.context._places, None, lambda: None)
+        run = AppRun(self, link, notify, notify_param)
+        execution = Execution(link.next_job(), run)
+        head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0)
+        length = frames.APP_RUN.pack(round(duration_us * 1000), round(eviction_us * 1000))
+        try:
+            link.submit(execution, head + length, lambda job: None)
+        except BaseException:
+            run.finish(None)
+            raise
+        return execution
