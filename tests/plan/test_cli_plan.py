@@ -36,6 +36,12 @@ def test_all_outputs_at_once(tmp_path):
         assert words in result.output
 
 
+def test_json_to_standard_output_is_nothing_but_json():
+    result = invoke(EXAMPLES / "two-pds.yaml", "--json", "-")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["clients"]["App"][1] == {"state": "paused", "start": 40, "end": 70}
+
+
 def test_one_command_shows_starvation_and_its_cure(tmp_path):
     path = tmp_path / "o.json"
     result = invoke(EXAMPLES / "starvation.yaml", "--policy", "strict,fair", "--json", path)

@@ -139,6 +139,15 @@ def test_two_cores_have_columns_each():
     }
 
 
+def test_windows_does_not_look_at_priorities():
+    clients = [{"name": "low", "priority": "low"}, {"name": "high", "priority": "high"}]
+    events = [{"client": "low", "at": 0, "run": 50}, {"client": "high", "at": 20, "run": 30}]
+    for platform, waits in (("android", 10), ("windows", 30)):
+        device = {**DEVICE, "platform": platform}
+        result = plan({"device": device, "clients": clients, "events": events})
+        assert result["high"].waiting_max == waits
+
+
 def test_percentiles_are_nearest_rank():
     assert percentile([], 50) is None
     assert percentile([7], 99) == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +12,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
 from openhtp.report.gantt import records_to_svg, records_to_text
 from openhtp.report.timeline import records_to_html
 from openhtp.sched.policy import policy_named
 
+_STANDARD_OUTPUT = Path("-")
 _COLUMNS = (
     "priority",
     "runs",
@@ -37,7 +39,10 @@ _LARGE = 20_000
 
 def plan(
     scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
-    json_file: JsonFile = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write states, resource map and summary to this file (-: only that)."),
+    ] = None,
     timeline: Annotated[Path | None, typer.Option(help="Write an interactive timeline (one HTML file).")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a Gantt picture (SVG).")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (chrome://tracing, Perfetto).")] = None,
@@ -72,6 +77,9 @@ def plan(
             document = result.to_json()
             if others:
                 document["summary"]["compared"] = {other.scenario.policy.name: other.summary() for other in others}
+            if json_file == _STANDARD_OUTPUT:
+                typer.echo(json.dumps(document, indent=1))
+                return
             write_json(json_file, document)
     if advice is not None:
         _print_advice(advice)

@@ -69,8 +69,8 @@ class Eviction:
 class History:
     """An observer that keeps every interval; call ``close`` at the end of time for those still open.
 
-    With ``first_ns`` and ``last_ns`` it keeps only what overlaps that window, so that a long run needs no
-    more memory than the part one wants to look at.
+    With ``first_ns`` and ``last_ns`` it keeps only what overlaps that window, and cuts intervals at its edges,
+    so that a long run needs no more memory than the part one wants to look at.
     """
 
     def __init__(self, first_ns: int = 0, last_ns: int | None = None) -> None:
@@ -115,7 +115,9 @@ class History:
     def _change(self, number: int, phase: Phase, t: int, grant: Grant | None) -> None:
         job = self._open[number]
         if t > job.since and self._sees(job.since, t):
-            self.intervals.append(Interval(job.client, number, job.phase, job.since, t, job.grant))
+            start = max(job.since, self.first_ns)
+            end = t if self.last_ns is None else min(t, self.last_ns)
+            self.intervals.append(Interval(job.client, number, job.phase, start, end, job.grant))
         job.phase = phase
         job.since = t
         job.grant = grant

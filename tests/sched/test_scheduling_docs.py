@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from openhtp.core.priority import Priority
+from openhtp.sched.jobs import legal_changes_as_text
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
+
+
+def test_the_documented_states_are_those_of_the_table():
+    assert legal_changes_as_text() in PAGE
+
+
+def test_the_documented_priorities_are_those_of_the_code():
+    for level in Priority:
+        assert f"0x{level.thread_priority:X}" in PAGE
+
+
+def test_pictures_exist():
+    for name in ("timeline.png", "timeline-two-pds.png"):
+        assert f"images/{name}" in PAGE
+        assert (DOCS / "images" / name).stat().st_size > 10_000
