@@ -2,7 +2,8 @@
 
 Activations are always stored unsigned: a signed 8 or 16 bit tensor is the same tensor with its integers and its
 offset moved by half the range, and every HTP op takes the unsigned types, not all the signed ones. Weights stay as
-they are. 64-bit integers are stored as 32-bit ones, as the HTP computes in 32 bits.
+they are. Plain integers of any width are 32-bit ones inside the graph, as the HTP computes in 32 bits; at its
+edges they have the type that the client sees, and a Cast changes them.
 """
 
 from __future__ import annotations
@@ -20,18 +21,28 @@ _PLAIN = {
     "float16": DType.FLOAT_16,
     "float32": DType.FLOAT_32,
     "float64": DType.FLOAT_32,
-    "int8": DType.INT_8,
-    "int16": DType.INT_16,
+    "int8": DType.INT_32,
+    "int16": DType.INT_32,
     "int32": DType.INT_32,
     "int64": DType.INT_32,
-    "uint8": DType.UINT_8,
-    "uint16": DType.UINT_16,
-    "uint32": DType.UINT_32,
-    "uint64": DType.UINT_32,
+    "uint8": DType.INT_32,
+    "uint16": DType.INT_32,
+    "uint32": DType.INT_32,
+    "uint64": DType.INT_32,
     "bool": DType.BOOL_8,
 }
-# What the client sees at the edges of the graph.
-_EDGE = {**_PLAIN, "int64": DType.INT_64, "uint64": DType.UINT_64}
+# What the client sees at the edges of the graph. The HTP casts no plain integers of these signed and 16-bit types:
+# there they are fixed point in steps of 1, which is the same numbers.
+_EDGE: dict[str, tuple[DType, Encoding | None]] = {
+    **{name: (dtype, None) for name, dtype in _PLAIN.items()},
+    "int8": (DType.SFIXED_POINT_8, ScaleOffset(1.0)),
+    "int16": (DType.SFIXED_POINT_16, ScaleOffset(1.0)),
+    "uint16": (DType.UFIXED_POINT_16, ScaleOffset(1.0)),
+    "uint8": (DType.UINT_8, None),
+    "uint32": (DType.UINT_32, None),
+    "uint64": (DType.UINT_64, None),
+    "int64": (DType.INT_64, None),
+}
 _FIXED = {
     "int8": DType.SFIXED_POINT_8,
     "int16": DType.SFIXED_POINT_16,
@@ -47,12 +58,18 @@ _UNSIGNED = {
 Fixed = tuple[DType, Encoding]
 
 
-def plain_type(dtype: np.dtype[np.generic], *, edge: bool = False) -> DType:
-    """QNN type of a value without encoding; ``edge`` keeps 64-bit integers, for inputs and outputs."""
-    found = (_EDGE if edge else _PLAIN).get(dtype.name)
+def plain_type(dtype: np.dtype[np.generic]) -> DType:
+    """QNN type of a value without encoding, inside the graph."""
+    found = _PLAIN.get(dtype.name)
     if found is None:
         raise UnsupportedFeature(f"element type {dtype} is not supported by the HTP")
     return found
+
+
+def edge_type(dtype: np.dtype[np.generic]) -> tuple[DType, Encoding | None]:
+    """QNN type and encoding of an input or output of the graph."""
+    plain_type(dtype)
+    return _EDGE[dtype.name]
 
 
 def read_encoding(node: OnnxNode, shape: Shape, constants: Mapping[str, Array]) -> Fixed:

@@ -100,15 +100,14 @@ class _Import:
 
     def _add_input(self, name: str) -> None:
         kind = self.types[name]
-        dtype: DType = encodings.plain_type(kind.dtype, edge=True)
-        quant: Encoding | None = None
+        dtype, quant = encodings.edge_type(kind.dtype)
         reader = next((node for node in self._readers.get(name, []) if is_op(node, "DequantizeLinear")), None)
         if reader is not None:
             dtype, quant = encodings.read_encoding(reader, kind.shape, self._model.constants)
         spec = self.assembly.edge(name, kind.shape, dtype, quant, TensorKind.APP_WRITE)
         value = Value(name, kind.shape, dtype, quant, None, {vs.identity(len(kind.shape)): spec})
         inner = encodings.plain_type(kind.dtype)
-        if quant is None and inner != dtype:
+        if reader is None and inner != dtype and self._readers.get(name):
             value = self.assembly.cast(value, inner)
         self._values[name] = value
 
@@ -117,7 +116,7 @@ class _Import:
         maker = next((node for node in self._model.nodes if name in node.outputs), None)
         if maker is not None and is_op(maker, "QuantizeLinear"):
             return encodings.read_encoding(maker, self.types[name].shape, self._model.constants)
-        return encodings.plain_type(self.types[name].dtype, edge=True), None
+        return encodings.edge_type(self.types[name].dtype)
 
     def _add_output(self, name: str) -> None:
         if name in self._written:
@@ -183,6 +182,8 @@ class _Import:
         value = self.value(node.inputs[0])
         if not value.is_real:
             raise UnsupportedOp(f"{node.title}: quantizes integers; expected floats")
+        if node.has(2) and node.inputs[2] in self._model.source.narrow:
+            raise UnsupportedOp(f"{node.title}: quantizes to 4 bits, which are for weights; use 8 or 16")
         self.define(node.outputs[0], self.assembly.converted(value, *encodings.activation(*fixed)))
 
     def _dequantize(self, node: OnnxNode) -> None:

@@ -124,7 +124,7 @@ class _Reader:
         if not kind.HasField("shape"):
             raise UnsupportedFeature(f"input {value.name!r} has no shape; {_FIX_SHAPES}")
         shape = tuple(self._size(value.name, axis, dim) for axis, dim in enumerate(kind.shape.dim))
-        return ValueType(_numpy_type(kind.elem_type, value.name), shape)
+        return ValueType(_value_type(kind.elem_type, value.name), shape)
 
     def _size(self, name: str, axis: int, dim: Any) -> int:
         by_place = f"{name}.{axis}"
@@ -150,7 +150,7 @@ class _Reader:
         if not value.type.HasField("tensor_type") or not kind.elem_type:
             return None
         sizes = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-        return ValueType(_numpy_type(kind.elem_type, value.name), sizes)
+        return ValueType(_value_type(kind.elem_type, value.name), sizes)
 
     def _dim_advice(self) -> str:
         names = {dim.dim_param for v in self._graph.input for dim in v.type.tensor_type.shape.dim if dim.dim_param}
@@ -280,7 +280,7 @@ def _attribute_proto(name: str, value: Any) -> Any:
 def _settled(kind: Any, name: str) -> ValueType | None:
     if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
         return None
-    return ValueType(_numpy_type(kind.elem_type, name), tuple(int(dim.dim_value) for dim in kind.shape.dim))
+    return ValueType(_value_type(kind.elem_type, name), tuple(int(dim.dim_value) for dim in kind.shape.dim))
 
 
 _FIX_SHAPES = "the HTP takes fixed shapes only"
@@ -327,6 +327,13 @@ def _from_bytes(raw: bytes, tensor: Any, dtype: np.dtype[Any], elements: int) ->
     if tensor.data_type == TensorProto.INT4:
         nibbles = ((nibbles.astype(np.int8) ^ 8) - 8).astype(np.int8)
     return nibbles.reshape(tuple(tensor.dims))
+
+
+def _value_type(elem_type: int, name: str) -> np.dtype[Any]:
+    """Numpy type of a value that is computed; 4-bit integers are for weights only."""
+    if elem_type in _NARROW:
+        raise UnsupportedFeature(f"value {name!r} has 4 bits; the HTP takes those as constant weights only")
+    return _numpy_type(elem_type, name)
 
 
 def _numpy_type(elem_type: int, name: str) -> np.dtype[Any]:

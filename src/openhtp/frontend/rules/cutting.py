@@ -106,7 +106,7 @@ def _depth_to_space(site: Site) -> None:
 def _space_to_depth(site: Site) -> None:
     block = site.attr("blocksize")
     perm = vs.channel_last(4)
-    params = {"block_size": [block, block], "mode": "DCR"}
+    params = {"block_size": [block, block], "mode": site.attr("mode", "DCR")}
     site.emit("SpaceToDepth", [site.take(0, perm)], [site.give(0, perm)], params)
 
 

@@ -34,9 +34,9 @@ def _clip(site: Site) -> None:
     if low > high:
         # ONNX: every result is then the maximum.
         low = high
-    if (low, high) == (0.0, np.inf):
+    if (low, high) == (0.0, np.inf) and site.value(0).is_real:
         _unary("Relu", site)
-    elif (low, high) == (0.0, 6.0):
+    elif (low, high) == (0.0, 6.0) and site.value(0).is_real:
         _unary("Relu6", site)
     else:
         limit = float(np.finfo(np.float32).max)
@@ -79,10 +79,18 @@ def _folded(op: str, site: Site) -> None:
 def _pow(site: Site) -> None:
     """The exponent may be of another type; both are computed as floats or as the base's fixed point."""
     perm = _perm(site)
-    exponent = site.value(1)
-    if not site.is_fixed and not exponent.dtype.is_float:
-        exponent = site.assembly.cast(exponent, site.value(0).dtype)
-    site.emit("ElementWisePower", [site.take(0, perm), site.aligned(exponent, perm)], [site.give(0, perm)])
+    base, exponent, out = site.value(0), site.value(1), site.give(0, perm)
+    if site.is_fixed:
+        site.emit("ElementWisePower", [site.aligned(base, perm), site.aligned(exponent, perm)], [out])
+        return
+    dtype = base.dtype if base.dtype.is_float else DType.FLOAT_32
+    inputs = [site.aligned(site.assembly.cast(value, dtype), perm) for value in (base, exponent)]
+    if out.dtype == dtype:
+        site.emit("ElementWisePower", inputs, [out])
+        return
+    power = site.assembly.native(f"{out.name}_real", out.shape, dtype, None)
+    site.emit("ElementWisePower", inputs, [power])
+    site.emit("Cast", [power], [out])
 
 
 def _gelu(site: Site) -> None:

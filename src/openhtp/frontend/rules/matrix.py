@@ -30,7 +30,7 @@ def _matmul(site: Site) -> None:
         b = site.aligned(site.reshaped(right, (*right.shape, 1)), (0, 1))
     rows = () if left.rank == 1 else left.shape[-2:-1]
     columns = () if right.rank == 1 else right.shape[-1:]
-    batch = out.shape[: len(out.shape) - len(rows) - len(columns)]
+    batch = left.shape[:-2] or right.shape[:-2]
     whole = site.between((*batch, *(rows or (1,)), *(columns or (1,))), out)
     site.emit("MatMul", [a, b], [whole])
     site.emit("Reshape", [whole], [out])

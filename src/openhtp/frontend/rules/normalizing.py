@@ -64,13 +64,30 @@ def _group_norm(site: Site) -> None:
 
 
 def _layer_norm(site: Site) -> None:
-    if any(site.is_used(index) for index in (1, 2)):
-        site.refuse("its mean or inverse deviation is used", "only the first output is supported")
     rank = len(site.type(0).shape)
     axis = site.axis(site.attr("axis", -1), rank)
-    inputs = [site.take(0), _per_channel(site, 1), _per_channel(site, 2, added=True)]
-    params = {"epsilon": float(site.attr("epsilon", 1e-5)), "axes": list(range(axis, rank))}
-    site.emit("LayerNorm", inputs, [site.give()], params)
+    axes, epsilon = list(range(axis, rank)), float(site.attr("epsilon", 1e-5))
+    x = site.take(0)
+    inputs = [x, _per_channel(site, 1), _per_channel(site, 2, added=True)]
+    site.emit("LayerNorm", inputs, [site.give()], {"epsilon": epsilon, "axes": axes})
+    if site.is_used(1) or site.is_used(2):
+        _statistics(site, x, axes, epsilon)
+
+
+def _statistics(site: Site, x: TensorSpec, axes: list[int], epsilon: float) -> None:
+    """The mean and inverse deviation that ONNX's LayerNormalization can also give."""
+    if site.is_fixed:
+        site.refuse("its mean or inverse deviation is used", "only the first output is quantized")
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+    params = {"axes": axes, "keep_dims": True}
+    mean = site.give(1) if site.is_used(1) else site.between(shape, x)
+    site.emit("ReduceMean", [x], [mean], params)
+    if site.is_used(2):
+        squares, variance, sum_ = site.between(x.shape, x), site.between(shape, x), site.between(shape, x)
+        site.emit("ElementWiseSquaredDifference", [x, mean], [squares])
+        site.emit("ReduceMean", [squares], [variance], params)
+        site.emit("ElementWiseAdd", [variance, site.number(epsilon)], [sum_])
+        site.emit("ElementWiseRsqrt", [sum_], [site.give(2)])
 
 
 def _lrn(site: Site) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
+from openhtp.core.dtype import DType
 from openhtp.frontend.site import Site
 from openhtp.frontend.values import Perm
 
@@ -32,19 +35,36 @@ def _reduce(op: str, site: Site) -> None:
         return
     keep = bool(site.attr("keepdims", 1))
     perm = site.common_perm([0], rank)
-    out = site.give(0, perm if keep else _without(perm, axes))
+    x, out = site.take(0, perm), site.give(0, perm if keep else _without(perm, axes))
     params = {"axes": sorted(perm.index(axis) for axis in axes), "keep_dims": keep}
-    site.emit(op, [site.take(0, perm)], [out], params)
+    if x.dtype is not DType.BOOL_8:
+        site.emit(op, [x], [out], params)
+        return
+    # Booleans are reduced as numbers.
+    numbers = site.assembly.native(f"{x.name}_numbers", x.shape, DType.INT_32, None)
+    reduced = site.assembly.native(f"{out.name}_numbers", out.shape, DType.INT_32, None)
+    site.emit("Cast", [x], [numbers])
+    site.emit(op, [numbers], [reduced], params)
+    site.emit("Cast", [reduced], [out])
 
 
 def _arg(op: str, site: Site) -> None:
-    if site.attr("select_last_index", 0):
-        site.refuse("select_last_index is set", "the first of equal values is found")
     rank = len(site.type(0).shape)
     axis, keep = site.axis(site.attr("axis", 0), rank), bool(site.attr("keepdims", 1))
     perm = site.common_perm([0], rank)
-    out = site.give(0, perm if keep else _without(perm, [axis]))
-    site.emit(op, [site.take(0, perm)], [out], {"axis": perm.index(axis), "keep_dims": keep})
+    x, out = site.take(0, perm), site.give(0, perm if keep else _without(perm, [axis]))
+    params = {"axis": perm.index(axis), "keep_dims": keep}
+    if not site.attr("select_last_index", 0):
+        site.emit(op, [x], [out], params)
+        return
+    # The last of equal values is the first when looking from the other end.
+    ranges = [[0, size, 1] for size in x.shape]
+    last = x.shape[params["axis"]] - 1
+    ranges[params["axis"]] = [last, -last - 2, -1]
+    turned, found = site.between(x.shape, x), site.between(out.shape, out)
+    site.emit("StridedSlice", [x], [turned], {"ranges": np.array(ranges, np.int32)})
+    site.emit(op, [turned], [found], params)
+    site.emit("ElementWiseSubtract", [site.static(np.full(1, last), DType.INT_32), found], [out])
 
 
 RULES = {

@@ -1,0 +1,178 @@
+"""ONNX's backend interface (``prepare``, ``run_model``, ``run_node``), so that its own test suite can run on us.
+
+    import onnx, openhtp.onnx.backend as backend
+    outputs = backend.run_model(onnx.load("model.onnx"), [x])
+
+Models run on an emulated HTP inside this process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx.backend.base import Backend, BackendRep
+
+from openhtp.core.errors import QnnError, UnsupportedError
+from openhtp.frontend.model import OnnxModel
+from openhtp.frontend.onnx_import import import_model
+from openhtp.frontend.onnx_reader import read_model
+from openhtp.frontend.static_inputs import STATIC_INPUTS
+from openhtp.runtime.backend import Backend as HtpBackend
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+
+__all__ = ["HtpBackendRep", "OnnxBackend", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
+
+Array = npt.NDArray[Any]
+
+
+@functools.cache
+def _device() -> Device:
+    return HtpBackend().create_device(transport="inprocess")
+
+
+class HtpBackendRep(BackendRep):  # type: ignore[misc]
+    """A prepared model.
+
+    An HTP graph is compiled for fixed shapes, axes and bounds. A model that takes those as inputs (ONNX's node
+    tests do) is compiled when they are known: at the first run, and again whenever they change.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        self._model = model
+        held = {tensor.name for tensor in model.graph.initializer}
+        self._names = [value.name for value in model.graph.input if value.name not in held]
+        self._fixed = [name for name in self._names if name in _read_as_static(model)]
+        self._ready: tuple[bytes, Graph, OnnxModel] | None = None
+        if not self._fixed:
+            self._compiled({})
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
+        """Run once on a sequence of inputs in the model's order, or on a mapping by name."""
+        given = inputs if isinstance(inputs, dict) else dict(zip(self._names, inputs, strict=True))
+        graph, read = self._compiled({name: np.asarray(given[name]) for name in self._fixed})
+        feeds = {
+            tensor.name: np.ascontiguousarray(given[tensor.name], tensor.dtype.numpy).reshape(tensor.shape)
+            for tensor in graph.inputs
+        }
+        found = graph.execute(feeds)
+        return tuple(_as_declared(found[name], kind) for name, kind in read.outputs.items())
+
+    def _compiled(self, constants: dict[str, Array]) -> tuple[Graph, OnnxModel]:
+        key = b"".join(array.tobytes() for array in constants.values())
+        if self._ready is None or self._ready[0] != key:
+            read = read_model(_with_constants(self._model, constants).SerializeToString())
+            context = _device().create_context()
+            graph = context.compose_graph(import_model(read))
+            graph.finalize()
+            if self._ready is not None:
+                self._ready[1].context.free()
+            self._ready = key, graph, read
+        return self._ready[1], self._ready[2]
+
+
+def _read_as_static(model: ModelProto) -> set[str]:
+    return {
+        node.input[index]
+        for node in model.graph.node
+        for index in STATIC_INPUTS.get(node.op_type, ())
+        if index < len(node.input)
+    }
+
+
+def _with_constants(model: ModelProto, constants: dict[str, Array]) -> ModelProto:
+    if not constants:
+        return model
+    made = ModelProto()
+    made.CopyFrom(model)
+    del made.graph.input[:]
+    made.graph.input.extend(value for value in model.graph.input if value.name not in constants)
+    made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    return made
+
+
+def _as_declared(array: Array, kind: Any) -> Array:
+    if kind is None:
+        return array
+    return array.reshape(kind.shape).astype(kind.dtype) if 0 not in kind.shape else array.astype(kind.dtype)
+
+
+class OnnxBackend(Backend):  # type: ignore[misc]
+    """The interface as a class, as ``onnx.backend.test`` wants it."""
+
+    @classmethod
+    def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether the model can be imported."""
+        try:
+            import_model(read_model(model.SerializeToString()))
+        except QnnError:
+            return False
+        return True
+
+    @classmethod
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> HtpBackendRep:
+        """Import and compile a model."""
+        if not cls.supports_device(device):
+            raise UnsupportedError(f"device {device!r} is unknown; expected 'CPU' (the emulator)")
+        return HtpBackendRep(model)
+
+    @classmethod
+    def run_model(cls, model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+        """Prepare and run once."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls, node: NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
+    ) -> tuple[Array, ...]:
+        """Run one operator on arrays."""
+        arrays = [np.asarray(array) for array in inputs]
+        given = [name for name in node.input if name]
+        graph = helper.make_graph(
+            [node],
+            "node",
+            [_described(name, array) for name, array in zip(given, arrays, strict=True)],
+            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        )
+        opset = int(kwargs.get("opset_version", defs.onnx_opset_version()))
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        return cls.run_model(helper.make_model(graph, opset_imports=opsets), arrays, device)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Only the emulator, which computes on the CPU."""
+        return device == "CPU"
+
+
+def _described(name: str, array: Array) -> Any:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def is_compatible(model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+    """Whether the model can be imported."""
+    return OnnxBackend.is_compatible(model, device, **kwargs)
+
+
+def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> HtpBackendRep:
+    """Import and compile a model."""
+    return OnnxBackend.prepare(model, device, **kwargs)
+
+
+def run_model(model: Any, inputs: Sequence[Array], device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+    """Prepare and run once."""
+    return OnnxBackend.run_model(model, inputs, device, **kwargs)
+
+
+def run_node(node: NodeProto, inputs: Sequence[Array], device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
+    """Run one operator on arrays."""
+    return OnnxBackend.run_node(node, inputs, device, **kwargs)
+
+
+def supports_device(device: str) -> bool:
+    """Only the emulator."""
+    return OnnxBackend.supports_device(device)
