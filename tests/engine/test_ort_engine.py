@@ -66,15 +66,14 @@ def mobilenet() -> tuple[Program, bytes]:
 
 
 def test_a_quantized_network_becomes_the_same_integer_kernels_as_its_qdq_model(
-    mobilenet: tuple[Program, bytes], tmp_path: Any
+    mobilenet: tuple[Program, bytes],
 ) -> None:
-    program, model = mobilenet
-    ours = Counter(node.op_type for node in _optimised(lower_program(program), 1)[0].graph.node)
+    ours = Counter(node.op_type for node in _optimised(lower_program(mobilenet[0]), 1)[0].graph.node)
     assert ours["QLinearConv"] == 52
     assert ours["QLinearAdd"] == 10
     assert ours["QGemm"] == 1
     assert sum(ours.values()) <= 52 + 10 + 1 + 4
-    assert ours["Transpose"] == 0, "channel-last at both ends: the runtime's own kernels are channel-last too"
+    assert ours["Transpose"] <= 1, "at most the one on 1 x 1 pixels: images stay as the kernels want them"
 
 
 def test_a_quantized_network_gives_the_same_numbers_as_its_qdq_model(mobilenet: tuple[Program, bytes]) -> None:

@@ -80,7 +80,7 @@ OPS = (
         plain("HardSwish"),
         rows("T > T : f16 f32 u16 u8 s8"),
         cost=4,
-        onnx=(OnnxRule("HardSwish", since=14),),
+        onnx=(OnnxRule("HardSwish"),),
     ),
     OpDef(
         name="Elu",

@@ -41,9 +41,8 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _lower(node: Node, e: Emitter) -> None:
     features = node.shape(1)[1]
-    x = e.value(0)
-    if node.input().rank != 2:
-        x = e.reshaped(0, (-1, features))
+    flat = node.input().rank == 2 and node.shape()[1] == features
+    x = e.value(0) if flat else e.reshaped(0, (-1, features))
     weight = e.weight(1, lambda w: w.transpose(1, 0), (1, 0), axis=1)
     bias = e.bias(2, weight=1)
     e.put(0, e.node("Gemm", [x, weight, bias] if bias else [x, weight]))

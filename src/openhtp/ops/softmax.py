@@ -70,7 +70,7 @@ OPS = (
         params=_PARAMS,
         layout=Layout.ANY,
         tile=TileRule(_other_axes),
-        onnx=(OnnxRule("Softmax", since=13, attrs={"axis": "axis"}),),
+        onnx=(OnnxRule("Softmax", attrs={"axis": "axis"}),),
         samples=_SAMPLES,
     ),
     OpDef(
@@ -86,6 +86,7 @@ OPS = (
         params=_PARAMS,
         layout=Layout.ANY,
         tile=TileRule(_other_axes),
+        onnx=(OnnxRule("LogSoftmax", attrs={"axis": "axis"}),),
         samples=_SAMPLES,
     ),
 )

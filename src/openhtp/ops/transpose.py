@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._onnx import OnnxRule
 from openhtp.ops._opdef import OpDef, Param, Port, Sample
 from openhtp.ops._shapes import refuse
 from openhtp.ops._types import rows
@@ -43,7 +42,6 @@ OPS = (
         params=(Param("perm", rank=1, mandatory=True),),
         layout=Layout.OWN,
         values_kept=True,
-        onnx=(OnnxRule("Transpose", attrs={"perm": "perm"}),),
         samples=(Sample(((2, 3, 4, 5),), {"perm": [0, 3, 1, 2]}), Sample(((4, 6),), {"perm": [1, 0]})),
     ),
 )
