@@ -70,7 +70,11 @@ def plan(
             advice = optimize(loaded)
             loaded = advice.scenario
         wants_files = any(path is not None for path in (json_file, timeline, svg, trace))
-        result = run_plan(loaded, detail=wants_files or _is_small(loaded), window=shown)
+        detail = wants_files or _is_small(loaded)
+        if advice is not None and not detail:
+            result = PlanResult(advice.run)  # it was run already, and may have taken seconds
+        else:
+            result = run_plan(loaded, detail=detail, window=shown)
         others = [run_plan(replace(loaded, policy=other), detail=False) for other in policies[1:]]
         _write_pictures(result, timeline=timeline, svg=svg, trace=trace)
         if json_file is not None:
