@@ -157,7 +157,7 @@ class NodeEmitter:
         if bounds is not None:
             name = self._clip(name, self._rounded(spec, bounds), _held(spec))
         if spec.dtype.is_float and self._values.rounds and not self._keeps_precision():
-            name = encoding.round_to_half(self._graph, name)
+            name = self._values.rounded(name)
         return self._finish(index, name)
 
     def put_stored(self, index: int, name: str, clamp: Bounds | None = None) -> None:

@@ -9,9 +9,9 @@ Integers: quantize-dequantize pairs are emitted around every op on 8-bit tensors
 into its integer kernels. Signed 8-bit tensors are held as unsigned ones, which those kernels prefer. 16-bit
 tensors run as float between the pairs, which is exact to within the last bit.
 
-Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and
-back (two casts); ops that only move or clamp values need no rounding. All tensors between ops are thus
-float32 arrays of half-precision numbers, whether the graph declares FLOAT_16 or FLOAT_32.
+Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and back
+(see ``half.py``); ops that only move or clamp values need no rounding. All tensors between ops are thus float32
+arrays of half-precision numbers, whether the graph declares FLOAT_16 or FLOAT_32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
 from openhtp.engine.onnx_graph import OnnxGraph
-from openhtp.engine.values import Physical, Values
+from openhtp.engine.values import Physical, Rounding, Values
 from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._emit import Layout
@@ -48,13 +48,15 @@ class Lowered:
     external: Mapping[str, Array]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    marks: frozenset[str] = frozenset()
 
 
-def lower_program(program: Program) -> Lowered:
-    """Emit every node of the program into one model."""
+def lower_program(program: Program, rounding: Rounding = Rounding.MARKS) -> Lowered:
+    """Emit every node of the program into one model; ``rounding`` is how half precision is expressed in it."""
     graph = OnnxGraph()
-    rounds = program.options.precision is Precision.FLOAT16
-    values = Values(graph, program.statics, dynamic=program.is_dynamic, rounds=rounds)
+    if program.options.precision is not Precision.FLOAT16:
+        rounding = Rounding.NONE
+    values = Values(graph, program.statics, dynamic=program.is_dynamic, rounding=rounding)
     inputs = _declare_inputs(program, values)
     for index, item in enumerate(program.nodes):
         graph.prefix = f"n{index}"
@@ -66,7 +68,7 @@ def lower_program(program: Program) -> Lowered:
             opdef.lower(node, NodeEmitter(values, opdef, node, choose_layout(opdef, node, values), clamp))
     graph.prefix = "out"
     outputs = {spec.name: _declare_output(spec, values) for spec in program.outputs}
-    return Lowered(graph.model(), graph.external, inputs, outputs)
+    return Lowered(graph.model(), graph.external, inputs, outputs, frozenset(graph.marks))
 
 
 def origin(name: str) -> int | None:

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from openhtp.engine.lowering import Lowered, origin
+from openhtp.engine.half import place_rounding
+from openhtp.engine.lowering import Lowered, lower_program, origin
 from openhtp.engine.onnx_graph import (
     INLINE_BYTES,
     external_tensor,
@@ -29,6 +30,7 @@ from openhtp.engine.onnx_graph import (
     parse_model,
 )
 from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory
+from openhtp.engine.values import Rounding
 from openhtp.program.program import Program
 
 Array = npt.NDArray[Any]
@@ -82,11 +84,13 @@ def make_stages(program: Program, lowered: Lowered, threads: int) -> Staged:
     """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
     seconds = program_seconds(program)
     count = 1 if program.is_dynamic else segment_count(sum(seconds))
-    if count > 1:
+    if count > 1 or lowered.marks:
         model, external = _optimised(lowered, threads)
-        staged = _cut_model(program, model, external, seconds, count, threads)
-        if staged is not None:
-            return staged
+        if place_rounding(model, lowered.marks):
+            staged = _cut_model(program, model, external, seconds, count, threads)
+            if staged is not None:
+                return staged
+        lowered = lower_program(program, Rounding.CASTS)
     session = _session(model_bytes(lowered.model), lowered.external, _options(threads, optimise=True))
     stage = Stage(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
     return Staged((stage,), {})
@@ -200,7 +204,7 @@ def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[floa
     """Estimates per node of the optimised model: a program node's time goes to the last node made from it."""
     last: dict[int, int] = {}
     for place, node in enumerate(nodes):
-        number = next((found for name in node.output if (found := origin(name)) is not None), None)
+        number = next((found for name in (*node.output, node.name) if (found := origin(name)) is not None), None)
         if number is not None:
             last[number] = place
     spread = [0.0] * len(nodes)

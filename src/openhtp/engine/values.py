@@ -19,6 +19,7 @@ from openhtp.core.errors import InternalError
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
+from openhtp.engine.half import MARK
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.weights import signed_tensor, unsigned_tensor
 
@@ -44,14 +45,25 @@ def _moves_data(shape: Sequence[int], perm: Sequence[int]) -> bool:
     return kept != sorted(kept)
 
 
-class Values:
-    """The forms of all tensors. ``rounds`` says whether float results are rounded to half precision."""
+class Rounding(enum.Enum):
+    """What happens to float results: nothing, a pair of casts, or a mark that becomes one (``half.py``)."""
 
-    def __init__(self, graph: OnnxGraph, statics: Mapping[str, Array], *, dynamic: bool, rounds: bool) -> None:
+    NONE = "none"
+    CASTS = "casts"
+    MARKS = "marks"
+
+
+class Values:
+    """The forms of all tensors."""
+
+    def __init__(
+        self, graph: OnnxGraph, statics: Mapping[str, Array], *, dynamic: bool, rounding: Rounding
+    ) -> None:
         self.graph = graph
         self.statics = statics
         self.dynamic = dynamic
-        self.rounds = rounds
+        self.rounding = rounding
+        self.rounds = rounding is not Rounding.NONE
         self._stored: dict[tuple[str, DType, Physical], str] = {}
         self._real: dict[tuple[str, DType, Physical], str] = {}
         self._widened: dict[str, Array] = {}
@@ -165,6 +177,14 @@ class Values:
             return self.graph.node("Transpose", [name], perm=list(steps))[0]
         sizes = np.array([shape[step] for step in steps], np.int64)
         return self.graph.node("Reshape", [name, self.graph.const(sizes)])[0]
+
+    def rounded(self, name: str) -> str:
+        """Real values rounded to half precision."""
+        if self.rounding is Rounding.CASTS:
+            return encoding.round_to_half(self.graph, name)
+        marked = self.graph.node(MARK, [name])[0]
+        self.graph.marks.add(marked)
+        return marked
 
     def _constant(self, spec: TensorSpec, stored: Array) -> Array:
         if not spec.dtype.is_float:

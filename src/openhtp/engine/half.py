@@ -1,0 +1,72 @@
+"""Half-precision rounding that does not stand in the way of the runtime's optimisations.
+
+Rounding is a pair of casts, to half and back. Emitted as such, it makes the runtime leave its blocked image layout
+and return to it around every convolution, at half the speed. So the lowering emits a *mark* where it rounds: a
+Sigmoid, which the runtime carries along in any layout or attaches to the operator before it. Once the model is
+optimised, every mark is replaced by the pair of casts. No mark ever runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from onnx import NodeProto, TensorProto, helper
+
+MARK = "Sigmoid"
+# Operators that may have taken a mark in as their activation, and what they are without one.
+_BARE = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
+
+
+def place_rounding(model: Any, marks: AbstractSet[str]) -> bool:
+    """Replace all marks by casts, in place. False if one cannot be found: the model must not be used then."""
+    nodes: list[NodeProto] = []
+    placed: set[str] = set()
+    for node in model.graph.node:
+        mark = _marked(node, marks)
+        if mark is None:
+            nodes.append(node)
+            continue
+        if mark in placed:
+            return False
+        placed.add(mark)
+        source = node.input[0]
+        if node.op_type != MARK:
+            source = f"{mark}/exact"
+            nodes.append(_without_activation(node, source))
+        half = f"{mark}/half"
+        nodes.append(helper.make_node("Cast", [source], [half], name=half, to=TensorProto.FLOAT16))
+        nodes.append(helper.make_node("Cast", [half], [node.output[0]], name=f"{mark}/back", to=TensorProto.FLOAT))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return placed == marks
+
+
+def _marked(node: NodeProto, marks: AbstractSet[str]) -> str | None:
+    """The mark that this node is, or has taken in as its activation."""
+    if node.op_type != MARK and _activation(node) != MARK:
+        return None
+    for name in (*node.output, node.name):
+        found = re.match(r"n\d+/\d+", name)
+        if found and found[0] in marks:
+            return found[0]
+    return None
+
+
+def _activation(node: NodeProto) -> str | None:
+    for attribute in node.attribute:
+        if attribute.name == "activation":
+            return str(attribute.s.decode())
+    return None
+
+
+def _without_activation(node: NodeProto, output: str) -> NodeProto:
+    bare = NodeProto()
+    bare.CopyFrom(node)
+    del bare.attribute[:]
+    bare.attribute.extend(a for a in node.attribute if not a.name.startswith("activation"))
+    if node.op_type.startswith("Fused"):
+        bare.op_type, bare.domain = _BARE[node.op_type], ""
+    bare.output[0] = output
+    return bare
