@@ -136,7 +136,7 @@ class Executions:
         if job.pause_started_ns:
             job.paused_ns += t - job.pause_started_ns
             job.pause_started_ns = 0
-            job.restore_ns -= t  # completed when its next step ends its restore
+            job.restore_began_ns = t
         else:
             job.started_ns = t
             job.graph.started = True
@@ -164,8 +164,9 @@ class Executions:
         job = self.jobs.get(number)
         if job is None:
             return
-        if job.restore_ns < 0:
-            job.restore_ns += start_ns
+        if job.restore_began_ns:
+            job.restore_ns += max(0, start_ns - job.restore_began_ns)
+            job.restore_began_ns = 0
         if job.profile_level >= _DETAILED:
             job.step_times_ns.append(end_ns - start_ns)
         if self.recording.enabled:

@@ -30,6 +30,7 @@ class Job:
         "profile_level",
         "received_ns",
         "release_ns",
+        "restore_began_ns",
         "restore_ns",
         "runs",
         "session",
@@ -67,6 +68,7 @@ class Job:
         self.release_ns = 0
         self.paused_ns = 0
         self.restore_ns = 0
+        self.restore_began_ns = 0
         self.failure: QnnError | None = None
         # How long it takes on the wall clock, if that is not simply the time to compute it.
         self.pace: Work | None = None

@@ -30,6 +30,9 @@ from openhtp.runtime.queue import Places
 
 log = logging.getLogger(__name__)
 
+# How often a device that is just going away is met before we give up.
+_MEETINGS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
@@ -69,22 +72,33 @@ class RpcLink:
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
         self._lanes: list[socket.socket] = []
-        self._control = self._connect()
-        self._data, theirs = channel.socket_pair()
-        try:
-            hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
-            reply = self.request(hello, (theirs.fileno(),))
-        except QnnError:
-            self._dispose()
-            raise
-        finally:
-            theirs.close()
+        reply = self._meet()
         self.session = reply.value
         self.pid = int(str(reply.info["pid"]))
         self._reader = threading.Thread(target=self._read, name="openhtp-completions", daemon=True)
         self._reader.start()
 
     # Starting
+
+    def _meet(self) -> ms.Reply:
+        """Connect and say hello. A named device may be about to go when we come: then meet its successor."""
+        for attempt in range(_MEETINGS):
+            self._control = self._connect()
+            self._data, theirs = channel.socket_pair()
+            try:
+                hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
+                return self.request(hello, (theirs.fileno(),))
+            except DeviceLost:
+                started_here = self._process is not None
+                self._dispose()
+                if self._options.name is None or started_here or attempt == _MEETINGS - 1:
+                    raise
+            except QnnError:
+                self._dispose()
+                raise
+            finally:
+                theirs.close()
+        raise AssertionError("unreachable")
 
     def _connect(self) -> socket.socket:
         name = self._options.name
