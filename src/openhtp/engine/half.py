@@ -9,7 +9,7 @@ optimised, every mark is replaced by the pair of casts. No mark ever runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from typing import Any
 
 from onnx import NodeProto, TensorProto, helper
@@ -19,12 +19,17 @@ MARK = "Sigmoid"
 _BARE = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
 
 
-def place_rounding(model: Any, marks: AbstractSet[str]) -> bool:
-    """Replace all marks by casts, in place. False if one cannot be found: the model must not be used then."""
+def place_rounding(model: Any, marks: Mapping[str, str]) -> bool:
+    """Replace all marks by casts, in place. False if one cannot be found: the model must not be used then.
+
+    ``marks`` maps each mark to the value that it rounds; an operator that took a mark in may be named by either.
+    """
+    alone = {mark: mark for mark in marks}
+    taken_in = {source: mark for mark, source in marks.items()} | alone
     nodes: list[NodeProto] = []
     placed: set[str] = set()
     for node in model.graph.node:
-        mark = _marked(node, marks)
+        mark = _marked(node, alone if node.op_type == MARK else taken_in)
         if mark is None:
             nodes.append(node)
             continue
@@ -40,17 +45,17 @@ def place_rounding(model: Any, marks: AbstractSet[str]) -> bool:
         nodes.append(helper.make_node("Cast", [half], [node.output[0]], name=f"{mark}/back", to=TensorProto.FLOAT))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    return placed == marks
+    return placed == set(marks)
 
 
-def _marked(node: NodeProto, marks: AbstractSet[str]) -> str | None:
+def _marked(node: NodeProto, by_name: Mapping[str, str]) -> str | None:
     """The mark that this node is, or has taken in as its activation."""
     if node.op_type != MARK and _activation(node) != MARK:
         return None
     for name in (*node.output, node.name):
-        found = re.match(r"n\d+/\d+", name)
-        if found and found[0] in marks:
-            return found[0]
+        found = re.search(r"n\d+/\d+", name)
+        if found and found[0] in by_name:
+            return by_name[found[0]]
     return None
 
 

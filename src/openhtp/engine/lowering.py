@@ -48,7 +48,7 @@ class Lowered:
     external: Mapping[str, Array]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
-    marks: frozenset[str] = frozenset()
+    marks: Mapping[str, str]
 
 
 def lower_program(program: Program, rounding: Rounding = Rounding.MARKS) -> Lowered:
@@ -68,7 +68,7 @@ def lower_program(program: Program, rounding: Rounding = Rounding.MARKS) -> Lowe
             opdef.lower(node, NodeEmitter(values, opdef, node, choose_layout(opdef, node, values), clamp))
     graph.prefix = "out"
     outputs = {spec.name: _declare_output(spec, values) for spec in program.outputs}
-    return Lowered(graph.model(), graph.external, inputs, outputs, frozenset(graph.marks))
+    return Lowered(graph.model(), graph.external, inputs, outputs, graph.marks)
 
 
 def origin(name: str) -> int | None:

@@ -61,7 +61,7 @@ class OnnxGraph:
 
     def __init__(self) -> None:
         self.external: dict[str, Array] = {}
-        self.marks: set[str] = set()
+        self.marks: dict[str, str] = {}
         self._nodes: list[Any] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []

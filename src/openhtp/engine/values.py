@@ -183,7 +183,7 @@ class Values:
         if self.rounding is Rounding.CASTS:
             return encoding.round_to_half(self.graph, name)
         marked = self.graph.node(MARK, [name])[0]
-        self.graph.marks.add(marked)
+        self.graph.marks[marked] = name
         return marked
 
     def _constant(self, spec: TensorSpec, stored: Array) -> Array:
