@@ -285,6 +285,26 @@ def test_lower_jobs_fill_a_gap_but_do_not_take_what_is_claimed():
     s.check()
 
 
+def test_one_eviction_is_preferred_to_two_lower_ones():
+    s = Scheduler(DeviceResources(hmx=1, hvx=4, vtcm_bytes=4 * MIB))
+    for client, hvx, priority in ((1, 1, 0), (2, 1, 0), (3, 2, 50), (4, 2, 200)):
+        app = ClientAdded(t=0, client=client, priority=priority, kind=ClientKind.APP, hmx=0, hvx=hvx)
+        s.handle(app)
+    for job in (1, 2, 3):
+        s.handle(Submitted(t=0, job=job, client=job))
+    assert s.handle(Submitted(t=1, job=4, client=4)) == [AskYield(3, 3)]
+    s.check()
+
+
+def test_the_least_urgent_of_several_is_asked():
+    s = Scheduler(DeviceResources(hmx=1, hvx=2, vtcm_bytes=4 * MIB))
+    for client, priority in ((1, 50), (2, 0), (3, 200)):
+        s.handle(ClientAdded(t=0, client=client, priority=priority, kind=ClientKind.APP, hmx=0))
+    s.handle(Submitted(t=0, job=1, client=1))
+    s.handle(Submitted(t=0, job=2, client=2))
+    assert s.handle(Submitted(t=1, job=3, client=3)) == [AskYield(2, 2)]
+
+
 def test_equals_do_not_overtake_one_that_needs_more():
     device = DeviceResources(hmx=1, hvx=2, vtcm_bytes=4 * MIB)
     s = Scheduler(device)
