@@ -16,7 +16,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 test-slow: $(STAMP)  ## what takes longer: browsers, whole networks, fuzzing
 	$(BIN)/python -m pytest -m "slow" --timeout 1800

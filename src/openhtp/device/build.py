@@ -56,9 +56,11 @@ class DeviceConfig:
     def resources(self) -> DeviceResources:
         """What the scheduler has to give."""
         soc = find_soc(self.soc)
+        # Every graph takes an HMX, so two graphs side by side need two.
+        hmx = max(2, soc.hmx) if self.parallel_graphs else soc.hmx
         return DeviceResources(
             cores=soc.cores if self.cores is None else self.cores,
-            hmx=soc.hmx if self.hmx is None else self.hmx,
+            hmx=hmx if self.hmx is None else self.hmx,
             hvx=soc.hvx if self.hvx is None else self.hvx,
             vtcm_bytes=soc.vtcm_bytes if self.vtcm_bytes is None else self.vtcm_bytes,
             sharing=soc.has_vtcm_sharing if self.sharing is None else self.sharing,

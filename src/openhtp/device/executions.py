@@ -115,7 +115,7 @@ class Executions:
             status.code,
             job.yields,
             job.received_ns,
-            job.started_ns or t,
+            t if job.started_ns is None else job.started_ns,
             t,
             job.release_ns,
             job.paused_ns,

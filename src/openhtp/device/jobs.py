@@ -61,7 +61,7 @@ class Job:
         self.runs = runs
         self.received_ns = received_ns
         self.profile_level = profile_level
-        self.started_ns = 0
+        self.started_ns: int | None = None
         self.yields = 0
         self.yield_asked_ns = 0
         self.pause_started_ns = 0
