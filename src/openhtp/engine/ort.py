@@ -96,17 +96,19 @@ class OrtProgram:
 class OrtEngine:
     """Runs programs on this machine's CPU with a fixed number of threads per graph."""
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, *, yield_points: bool = True) -> None:
+        """``yield_points`` off runs every program in one piece; only good for measuring what they cost."""
         if threads < 1:
             raise InvalidArgument(f"threads is {threads}; expected at least 1")
         self._threads = threads
+        self._yield_points = yield_points
 
     def load(self, program: Program) -> OrtProgram:
         """Lower, optimise and cut a program."""
         with error_context(graph=program.name):
             lowered = lower_program(program)
             try:
-                staged = make_stages(program, lowered, self._threads)
+                staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
             except (RuntimeError, ValueError) as error:
                 raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}

@@ -1,7 +1,7 @@
 """Where to cut an optimised model into segments, so that a program has points at which it can yield.
 
-A cut costs 7 to 20 microseconds and every value that crosses it a buffer, so cuts are few (about one per
-millisecond or two of estimated work, a tenth of the whole at most) and are placed where little data crosses.
+A cut costs 7 to 20 microseconds, more where large values cross, so cuts are few: about one per millisecond of
+measured time, at most a tenth of the whole. They are placed where little data crosses.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from openhtp.ops import Work
 from openhtp.program.program import Program
 
 MAX_SEGMENTS = 20
-_SEGMENT_SECONDS = 1.5e-3
-# Rough rates of one CPU core, only used to decide how many segments there are and where.
+# Rough rates of one CPU core, only used to decide how many segments there are and where. They are low by about
+# half, so that a segment of this many estimated seconds takes a millisecond or so.
 _INTEGER_MACS_PER_SECOND = 1.5e11
 _FLOAT_MACS_PER_SECOND = 4e10
 _VECTOR_OPS_PER_SECOND = 4e9
 _BYTES_PER_SECOND = 1e10
+_SEGMENT_SECONDS = 2.5e-3
 # Depthwise convolutions do so few products per result that matrix kernels do not help them.
 _SHALLOW_DEPTH = 32
 _SHALLOW_PENALTY = 10

@@ -80,10 +80,10 @@ class Staged:
         }
 
 
-def make_stages(program: Program, lowered: Lowered, threads: int) -> Staged:
+def make_stages(program: Program, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Staged:
     """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
     seconds = program_seconds(program)
-    count = 1 if program.is_dynamic else segment_count(sum(seconds))
+    count = 1 if program.is_dynamic or not yield_points else segment_count(sum(seconds))
     if count > 1 or lowered.marks:
         model, external = _optimised(lowered, threads)
         if place_rounding(model, lowered.marks):
@@ -107,8 +107,21 @@ def _multiplies_exactly() -> bool:
         return False
 
 
+@cache
+def _share_one_arena() -> None:
+    """Let all sessions of the process take memory from one arena.
+
+    The segments of a program run one after the other: with an arena each, they would work in as many places, and
+    find none of them in the cache.
+    """
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, None)
+
+
 def _options(threads: int, *, optimise: bool) -> Any:
+    _share_one_arena()
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
