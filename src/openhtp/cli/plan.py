@@ -93,7 +93,7 @@ def plan(
         wide.print(_table(each))
         _print_footer(each)
     for note in loaded.notes:
-        console.print(f"Note: {note}.", style="dim", highlight=False)
+        console.print(f"Note: {note}.", style="dim", highlight=False, soft_wrap=True)
     if gantt and not others and result.run.history is not None and result.run.events <= _LARGE:
         width = max(20, min(100, console.width - 24))
         text = records_to_text(result.records(), unit=loaded.unit, unit_ns=loaded.unit_ns, width=width)
@@ -174,7 +174,9 @@ def _print_footer(result: PlanResult) -> None:
     used = result.run.utilisation()
     parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
     end = result.scenario.in_unit(result.run.end_ns)
-    console.print(f"Utilisation (modelled): {parts}, until {end:,} {result.scenario.unit}", highlight=False)
+    console.print(
+        f"Utilisation (modelled): {parts}, until {end:,} {result.scenario.unit}", highlight=False, soft_wrap=True
+    )
 
 
 def _print_advice(advice: Advice) -> None:

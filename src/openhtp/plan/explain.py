@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from openhtp.core.priority import Priority
 from openhtp.plan.scenario import Pattern, Scenario
 from openhtp.plan.simulate import Run, simulate
@@ -91,7 +89,7 @@ def worst_run(run: Run, number: int) -> str:
     ended = figures.worst_ended_ns
     asked = ended - figures.worst_ns
     history = History(asked, ended)
-    simulate(replace(scenario), history=history)
+    simulate(scenario, history=history)
     mine = [i for i in history.intervals if i.job == figures.worst_job]
     waits = [i for i in mine if i.phase is not Phase.RUNNING] or []
     ran = sum(i.end_ns - i.start_ns for i in mine if i.phase is Phase.RUNNING)

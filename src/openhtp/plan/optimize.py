@@ -128,7 +128,8 @@ def _choices(scenario: Scenario) -> Iterator[Choice]:
 def _by_deadline(scenario: Scenario) -> tuple[Priority, ...]:
     """The shorter the deadline the higher the level; clients without one get the lowest."""
     deadlines = sorted({client.deadline_ns for client in scenario.clients if client.deadline_ns is not None})
-    levels = sorted(Priority, reverse=True)[:-1]
+    # The lowest levels that suffice: on devices the higher ones are not open to everyone.
+    levels = sorted(Priority)[1 : 1 + len(deadlines)][::-1]
     level_of = {deadline: levels[min(i, len(levels) - 1)] for i, deadline in enumerate(deadlines)}
     return tuple(
         Priority.LOW if client.deadline_ns is None else level_of[client.deadline_ns] for client in scenario.clients

@@ -90,7 +90,7 @@ class _Times:
 def _notes(soc: SocSpec | None, eviction: int | None) -> tuple[str, ...]:
     notes = []
     if soc is not None and soc.estimated:
-        notes.append(f"{soc.name}: {', '.join(soc.estimated)} are estimates, no public source states them")
+        notes.append(f"{soc.name}: estimated, as no public source says: {', '.join(soc.estimated)}")
     if eviction is None:
         notes.append("evictions are modelled: rest of the step, VTCM saved at the DMA's rate, wake-up")
     return tuple(notes)
