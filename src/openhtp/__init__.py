@@ -62,6 +62,7 @@ __all__ = [
     "ExecutionError",
     "FormatError",
     "Graph",
+    "InferenceSession",
     "InternalError",
     "InvalidArgument",
     "InvalidHandle",
@@ -92,3 +93,12 @@ __all__ = [
     "WrongState",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load the session on first use: it needs onnx and onnxruntime, which most programs here do not."""
+    if name == "InferenceSession":
+        from openhtp.session import InferenceSession
+
+        return InferenceSession
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openhtp.core.dtype import DType
@@ -19,7 +19,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.assembly import Assembly, conversion
-from openhtp.frontend.model import MICROSOFT, OWN, OnnxModel, OnnxNode, is_op
+from openhtp.frontend.model import MICROSOFT, OWN, OnnxModel, OnnxNode, ValueType, is_op
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
@@ -38,8 +38,24 @@ def load(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> G
 
 def import_model(model: OnnxModel) -> Graph:
     """Import a model that has been read."""
+    return import_typed(model).graph
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph, and the ONNX types of what goes in and out (QNN knows no scalars and no 64-bit floats)."""
+
+    graph: Graph
+    inputs: Mapping[str, ValueType]
+    outputs: Mapping[str, ValueType]
+
+
+def import_typed(model: OnnxModel) -> Imported:
+    """Import a model that has been read, and tell the types at its edges."""
     with error_context(model=model.name):
-        return _Import(fuse_patterns(settle_types(model))).graph()
+        typed = fuse_patterns(settle_types(model))
+        outputs = {name: typed.types[name] for name in model.outputs}
+        return Imported(_Import(typed).graph(), model.inputs, outputs)
 
 
 class _Import:

@@ -18,8 +18,8 @@ from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep
 
 from openhtp.core.errors import QnnError, UnsupportedError
-from openhtp.frontend.model import OnnxModel
-from openhtp.frontend.onnx_import import import_model
+from openhtp.frontend.model import ValueType
+from openhtp.frontend.onnx_import import Imported, import_model, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.static_inputs import STATIC_INPUTS
 from openhtp.runtime.backend import Backend as HtpBackend
@@ -48,31 +48,31 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
         held = {tensor.name for tensor in model.graph.initializer}
         self._names = [value.name for value in model.graph.input if value.name not in held]
         self._fixed = [name for name in self._names if name in _read_as_static(model)]
-        self._ready: tuple[bytes, Graph, OnnxModel] | None = None
+        self._ready: tuple[bytes, Graph, Imported] | None = None
         if not self._fixed:
             self._compiled({})
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Run once on a sequence of inputs in the model's order, or on a mapping by name."""
         given = inputs if isinstance(inputs, dict) else dict(zip(self._names, inputs, strict=True))
-        graph, read = self._compiled({name: np.asarray(given[name]) for name in self._fixed})
+        graph, imported = self._compiled({name: np.asarray(given[name]) for name in self._fixed})
         feeds = {
             tensor.name: np.ascontiguousarray(given[tensor.name], tensor.dtype.numpy).reshape(tensor.shape)
             for tensor in graph.inputs
         }
         found = graph.execute(feeds)
-        return tuple(_as_declared(found[name], kind) for name, kind in read.outputs.items())
+        return tuple(_as_declared(found[name], kind) for name, kind in imported.outputs.items())
 
-    def _compiled(self, constants: dict[str, Array]) -> tuple[Graph, OnnxModel]:
+    def _compiled(self, constants: dict[str, Array]) -> tuple[Graph, Imported]:
         key = b"".join(array.tobytes() for array in constants.values())
         if self._ready is None or self._ready[0] != key:
-            read = read_model(_with_constants(self._model, constants).SerializeToString())
+            imported = import_typed(read_model(_with_constants(self._model, constants).SerializeToString()))
             context = _device().create_context()
-            graph = context.compose_graph(import_model(read))
+            graph = context.compose_graph(imported.graph)
             graph.finalize()
             if self._ready is not None:
                 self._ready[1].context.free()
-            self._ready = key, graph, read
+            self._ready = key, graph, imported
         return self._ready[1], self._ready[2]
 
 
@@ -96,10 +96,8 @@ def _with_constants(model: ModelProto, constants: dict[str, Array]) -> ModelProt
     return made
 
 
-def _as_declared(array: Array, kind: Any) -> Array:
-    if kind is None:
-        return array
-    return array.reshape(kind.shape).astype(kind.dtype) if 0 not in kind.shape else array.astype(kind.dtype)
+def _as_declared(array: Array, kind: ValueType) -> Array:
+    return array.reshape(kind.shape).astype(kind.dtype)
 
 
 class OnnxBackend(Backend):  # type: ignore[misc]

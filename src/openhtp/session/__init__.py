@@ -1,0 +1,10 @@
+"""``InferenceSession``: ONNX Runtime's session, on the emulated HTP.
+
+Knows ONNX models (through the frontend) and the runtime's objects. Must not know how either works inside. Start at
+``inference.py``; ``options.py`` has the provider options, ``context_cache.py`` the EPContext files.
+"""
+
+from openhtp.session.inference import InferenceSession, ModelMetadata, NodeArg
+from openhtp.session.pending import PendingRun
+
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg", "PendingRun"]

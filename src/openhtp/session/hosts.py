@@ -1,0 +1,56 @@
+"""The emulated HTPs that sessions run on: one per kind, shared, so that sessions contend as on a phone."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from openhtp.core.errors import QnnError
+from openhtp.runtime.backend import Backend
+from openhtp.runtime.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class HostKind:
+    """What a device is started with."""
+
+    soc: str
+    threads: int
+    transport: str
+
+
+_lock = threading.Lock()
+_backend: Backend | None = None
+_devices: dict[HostKind, tuple[Device, int]] = {}
+
+
+def acquire(kind: HostKind) -> Device:
+    """The device of this kind, started if no session has it yet."""
+    global _backend  # noqa: PLW0603
+    with _lock:
+        held = _devices.get(kind)
+        if held is None:
+            if _backend is None:
+                _backend = Backend()
+            device = _backend.create_device(soc=kind.soc, threads=kind.threads, transport=kind.transport)
+            held = (device, 0)
+        _devices[kind] = (held[0], held[1] + 1)
+        return held[0]
+
+
+def release(kind: HostKind) -> None:
+    """A session is over; the device ends with its last."""
+    with _lock:
+        held = _devices.get(kind)
+        if held is None:
+            return
+        device, users = held
+        if users > 1:
+            _devices[kind] = (device, users - 1)
+            return
+        del _devices[kind]
+    try:
+        device.free()
+    except QnnError:
+        # The backend was freed at exit, and the device with it.
+        return

@@ -1,0 +1,213 @@
+"""Makes a session ready: import and compile a model, or start from a context that was saved."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openhtp.core.errors import BadModel, QnnError
+from openhtp.core.tensor import TensorSpec
+from openhtp.frontend.context_model import ContextModel, read_context_model
+from openhtp.frontend.model import OnnxModel, ValueType
+from openhtp.frontend.onnx_import import import_typed
+from openhtp.frontend.onnx_reader import read_model
+from openhtp.ir.graph import Graph as IrGraph
+from openhtp.runtime.context import Context
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.profile import Profile
+from openhtp.session import context_cache, hosts, saver
+from openhtp.session.options import ProviderOptions
+
+log = logging.getLogger(__name__)
+
+# What this emulation stands for, written into context files.
+SDK_VERSION = "openhtp"
+_CONFIG_KEYS = (
+    "session.disable_cpu_ep_fallback",
+    "ep.context_enable",
+    "ep.context_file_path",
+    "ep.context_embed_mode",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that was asked for."""
+
+    source: bytes | Path
+    options: ProviderOptions
+    entries: Mapping[str, str]
+    soc: str
+    threads: int
+    dims: Mapping[str, int] | None
+    queue_depth: int
+    transport: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A graph on a device, and how its edges look in ONNX."""
+
+    kind: hosts.HostKind
+    device: Device
+    context: Context
+    graph: Graph
+    model: OnnxModel
+    inputs: Mapping[str, ValueType]
+    outputs: Mapping[str, ValueType]
+    stored: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    is_closed: bool = False
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether runs can be queued."""
+        return self.kind.transport == "rpc"
+
+    def new_profile(self, level: str) -> Profile:
+        """A profile for one run."""
+        return self.device.backend.create_profile(level)
+
+
+def config_entries(sess_options: Any) -> dict[str, str]:
+    """The session configuration entries that have an effect here."""
+    found = {}
+    for key in _CONFIG_KEYS:
+        try:
+            found[key] = str(sess_options.get_session_config_entry(key))
+        except RuntimeError:
+            continue
+    return found
+
+
+def load(plan: Plan) -> Loaded:
+    """Read the model and put it on a device."""
+    model = read_model(plan.source, plan.dims)
+    path = plan.source if isinstance(plan.source, Path) else None
+    saved = read_context_model(model)
+    # A CPU backend has no half precision and no device of its own.
+    transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
+    kind = hosts.HostKind(plan.soc, plan.threads, transport)
+    if saved is not None:
+        return _from_context(plan, kind, model, saved, path)
+    request = context_cache.read_request(plan.entries, path)
+    imported = import_typed(model)
+    _tell_about_floats(plan, imported.graph)
+    if plan.options["qnn_saver_path"]:
+        saver.save_calls(imported.graph, Path(saver.FOLDER))
+    loaded = _composed(plan, kind, model, imported.graph, imported.inputs, imported.outputs)
+    if request is not None:
+        context_cache.write_cache(
+            request,
+            loaded.graph.name,
+            loaded.context.get_binary(),
+            imported.inputs,
+            imported.outputs,
+            version=SDK_VERSION,
+            metadata=model.metadata,
+        )
+    return loaded
+
+
+def unload(loaded: Loaded) -> None:
+    """Free the context and let go of the device."""
+    try:
+        loaded.context.free()
+    except QnnError as error:
+        log.debug("the context was gone already: %s", error)
+    hosts.release(loaded.kind)
+
+
+def closed(loaded: Loaded) -> Loaded:
+    """The same, marked as given back."""
+    return replace(loaded, is_closed=True)
+
+
+def _composed(
+    plan: Plan,
+    kind: hosts.HostKind,
+    model: OnnxModel,
+    source: IrGraph,
+    inputs: Mapping[str, ValueType],
+    outputs: Mapping[str, ValueType],
+) -> Loaded:
+    device = hosts.acquire(kind)
+    try:
+        context = device.create_context(
+            queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
+        )
+        graph = context.compose_graph(
+            source,
+            vtcm_mb=plan.options.vtcm_mb,
+            precision="float32" if plan.options.backend == "cpu" else "float16",
+        )
+        graph.finalize()
+    except BaseException:
+        hosts.release(kind)
+        raise
+    return _loaded(kind, device, context, graph, model, inputs, outputs)
+
+
+def _from_context(
+    plan: Plan, kind: hosts.HostKind, model: OnnxModel, saved: ContextModel, path: Path | None
+) -> Loaded:
+    binary = context_cache.context_bytes(saved, None if path is None else path.parent)
+    outputs = {}
+    for name, known in model.outputs.items():
+        if known is None:
+            raise BadModel(f"output {name!r} of the context model has no type")
+        outputs[name] = known
+    device = hosts.acquire(kind)
+    try:
+        context = device.create_context_from_binary(
+            binary, queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
+        )
+        graph = context.graph(saved.graph)
+    except BaseException:
+        hosts.release(kind)
+        raise
+    return _loaded(kind, device, context, graph, model, model.inputs, outputs)
+
+
+def _loaded(
+    kind: hosts.HostKind,
+    device: Device,
+    context: Context,
+    graph: Graph,
+    model: OnnxModel,
+    inputs: Mapping[str, ValueType],
+    outputs: Mapping[str, ValueType],
+) -> Loaded:
+    specs: dict[str, TensorSpec] = {tensor.name: tensor.spec for tensor in graph.inputs}
+    if set(specs) != set(inputs) or {tensor.name for tensor in graph.outputs} != set(outputs):
+        raise BadModel(f"graph {graph.name!r} has other inputs or outputs than the model says")
+    return Loaded(
+        kind=kind,
+        device=device,
+        context=context,
+        graph=graph,
+        model=model,
+        inputs=inputs,
+        outputs=outputs,
+        stored={name: (spec.dtype.numpy, spec.shape) for name, spec in specs.items()},
+    )
+
+
+def _tell_about_floats(plan: Plan, graph: IrGraph) -> None:
+    """The HTP has no float32 arithmetic, so float ops are computed in half precision whatever the option says."""
+    if plan.options["enable_htp_fp16_precision"] == "1" or plan.options.backend == "cpu":
+        return
+    edges = ("Quantize", "Dequantize", "Cast", "Transpose", "Reshape")
+    floats = [node.name for node in graph.nodes if node.op not in edges and node.outputs[0].dtype.is_float]
+    if floats:
+        log.warning(
+            "%d nodes compute in floats, in half precision as an HTP does (first: %r); quantize the model, or set"
+            " enable_htp_fp16_precision to '1' to say that this is meant",
+            len(floats),
+            floats[0],
+        )

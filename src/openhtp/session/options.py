@@ -1,0 +1,132 @@
+"""Options of the QNN execution provider: names, defaults and what they accept, as its documentation has them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openhtp.core.errors import InvalidArgument
+from openhtp.hw.catalog import catalog, find_soc
+
+log = logging.getLogger(__name__)
+
+QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+
+_WHOLE = ("0", "1")
+# Option: default and accepted values (None: anything, "number": a whole number from 0).
+OPTIONS: dict[str, tuple[str, tuple[str, ...] | str | None]] = {
+    "backend_path": ("libQnnHtp.so", None),
+    "profiling_level": ("off", ("off", "basic", "detailed")),
+    "profiling_file_path": ("", None),
+    "rpc_control_latency": ("0", "number"),
+    "vtcm_mb": ("0", "number"),
+    "htp_performance_mode": (
+        "default",
+        (
+            "burst",
+            "balanced",
+            "default",
+            "high_performance",
+            "high_power_saver",
+            "low_balanced",
+            "low_power_saver",
+            "power_saver",
+            "sustained_high_performance",
+        ),
+    ),
+    "qnn_saver_path": ("", None),
+    "qnn_context_priority": ("normal", ("low", "normal", "normal_high", "high")),
+    "htp_graph_finalization_optimization_mode": ("0", ("0", "1", "2", "3")),
+    "soc_model": ("0", "number"),
+    "htp_arch": ("0", "number"),
+    "device_id": ("0", "number"),
+    "enable_htp_fp16_precision": ("0", _WHOLE),
+}
+_BACKENDS = {"qnnhtp": "htp", "libqnnhtp": "htp", "qnncpu": "cpu", "libqnncpu": "cpu"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOptions:
+    """The options of one session, checked. ``text`` holds them as the provider reports them."""
+
+    text: Mapping[str, str]
+    backend: str
+    soc: str | None
+    vtcm_mb: int | None
+
+    def __getitem__(self, name: str) -> str:
+        return self.text[name]
+
+
+def read_providers(
+    providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+) -> tuple[list[str], ProviderOptions]:
+    """Names in order of preference, and the QNN provider's options."""
+    given = list(providers) if providers else [QNN, CPU]
+    if provider_options is not None and len(provider_options) != len(given):
+        raise InvalidArgument(
+            f"{len(provider_options)} provider_options for {len(given)} providers; expected one each"
+        )
+    names: list[str] = []
+    options: Mapping[str, Any] = {}
+    for index, item in enumerate(given):
+        name, own = item if isinstance(item, tuple) else (item, (provider_options or [{}] * len(given))[index])
+        if name not in (QNN, CPU):
+            raise InvalidArgument(f"provider {name!r} is unknown; expected {QNN} or {CPU}")
+        names.append(name)
+        if name == QNN:
+            options = own
+    return names, check_options(options)
+
+
+def check_options(given: Mapping[str, Any]) -> ProviderOptions:
+    """Check values; keys that the provider's document does not have are reported and left alone, as it does."""
+    text = {name: default for name, (default, _) in OPTIONS.items()}
+    for name, value in given.items():
+        if name not in OPTIONS:
+            log.warning("provider option %r is not known here and has no effect", name)
+            continue
+        text[name] = _checked(name, str(value))
+    if text["device_id"] != "0":
+        raise InvalidArgument(f"device_id is {text['device_id']}; there is one device, '0'")
+    return ProviderOptions(
+        text=text,
+        backend=_backend(text["backend_path"]),
+        soc=_soc(int(text["soc_model"]), int(text["htp_arch"])),
+        vtcm_mb=int(text["vtcm_mb"]) or None,
+    )
+
+
+def _checked(name: str, value: str) -> str:
+    accepted = OPTIONS[name][1]
+    if accepted == "number":
+        if not value.isdecimal():
+            raise InvalidArgument(f"provider option {name!r} is {value!r}; expected a whole number from 0")
+    elif accepted is not None and value not in accepted:
+        raise InvalidArgument(f"provider option {name!r} is {value!r}; expected one of {', '.join(accepted)}")
+    return value
+
+
+def _backend(path: str) -> str:
+    """``htp`` or ``cpu`` for the documented library names."""
+    stem = path.replace("\\", "/").rsplit("/", 1)[-1].lower().removesuffix(".so").removesuffix(".dll")
+    if stem not in _BACKENDS:
+        raise InvalidArgument(
+            f"backend_path {path!r} is none of libQnnHtp.so, QnnHtp.dll (the HTP), libQnnCpu.so, QnnCpu.dll"
+        )
+    return _BACKENDS[stem]
+
+
+def _soc(model: int, arch: int) -> str | None:
+    if model:
+        return find_soc(model).name
+    if arch:
+        names = [soc.name for soc in catalog().values() if soc.arch == arch]
+        if not names:
+            known = sorted({soc.arch for soc in catalog().values()})
+            raise InvalidArgument(f"htp_arch {arch} is unknown; expected one of {', '.join(map(str, known))}")
+        return names[0]
+    return None
