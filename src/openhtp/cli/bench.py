@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -10,8 +11,10 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 import openhtp as htp
-from openhtp.bench import queueing
+from openhtp.bench import preemption, queueing
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+
+R = TypeVar("R", queueing.Result, preemption.PreemptResult)
 
 app = typer.Typer(help="Measure this machine; every number is of the wall clock.", no_args_is_help=True)
 
@@ -36,29 +39,58 @@ def async_(
     if unknown:
         raise typer.BadParameter(f"unknown network {unknown[0]!r}")
     with errors_reported():
-        result = _measure(rounds, chosen)
+        result = _last(queueing.run(rounds=rounds, networks=chosen))
         compared = _compare_peers(rounds) if peers else {}
     console.print(_rows(result))
     console.print(_figures(result))
     if compared:
         console.print(_peers(compared))
+    _warn_of_noise(result)
+    write_json(json_file, {**msgspec.to_builtins(result), "peers_us": compared})
+
+
+@app.command()
+def preempt(
+    json_file: JsonFile = None,
+    network: Annotated[str, typer.Option(help="The long graph: resnet50, resnet18, mobilenet_v2...")] = "resnet50",
+    samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 200,
+) -> None:
+    """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
+    with errors_reported():
+        result = _last(preemption.run(network, samples=samples))
+    table = Table(title=f"pre-emption of {network} (measured, wall clock)", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
+    table.add_row("steps (a yield point after each)", str(result.steps))
+    table.add_row("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
+    table.add_row("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
+    table.add_row("  max", f"{result.wait_ms_max:.2f} ms")
+    table.add_row("runs that were pre-empted", f"{result.preempted} of {result.samples}")
+    table.add_row("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
+    console.print(table)
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+def _last(steps: Iterator[queueing.Progress | R]) -> R:
+    """Show progress until the result comes."""
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        for step in steps:
+            if not isinstance(step, queueing.Progress):
+                return step
+            bar.update(task, description=step.what, completed=step.done, total=step.total)
+    raise AssertionError("a run ends with its result")
+
+
+def _warn_of_noise(result: queueing.Result | preemption.PreemptResult) -> None:
     if result.noisy_pieces:
         console.print(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
             " others use this machine, and the numbers are worse than they should be",
             style="yellow",
         )
-    write_json(json_file, {**msgspec.to_builtins(result), "peers_us": compared})
-
-
-def _measure(rounds: int, networks: tuple[str, ...]) -> queueing.Result:
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        for step in queueing.run(rounds=rounds, networks=networks):
-            if isinstance(step, queueing.Result):
-                return step
-            bar.update(task, description=step.what, completed=step.done, total=step.total)
-    raise AssertionError("the run ends with its result")
 
 
 def _compare_peers(rounds: int) -> dict[str, float | None]:

@@ -37,6 +37,8 @@ class DeviceConfig:
     hvx: int | None = None
     vtcm_bytes: int | None = None
     sharing: bool | None = None
+    # Off only to measure what they cost: a program then runs in one piece.
+    yield_points: bool = True
 
     def check(self) -> None:
         """Raise for values that no device has."""
@@ -78,6 +80,6 @@ def build_core(config: DeviceConfig) -> DeviceCore:
     return DeviceCore(
         scheduler=Scheduler(config.resources(), policy_named(config.policy)),
         clock=clock,
-        engine=OrtEngine(threads=config.threads),
+        engine=OrtEngine(threads=config.threads, yield_points=config.yield_points),
         make_runner=lambda jobs: InlineRunner(jobs, clock.now),
     )

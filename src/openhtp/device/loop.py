@@ -110,12 +110,12 @@ class Loop:
         ended = self._runner.run_one(now)
         if ended is None:
             return
-        job, step, token, yielded = ended
+        job, step, token, yielded, began_ns = ended
         t = self.clock.now()
         if yielded:
             self.handle(StepYielded(t=t, job=job, token=token))
             return
-        self._observer.step_ended(job, step, now, t)
+        self._observer.step_ended(job, step, now if began_ns is None else began_ns, t)
         self.handle(StepDone(t=t, job=job, token=token))
 
     def _next_due(self, now: int) -> int | None:

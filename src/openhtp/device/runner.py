@@ -1,4 +1,4 @@
-"""Who computes the steps that the scheduler starts: the loop's own thread, now or at a modelled time."""
+"""Who computes the steps that the scheduler starts: the loop's own thread, now or at a modelled time, or another."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ SHORT_STEP_NS = 50_000
 
 
 class Ended(NamedTuple):
-    """A step that ended, or stopped because it was asked to."""
+    """A step that ended, or stopped because it was asked to.
+
+    ``began_ns`` is given by whoever did not compute it within ``run_one``.
+    """
 
     job: int
     step: int
     token: int
     yielded: bool = False
+    began_ns: int | None = None
 
 
 class Runner(Protocol):
@@ -47,8 +51,8 @@ class Runner(Protocol):
         """Whether another step will end within a moment."""
 
 
-def _compute(job: Job, step: int) -> None:
-    # Whatever goes wrong inside a step is the job's own failure and not the device's.
+def compute_step(job: Job, step: int) -> None:
+    """Compute; whatever goes wrong inside a step is the job's own failure and not the device's."""
     try:
         job.step(step)
     except QnnError as error:
@@ -75,7 +79,7 @@ class InlineRunner:
         if not job.computed:
             job.computed = True
             for step in range(job.graph.steps * len(job.runs)):
-                _compute(job, step)
+                compute_step(job, step)
         self._paced.start(t, action, job.pace)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
@@ -100,7 +104,7 @@ class InlineRunner:
         action = self._ready.popleft()
         job = self._jobs.get(action.job)
         if job is not None:
-            _compute(job, action.step)
+            compute_step(job, action.step)
             job.graph.last_step_ns = self._clock() - now
         return Ended(action.job, action.step, action.token)
 
@@ -145,9 +149,57 @@ class ModelledRunner:
         _, _, action = heapq.heappop(self._ends)
         job = self._jobs.get(action.job)
         if job is not None:
-            _compute(job, action.step)
+            compute_step(job, action.step)
         return Ended(action.job, action.step, action.token)
 
     def soon(self, now: int) -> bool:
         """Nothing is shared on a clock that jumps."""
         return False
+
+
+class BesideRunner:
+    """Computes on another thread, for steps that take so long that the loop must go on hearing requests.
+
+    ``submit`` runs work there and then calls, on the loop's thread, what the work returned.
+    """
+
+    def __init__(
+        self,
+        jobs: Mapping[int, Job],
+        clock: Callable[[], int],
+        submit: Callable[[Callable[[], Callable[[], None]]], None],
+    ) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._submit = submit
+        self._ended: deque[Ended] = deque()
+
+    def start(self, t: int, action: Start) -> None:
+        """Hand a step to the other thread."""
+        job = self._jobs.get(action.job)
+
+        def work() -> Callable[[], None]:
+            began_ns = self._clock()
+            if job is not None:
+                compute_step(job, action.step)
+            return lambda: self._ended.append(Ended(action.job, action.step, action.token, began_ns=began_ns))
+
+        self._submit(work)
+
+    def ask_yield(self, t: int, action: AskYield) -> None:
+        """Steps are left at their ends."""
+
+    def forget(self, job: int) -> None:
+        """What was started still ends, and is then ignored by its token."""
+
+    def next_at(self, now: int) -> int | None:
+        """Now, if a step has ended; the other thread tells when one does."""
+        return now if self._ended else None
+
+    def run_one(self, now: int) -> Ended | None:
+        """Hand over the step that ended first."""
+        return self._ended.popleft() if self._ended else None
+
+    def soon(self, now: int) -> bool:
+        """Whether another end is waiting to be handed over."""
+        return bool(self._ended)
