@@ -24,7 +24,7 @@ _BYTES_PER_SECOND = 1e10
 _SEGMENT_SECONDS = 2.5e-3
 # Depthwise convolutions do so few products per result that matrix kernels do not help them.
 _SHALLOW_DEPTH = 32
-_SHALLOW_PENALTY = 10
+_SHALLOW_MACS_PER_SECOND = 1.5e10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def node_seconds(work: Work, *, integer: bool) -> float:
     """About how long a node takes on this machine."""
     rate = _INTEGER_MACS_PER_SECOND if integer else _FLOAT_MACS_PER_SECOND
     if work.macs < _SHALLOW_DEPTH * work.vector_ops:
-        rate /= _SHALLOW_PENALTY
+        rate = _SHALLOW_MACS_PER_SECOND
     moved = (work.bytes_read + work.bytes_written) / _BYTES_PER_SECOND
     return max(work.macs / rate, work.vector_ops / _VECTOR_OPS_PER_SECOND, moved)
 
