@@ -14,13 +14,14 @@ from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core.dtype import DType
 from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
-from openhtp.core.quant import ScaleOffset
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.protocol import Engine, LoadedProgram, Run
 from openhtp.engine.sessions import _optimised
 from openhtp.ir.builder import GraphBuilder
+from openhtp.ops import find_op
 from openhtp.program.options import GraphOptions, Precision
 from openhtp.program.program import Program
 
@@ -209,3 +210,54 @@ def test_an_unused_input_needs_no_array() -> None:
     got = np.ones(4, np.float32)
     run(loaded, {"x": np.full(4, -1, np.float32), "y": got})
     assert got.tolist() == [0, 0, 0, 0]
+
+
+def test_integer_division_by_zero_does_not_end_the_process() -> None:
+    i32 = DType.INT_32
+    a, b = TensorSpec("a", (3,), i32, kind=IN), TensorSpec("b", (3,), i32, kind=IN)
+    y = TensorSpec("y", (3,), i32, kind=OUT)
+    loaded = OrtEngine().load(program_of([a, b, y], [OpCall("ElementWiseDivide", "d", (a, b), (y,))]))
+    got = np.zeros(3, np.int32)
+    run(loaded, {"a": np.array([7, -(2**31), -7], np.int32), "b": np.array([0, -1, 2], np.int32), "y": got})
+    assert got[2] == -3, "rounds towards zero"
+
+
+def test_a_bias_without_encoding_has_the_scale_of_the_products() -> None:
+    x = TensorSpec("x", (1, 4), U8, ScaleOffset(0.5, 0), IN)
+    w = TensorSpec("w", (2, 4), DType.SFIXED_POINT_8, AxisScaleOffset(0, (0.25, 0.125)), TensorKind.STATIC)
+    b = TensorSpec("b", (2,), DType.SFIXED_POINT_32, None, TensorKind.STATIC)
+    y = TensorSpec("y", (1, 2), U8, ScaleOffset(0.5, -8), OUT)
+    builder = GraphBuilder("g")
+    builder.add_tensor(x)
+    builder.add_tensor(w, np.zeros((2, 4), np.int8))
+    builder.add_tensor(b, np.array([80, -48], np.int32))
+    builder.add_tensor(y)
+    builder.add_node(OpCall("FullyConnected", "fc", (x, w, b), (y,)))
+    got = np.zeros((1, 2), np.uint8)
+    run(OrtEngine().load(compile_graph(builder.finish())), {"x": np.ones((1, 4), np.uint8), "y": got})
+    # 80 * 0.5 * 0.25 = 10 -> 20 steps above zero point 8; -48 * 0.5 * 0.125 = -3 -> 6 below.
+    assert got.tolist() == [[28, 2]]
+
+
+def test_per_channel_weights_agree_with_exact_arithmetic() -> None:
+    rng = np.random.default_rng(2)
+    x = TensorSpec("x", (1, 6, 6, 5), U8, ScaleOffset(0.05, -100), IN)
+    scales = tuple(float(np.float32(s)) for s in rng.uniform(0.001, 0.02, 7))
+    w = TensorSpec("w", (3, 3, 5, 7), DType.SFIXED_POINT_8, AxisScaleOffset(3, scales), TensorKind.STATIC)
+    y = TensorSpec("y", (1, 6, 6, 7), U8, ScaleOffset(0.1, -128), OUT)
+    builder = GraphBuilder("g")
+    weights = rng.integers(-127, 128, w.shape).astype(np.int8)
+    builder.add_tensor(x)
+    builder.add_tensor(w, weights)
+    builder.add_tensor(y)
+    params = {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]}
+    builder.add_node(OpCall("Conv2d", "c", (x, w), (y,), params))
+    program = compile_graph(builder.finish())
+    given, got = rng.integers(0, 256, x.shape).astype(np.uint8), np.zeros(y.shape, np.uint8)
+    run(OrtEngine().load(program), {"x": given, "y": got})
+    assert x.quant is not None
+    assert w.quant is not None
+    assert y.quant is not None
+    node = program.resolved(program.nodes[0])
+    (exact,) = find_op("Conv2d").reference(node, [x.quant.dequantize(given), w.quant.dequantize(weights)])
+    assert np.abs(got.astype(int) - y.quant.quantize(exact, 0, 255)).max() <= 1

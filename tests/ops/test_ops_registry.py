@@ -12,6 +12,7 @@ import pytest
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, UnsupportedOp
 from openhtp.core.opcall import OpCall
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import find_op, op_names, resolve
 from openhtp.ops._types import rows
@@ -60,8 +61,14 @@ Y = TensorSpec("y", (1, 8, 8, 6), DType.FLOAT_32)
 GOOD = {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]}
 
 
-def conv(w: TensorSpec = W, y: TensorSpec = Y, **params: Any) -> OpCall:
-    return OpCall("Conv2d", "c1", (X, w), (y,), {**GOOD, **params})
+U8 = DType.UFIXED_POINT_8
+X8 = TensorSpec("x", (1, 8, 8, 4), U8, ScaleOffset(0.1), TensorKind.APP_WRITE)
+Y8 = TensorSpec("y", (1, 8, 8, 6), U8, ScaleOffset(0.1))
+PER_ROW = TensorSpec("w", (3, 3, 4, 6), DType.SFIXED_POINT_8, AxisScaleOffset(0, (0.1,) * 3), TensorKind.STATIC)
+
+
+def conv(w: TensorSpec = W, y: TensorSpec = Y, x: TensorSpec = X, **params: Any) -> OpCall:
+    return OpCall("Conv2d", "c1", (x, w), (y,), {**GOOD, **params})
 
 
 def test_defaults_are_filled_in() -> None:
@@ -86,6 +93,7 @@ def test_defaults_are_filled_in() -> None:
         (conv(dilation=[9, 9]), "larger than the padded input"),
         (conv(pad_amount=[[3, 3], [1, 1]], y=TensorSpec("y", (1, 12, 8, 6), DType.FLOAT_32)), "smaller than the"),
         (conv(w=TensorSpec("w", (3, 3, 4), DType.FLOAT_32)), "expected rank 4"),
+        (conv(w=PER_ROW, y=Y8, x=X8), "scales along the output channels"),
         (OpCall("PoolMax2d", "p", (X,), (X,), {"rounding_mode": "UP"}), "'UP'; expected FLOOR (0), CEIL (1)"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import AxisScaleOffset
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
@@ -111,6 +112,16 @@ def split_anywhere(node: Node) -> tuple[TileAxis, ...]:
 def split_nowhere(node: Node) -> tuple[TileAxis, ...]:
     """The op is computed whole."""
     return ()
+
+
+def channel_scales(axis: Callable[[Node], int]) -> Constraint:
+    """Per-channel weights must have their scales along the axis that makes output channels."""
+
+    def check(node: Node) -> bool:
+        quant = node.input(1).quant
+        return not isinstance(quant, AxisScaleOffset) or quant.axis == axis(node) % node.input(1).rank
+
+    return Constraint("per-channel weights have their scales along the output channels", check)
 
 
 def touched_bytes(node: Node) -> tuple[int, int]:

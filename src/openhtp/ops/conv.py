@@ -20,7 +20,18 @@ from openhtp.ops._conv_geometry import (
 )
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TileAxis, TileRule, Work, touched_bytes
+from openhtp.ops._opdef import (
+    Constraint,
+    OpDef,
+    Param,
+    Port,
+    Sample,
+    TileAxis,
+    TileRule,
+    Work,
+    channel_scales,
+    touched_bytes,
+)
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, window_size
 from openhtp.ops._types import WEIGHTED
 from openhtp.ops._windows import onnx_pads, patches, rows_and_channels
@@ -106,7 +117,7 @@ def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
         lower=_lower,
         work=_work,
         params=params,
-        constraints=(_PADS_BELOW_KERNEL,),
+        constraints=(_PADS_BELOW_KERNEL, channel_scales(lambda node: -1)),
         layout=Layout.CHANNEL_FIRST,
         takes_activation=True,
         tile=TileRule(_tiles),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
@@ -36,7 +37,12 @@ def arithmetic(
         return (compute(arrays[0], arrays[1]),)
 
     def lower(node: Node, e: Emitter) -> None:
-        e.put(0, e.node(onnx_op, [e.value(0), e.value(1)]))
+        operands = [e.value(0), e.value(1)]
+        if onnx_op == "Div" and node.input().dtype is DType.INT_32:
+            # Integer division traps on 0 and on the smallest number by -1, and would end the whole process.
+            exact = e.node("Div", [e.node("Cast", [operand], to="float64") for operand in operands])
+            return e.put(0, e.node("Cast", [exact], to="int32"))
+        return e.put(0, e.node(onnx_op, operands))
 
     return OpDef(
         name=name,

@@ -18,6 +18,7 @@ from openhtp.ops._opdef import (
     TileAxis,
     TileRule,
     Work,
+    channel_scales,
     touched_bytes,
 )
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
@@ -66,7 +67,10 @@ OPS = (
         lower=_lower,
         work=_work,
         params=(Param("keep_dims", DType.BOOL_8, default=False),),
-        constraints=(Constraint("keep_dims is false", lambda node: not node.params["keep_dims"]),),
+        constraints=(
+            Constraint("keep_dims is false", lambda node: not node.params["keep_dims"]),
+            channel_scales(lambda node: 0),
+        ),
         max_rank=4,
         takes_activation=True,
         tile=TileRule(lambda node: (TileAxis(0), TileAxis(1))),

@@ -11,7 +11,7 @@ from openhtp.core.tensor import TensorKind
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, Work, touched_bytes
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import broadcast, expect_shape, refuse
 from openhtp.ops._types import WEIGHTED
 
@@ -85,6 +85,7 @@ OPS = (
             Param("transpose_in0", DType.BOOL_8, default=False),
             Param("transpose_in1", DType.BOOL_8, default=False),
         ),
+        constraints=(channel_scales(lambda node: -2 if node.params["transpose_in1"] else -1),),
         takes_activation=True,
         tile=TileRule(_tiles),
         onnx=(OnnxRule("MatMul"),),

@@ -14,7 +14,7 @@ import numpy as np
 from openhtp.ops._conv_geometry import dimensions, window_params, windows
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 from openhtp.ops._types import WEIGHTED
 from openhtp.ops._windows import onnx_pads
@@ -100,6 +100,7 @@ def _transposed(count: int, samples: tuple[Sample, ...]) -> OpDef:
         work=_work,
         params=(*window_params(count), Param("group", default=1), extra),
         constraints=(
+            channel_scales(lambda node: -1),
             Constraint(
                 "output_padding is smaller than the stride",
                 lambda node: all(

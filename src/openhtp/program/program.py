@@ -19,6 +19,9 @@ from openhtp.program.options import GraphOptions
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
+_Sizes = tuple[tuple[str, Shape], ...]
+# Executions tend to come in a few sizes; answers for that many are kept.
+_KEPT_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Program:
     nodes: tuple[ProgramNode, ...]
     statics: Mapping[str, Array] = field(default_factory=dict)
     options: GraphOptions = field(default_factory=GraphOptions)
+    _dims: dict[_Sizes, dict[str, Shape]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -90,13 +94,18 @@ class Program:
         Raises InvalidArgument with QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE when a size is above its maximum, or
         differs in a dimension that is not dynamic.
         """
-        with error_context(graph=self.name):
-            shapes = {spec.name: spec.shape for spec in self.tensors.values()}
-            for name, shape in inputs.items():
-                shapes[name] = _checked_dims(self.tensors, name, tuple(int(size) for size in shape))
-            for node in self.nodes:
-                self._infer_node(node, shapes)
-        return {spec.name: shapes[spec.name] for spec in self.outputs}
+        key = tuple((name, tuple(int(size) for size in shape)) for name, shape in inputs.items())
+        if key not in self._dims:
+            with error_context(graph=self.name):
+                shapes = {spec.name: spec.shape for spec in self.tensors.values()}
+                for name, shape in key:
+                    shapes[name] = _checked_dims(self.tensors, name, shape)
+                for node in self.nodes:
+                    self._infer_node(node, shapes)
+            if len(self._dims) >= _KEPT_SIZES:
+                self._dims.clear()
+            self._dims[key] = {spec.name: shapes[spec.name] for spec in self.outputs}
+        return dict(self._dims[key])
 
     def _infer_node(self, node: ProgramNode, shapes: dict[str, Shape]) -> None:
         def sized(spec: TensorSpec) -> TensorSpec:

@@ -43,8 +43,11 @@ def _with_tensors(node: ProgramNode, tensors: dict[str, TensorSpec]) -> ProgramN
 
 
 def _is_foldable(node: ProgramNode) -> bool:
+    given = [spec for spec in node.call.inputs if spec is not None]
     return (
-        all(spec is None or spec.kind is TensorKind.STATIC for spec in node.call.inputs)
+        all(spec.kind is TensorKind.STATIC for spec in given)
+        # A bias without an encoding takes its scale from other inputs; the engine knows how.
+        and all(spec.quant is not None for spec in given if spec.dtype.is_fixed_point)
         and all(spec.kind is TensorKind.NATIVE for spec in node.call.outputs)
         and sum(spec.nbytes for spec in node.call.outputs) <= _MAX_RESULT_BYTES
         and node.work.macs + node.work.vector_ops <= _MAX_VECTOR_OPS
