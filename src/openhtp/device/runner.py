@@ -1,4 +1,4 @@
-"""Who computes the steps that the scheduler starts: the loop's own thread, now or at a modelled time, or another."""
+"""Who computes the steps that the scheduler starts: the loop's thread, now or at a modelled time, or another."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.device.build import DeviceConfig, build_core
 from openhtp.runtime import property as properties
-from openhtp.runtime.device import Device
+from openhtp.runtime.device import Connect, Device
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.local_link import LocalLink
 from openhtp.runtime.log import Log, LogLevel
@@ -18,6 +19,7 @@ from openhtp.runtime.notify import Notifier
 from openhtp.runtime.profile import Profile, ProfileLevel
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.runtime.signal import Signal
+from openhtp.runtime.vendor_choice import vendor_connect, vendor_library
 
 _TRANSPORTS = ("rpc", "inprocess")
 
@@ -31,7 +33,9 @@ class Backend:
     >>> backend.free()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: str | os.PathLike[str] | None = None) -> None:
+        """``library`` makes Qualcomm's the devices: the path of a ``libQnnHtp.so``, or ``"vendor"`` to find it."""
+        self._library = None if library is None else vendor_library(library)
         self._life = Life("backend", "")
         self._notifier = Notifier()
         self._devices: set[Device] = set()
@@ -50,6 +54,9 @@ class Backend:
         transport: str = "rpc",
     ) -> Device:
         """Start an emulated HTP, or join the named one that already runs (and keeps its own settings).
+
+        With ``Backend(library=...)`` it is the vendor's library, which simulates ``soc`` on a PC and is itself
+        on a Snapdragon; of the other settings it takes ``policy`` and ``platform``.
 
         Args:
             soc: which chip, by name (``SM8650``), marketing name or SoC model number.
@@ -78,8 +85,12 @@ class Backend:
         )
         options = DeviceOptions(config=config, name=name)
         options.check()
-        link = LocalLink(build_core(config)) if transport == "inprocess" else None
-        return self._adopt(Device(self, options, link))
+        connect: Connect | None = None
+        if self._library is not None:
+            connect = vendor_connect(self._library, options, transport)
+        elif transport == "inprocess":
+            connect = _within(config)
+        return self._adopt(Device(self, options, connect))
 
     def _adopt(self, device: Device) -> Device:
         self._devices.add(device)
@@ -120,6 +131,10 @@ class Backend:
     def __exit__(self, *exc: object) -> None:
         if self._life.state is not State.FREED:
             self.free()
+
+
+def _within(config: DeviceConfig) -> Connect:
+    return lambda _: LocalLink(build_core(config))
 
 
 _live: weakref.WeakSet[Backend] = weakref.WeakSet()

@@ -1,10 +1,10 @@
-"""A device: an emulated HTP in its own process (or, for debugging, in this one)."""
+"""A device: an emulated HTP in its own process (or, for debugging, in this one), or the vendor's library."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Makes a link to a device; what it is given is to be called if that device goes away.
+Connect = Callable[[Callable[[Link], None]], Link]
+
 
 class Device:
     """Made by ``Backend.create_device``. Ends with its last client, or with ``free()``.
@@ -34,17 +37,17 @@ class Device:
     memory become stale, and this object starts a fresh process, on which contexts can be built anew.
     """
 
-    def __init__(self, backend: Backend, options: DeviceOptions, link: Link | None = None) -> None:
+    def __init__(self, backend: Backend, options: DeviceOptions, connect: Connect | None = None) -> None:
         self.backend = backend
         self.soc = find_soc(options.config.soc).name
         self.name = options.name
         self.restarts = 0
-        self._options = options
         self._life = Life("device", options.name or "")
         self._contexts: set[Context] = set()
         self._failure: QnnError | None = None
         self._ready = threading.Event()
-        self._link_now: Link = link if link is not None else RpcLink(options, self._on_lost)
+        self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
+        self._link_now = self._connect(self._on_lost)
         self._ready.set()
 
     @property
@@ -155,7 +158,7 @@ class Device:
     def _restart(self, old: Link) -> None:
         try:
             old.close()
-            self._link_now = RpcLink(self._options, self._on_lost)
+            self._link_now = self._connect(self._on_lost)
             self.restarts += 1
         except QnnError as error:
             self._failure = error

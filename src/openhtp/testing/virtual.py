@@ -37,4 +37,5 @@ def virtual_device(
         engine=OrtEngine(threads=chosen.threads),
         make_runner=lambda jobs: ModelledRunner(jobs, duration),
     )
-    return backend._adopt(Device(backend, DeviceOptions(config=chosen), LocalLink(core, supports_async=True)))
+    link = LocalLink(core, supports_async=True)
+    return backend._adopt(Device(backend, DeviceOptions(config=chosen), lambda _: link))

@@ -1,0 +1,43 @@
+"""Choosing the vendor's library for a backend's devices; loads nothing of it until a device is created."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from openhtp.core import status as st
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.runtime.device import Connect
+from openhtp.runtime.rpc_link import DeviceOptions
+
+VENDOR = "vendor"
+
+
+def vendor_library(library: str | os.PathLike[str]) -> Path:
+    """The file that ``Backend(library=...)`` means. Raises with advice if it is missing or no library."""
+    from openhtp.vendor.library import check_file, require_library
+
+    path = require_library() if library == VENDOR else Path(library)
+    check_file(path)
+    return path
+
+
+def vendor_connect(library: Path, options: DeviceOptions, transport: str) -> Connect:
+    """How to reach the library's process. Raises UnsupportedFeature for what only the emulator can do."""
+    config = options.config
+    refusals = {
+        "a name: the library serves the process that loaded it": options.name is not None,
+        "transport='inprocess': a crash of the library would be the client's": transport == "inprocess",
+        "threads: the library decides them": config.threads != 1,
+        "parallel_graphs: the library runs one graph at a time": config.parallel_graphs,
+        "vtcm_windowing: the library manages its VTCM": config.vtcm_windowing,
+    }
+    for what, given in refusals.items():
+        if given:
+            raise UnsupportedFeature(
+                f"the vendor device does not take {what}", st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE
+            )
+
+    from openhtp.runtime.vendor_link import VendorLink
+
+    return lambda on_lost: VendorLink(str(library), config, on_lost)
