@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
@@ -37,6 +41,9 @@ BAD = {
     "negative time": ("at: 0", "at: -5", 11, "-5 is negative"),
     "negative run": ("run: 30", "run: -1", 11, "-1 is negative"),
     "zero period": ("every: 10", "every: 0", 10, "0 must be above 0"),
+    "shorter than the clock": ("every: 10", "every: 0.0001", 10, "less than a nanosecond"),
+    "endless": ("at: 0", "every: 1, until: 1.0e+12", 11, "requests; more than"),
+    "longer than a year": ("at: 0", "at: 1.0e+15", 11, "more than a year"),
     "not a number": ("deadline: 33", "deadline: soon", 6, "expected a number, found 'soon'"),
     "not finite": ("deadline: 33", "deadline: .inf", 6, "expected a number"),
     "unknown client": ("client: llm, at", "client: lm, at", 11, "did you mean 'llm'"),
@@ -154,3 +161,33 @@ def test_models_are_timed_by_whoever_can(tmp_path):
 
     assert parse_scenario(text, model_time=model_time).sources[0].run_ns == 5_000
     assert asked == [("m.onnx", "SM8650")]
+
+
+def complaint(text, source):
+    """What is said about a text: nothing if it is good. Any other error than BadScenario fails the test."""
+    try:
+        parse_scenario(text, source)
+    except BadScenario as error:
+        return error.message
+    return None
+
+
+values = st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats() | st.text(max_size=5)
+trees = st.recursive(values, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=6), v))
+KEYS = ("device", "clients", "events", "policy", "unit", "duration", "name")
+INNER = ("soc", "hvx", "vtcm_mb", "name", "priority", "run", "at", "every", "closed", "client", "burst", "count")
+entries = st.lists(st.dictionaries(st.sampled_from(INNER), values))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), trees | entries))
+def test_any_tree_is_read_or_refused_with_its_place(tree):
+    message = complaint(json.dumps(tree), "s.json")
+    assert message is None or message.startswith("s.json")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, len(GOOD) - 1), st.text(max_size=4), st.integers(0, 8))
+def test_any_slip_of_the_pen_is_read_or_refused_with_its_place(position, inserted, removed):
+    message = complaint(GOOD[:position] + inserted + GOOD[position + removed :], "s.yaml")
+    assert message is None or message.startswith("s.yaml")

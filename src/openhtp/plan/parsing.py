@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openhtp.core.errors import QnnError
 from openhtp.core.priority import Priority
-from openhtp.core.units import MIB, bytes_in_words
+from openhtp.core.units import MIB, SECOND, bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
@@ -26,6 +26,8 @@ _PATTERNS = tuple(pattern.value for pattern in Pattern)
 _EVENT = ("client", "run", "model", *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
 _PLATFORMS = ("android", "linux", "qnx", "windows")
 MAX_DEPTH = 300
+MAX_REQUESTS = 50_000_000
+_LONGEST_NS = 366 * 24 * 3600 * SECOND
 
 
 ModelTime = Callable[[Path, SocSpec], int]
@@ -80,7 +82,13 @@ class _Times:
         self._unit_ns = unit_ns
 
     def ns(self, value: Value, *, above: float | None = None) -> int:
-        return round(value.number(above=above) * self._unit_ns)
+        number = value.number(above=above)
+        time_ns = round(number * self._unit_ns)
+        if above == 0 and not time_ns:
+            value.fail(f"{number} is less than a nanosecond")
+        if time_ns > _LONGEST_NS:
+            value.fail(f"{number} is more than a year")
+        return time_ns
 
     def get(self, fields: Fields, key: str, *, above: float | None = None) -> int | None:
         value = fields.get(key)
@@ -285,7 +293,18 @@ class _Sources:
             base = replace(base, gap_ns=self._times.ns(fields[base.pattern.value], above=0))
         if base.count is None and base.until_ns is None and self._duration is None:
             value.fail("this source never ends: give 'count', 'until', or the scenario's 'duration'")
+        self._verify_length(value, base)
         return base
+
+    def _verify_length(self, value: Value, source: Source) -> None:
+        """A slip in the unit can ask for years of requests; say so instead of running on."""
+        ends = [end for end in (source.until_ns, self._duration) if end is not None]
+        gap = source.gap_ns + (source.run_ns // source.in_flight if source.pattern is Pattern.CLOSED else 0)
+        counts = [(end - source.start_ns) // max(1, gap) for end in ends]
+        counts += [] if source.count is None else [source.count]
+        requests = min(counts) * source.burst
+        if requests > MAX_REQUESTS:
+            value.fail(f"about {requests:.2g} requests; more than {MAX_REQUESTS:.2g} are not planned")
 
     def _pattern(self, value: Value, fields: Fields) -> Pattern:
         words = [word for word in _PATTERNS if word in fields]
