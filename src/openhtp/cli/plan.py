@@ -87,19 +87,25 @@ def plan(
             write_json(json_file, document)
     if advice is not None:
         _print_advice(advice)
-    # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
-    wide = console if console.is_terminal else Console(width=120)
-    for each in (result, *others):
-        wide.print(_table(each))
-        _print_footer(each)
-    for note in loaded.notes:
-        console.print(f"Note: {note}.", style="dim", highlight=False, soft_wrap=True)
-    if gantt and not others and result.run.history is not None and result.run.events <= _LARGE:
-        width = max(20, min(100, console.width - 24))
-        text = records_to_text(result.records(), unit=loaded.unit, unit_ns=loaded.unit_ns, width=width)
-        console.print(text, markup=False, highlight=False)
+    _print_results([result, *others], gantt=gantt)
     if advice is not None and not advice.holds:
         raise typer.Exit(1)
+
+
+def _print_results(results: list[PlanResult], *, gantt: bool) -> None:
+    # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
+    wide = console if console.is_terminal else Console(width=120)
+    for result in results:
+        wide.print(_table(result))
+        _print_footer(result)
+    first = results[0]
+    scenario = first.scenario
+    for note in scenario.notes:
+        console.print(f"Note: {note}.", style="dim", highlight=False, soft_wrap=True)
+    if gantt and len(results) == 1 and first.run.history is not None and first.run.events <= _LARGE:
+        width = max(20, min(100, console.width - 24))
+        text = records_to_text(first.records(), unit=scenario.unit, unit_ns=scenario.unit_ns, width=width)
+        console.print(text, markup=False, highlight=False)
 
 
 def _is_small(scenario: Scenario) -> bool:
