@@ -251,6 +251,9 @@ class VendorLink:
             pending, waiting = list(self._pending.values()), list(self._waiting)
             self._pending.clear()
             self._posted.clear()
+        if not self._closing:
+            # First of all: who is notified of the loss below may at once ask for a new context.
+            self._on_lost(self)
         now = self.now()
         status = st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code
         for execution in pending:
@@ -262,8 +265,6 @@ class VendorLink:
             if not answer.done():
                 answer.set_exception(DeviceLost(self._last_words()))
         self._core.close_session(self._session)
-        if not self._closing:
-            self._on_lost(self)
 
 
 def _start(library: str, config: DeviceConfig) -> VendorProcess:
@@ -277,7 +278,7 @@ def _start(library: str, config: DeviceConfig) -> VendorProcess:
         return process
     process.close()
     raise UnsupportedFeature(
-        f"the vendor's library cannot be {soc.name} (SoC model {soc.soc_model}): it stays model {simulated};"
+        f"the vendor's library cannot simulate {soc.name} (SoC model {soc.soc_model});"
         " a newer library may know it",
         st.QNN_DEVICE_ERROR_INVALID_CONFIG,
     )

@@ -1,0 +1,104 @@
+"""What a program looks like to the vendor's library; none of this needs the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openhtp.compiler.driver import CompileOptions, compile_graph
+from openhtp.core.dtype import DType
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.opcall import OpCall
+from openhtp.core.priority import Priority
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ir.builder import GraphBuilder
+from openhtp.program.options import GraphOptions, Precision
+from openhtp.program.program import Program
+from openhtp.vendor.engine import program_to_recipe
+
+U8 = DType.UFIXED_POINT_8
+
+
+def clamped_program(clamp: str, params: dict[str, Any], **options: Any) -> Program:
+    """An addition with a clamp behind it, which the compiler fuses."""
+    builder = GraphBuilder("g")
+    a = TensorSpec("a", (1, 4), U8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
+    w = TensorSpec("w", (1, 4), U8, ScaleOffset(0.1, -128), TensorKind.STATIC)
+    t = TensorSpec("t", (1, 4), U8, ScaleOffset(0.2, -128))
+    y = TensorSpec("y", (1, 4), U8, ScaleOffset(0.05, 0), TensorKind.APP_READ)
+    builder.add_tensor(a)
+    builder.add_tensor(w, np.full((1, 4), 140, np.uint8))
+    builder.add_tensor(t)
+    builder.add_tensor(y)
+    builder.add_node(OpCall("ElementWiseAdd", "add", (a, w), (t,)))
+    builder.add_node(OpCall(clamp, "clamp", (t,), (y,), params))
+    return compile_graph(builder.finish(), CompileOptions(graph=GraphOptions(**options)))
+
+
+@pytest.mark.parametrize(
+    ("clamp", "params", "expected"),
+    [
+        ("Relu", {}, ("Relu", {})),
+        ("Relu6", {}, ("ReluMinMax", {"min_value": 0.0, "max_value": 6.0})),
+        (
+            "ReluMinMax",
+            {"min_value": -1.5, "max_value": 2.0},
+            ("ReluMinMax", {"min_value": -1.5, "max_value": 2.0}),
+        ),
+    ],
+)
+def test_fused_clamps_become_nodes_again(clamp: str, params: dict[str, Any], expected: tuple[str, Any]) -> None:
+    program = clamped_program(clamp, params)
+    assert [node.clamp is not None for node in program.nodes] == [True]
+    recipe = program_to_recipe(program)
+    (add, _), (clamped, given) = recipe.nodes
+    assert (add.op, clamped.op) == ("ElementWiseAdd", expected[0])
+    assert {name: value for name, (value, _, _) in given.items()} == expected[1]
+    between = add.outputs[0]
+    assert between == clamped.inputs[0]
+    assert between == dataclasses.replace(program.outputs[0], name=between.name, kind=TensorKind.NATIVE)
+    assert clamped.outputs == program.outputs
+    assert {spec.name for spec in recipe.tensors()} == {"a", "w", between.name, "y"}
+
+
+def test_an_open_end_of_a_clamp_fits_the_parameter() -> None:
+    program = clamped_program("ReluMinMax", {"min_value": -1.0, "max_value": math.inf})
+    ((_, _), (_, given)) = program_to_recipe(program).nodes
+    assert np.isfinite(np.float32(given["max_value"][0]))
+
+
+def test_options_of_the_graph_are_handed_on() -> None:
+    options = program_to_recipe(
+        clamped_program(
+            "Relu",
+            {},
+            priority=Priority.HIGH,
+            vtcm_bytes=(2 << 20) + 1,
+            hvx_threads=2,
+            precision=Precision.FLOAT32,
+        )
+    ).options
+    assert (options.priority, options.vtcm_mb, options.hvx_threads) == (Priority.HIGH, 3, 2)
+    assert not options.float16
+    assert program_to_recipe(clamped_program("Relu", {})).options.float16
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"dynamic": (True, False)}, "dynamic dimensions"),
+        ({"sparse_elements": 2}, "sparse"),
+        ({"kind": TensorKind.OPTIONAL_APP_WRITE}, "OPTIONAL_APP_WRITE"),
+        ({"kind": TensorKind.APP_READWRITE}, "APP_READWRITE"),
+    ],
+)
+def test_tensors_that_the_library_does_not_have_are_refused(change: dict[str, Any], problem: str) -> None:
+    program = clamped_program("Relu", {})
+    tensors = {**program.tensors, "a": dataclasses.replace(program.tensors["a"], **change)}
+    with pytest.raises(UnsupportedFeature, match=f"'a' (has|is) .*{problem}"):
+        program_to_recipe(dataclasses.replace(program, tensors=tensors))
