@@ -8,12 +8,15 @@ images are channel-last.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from openhtp.core.dtype import DType
-from openhtp.core.errors import BadModel, UnsupportedOp, error_context
+from openhtp.core.errors import BadModel, UnsupportedFeature, UnsupportedOp, error_context
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
@@ -29,6 +32,11 @@ from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
 from openhtp.frontend.values import Perm, Value
 from openhtp.ir.graph import Graph
+
+# Address space of one session on the device.
+SESSION_BYTES = 3840 << 20
+# What rules stumble over when attributes of a node do not fit together: nobody checked them before.
+_CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
 
 
 def load(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> Graph:
@@ -55,7 +63,9 @@ def import_typed(model: OnnxModel) -> Imported:
     with error_context(model=model.name):
         typed = fuse_patterns(settle_types(model))
         outputs = {name: typed.types[name] for name in model.outputs}
-        return Imported(_Import(typed).graph(), model.inputs, outputs)
+        # Weights of a broken file may hold anything; what becomes of them is not news.
+        with np.errstate(all="ignore"):
+            return Imported(_Import(typed).graph(), model.inputs, outputs)
 
 
 class _Import:
@@ -75,7 +85,11 @@ class _Import:
             self._add_input(name)
         for node in self._model.nodes:
             with error_context(node=node.name):
-                self._add_node(node)
+                self._check_sizes(node)
+                try:
+                    self._add_node(node)
+                except _CONTRADICTIONS as error:
+                    raise BadModel(f"{node.title} contradicts itself: {error}") from error
         for name in self._outputs:
             with error_context(output=name):
                 self._add_output(name)
@@ -148,6 +162,15 @@ class _Import:
         self.assembly.call(conversion(value.dtype, dtype) if real else "Cast", name, [source], [spec])
 
     # Nodes
+
+    def _check_sizes(self, node: OnnxNode) -> None:
+        for name in node.outputs:
+            kind = self.types.get(name)
+            if kind is not None and math.prod(kind.shape) * kind.dtype.itemsize > SESSION_BYTES:
+                raise UnsupportedFeature(
+                    f"{node.title}: output {name!r} of shape {list(kind.shape)} takes more than an HTP session's"
+                    f" {SESSION_BYTES} bytes"
+                )
 
     def _add_node(self, node: OnnxNode) -> None:
         if is_op(node, "QuantizeLinear"):

@@ -230,6 +230,8 @@ class _Reader:
                 return [item.decode() for item in value]
         except (ValueError, UnicodeDecodeError) as error:
             raise BadModel(f"attribute {proto.name!r} cannot be read: {error}") from error
+        if value is None:
+            raise BadModel(f"attribute {proto.name!r} has no value")
         return list(value) if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value
 
 
@@ -243,8 +245,19 @@ def infer_types(
     """
     try:
         schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):
         raise UnsupportedOp(f"{node.title}: ONNX has no such operator in opset {node.opset}") from None
+    try:
+        found = _infer(schema, node, types, data)
+    except _INFERENCE_ERRORS as error:
+        raise BadModel(f"{node.title}: {str(error).strip()}") from error
+    settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
+    if set(settled) != {name for name in node.outputs if name} or None in settled.values():
+        return None
+    return {name: kind for name, kind in settled.items() if kind is not None}
+
+
+def _infer(schema: Any, node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]) -> Any:
     proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain)
     proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attrs.items())
     given = [name for name in dict.fromkeys(node.inputs) if name]
@@ -257,16 +270,8 @@ def infer_types(
         for name in given
         if name in data and data[name].size <= _MAX_INFERENCE_ELEMENTS
     }
-    try:
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, proto, kinds, held, opset_imports=[helper.make_opsetid(node.domain, node.opset)]
-        )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        raise BadModel(f"{node.title}: {str(error).strip()}") from error
-    settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
-    if set(settled) != {name for name in node.outputs if name} or None in settled.values():
-        return None
-    return {name: kind for name, kind in settled.items() if kind is not None}
+    opsets = [helper.make_opsetid(node.domain, node.opset)]
+    return onnx.shape_inference.infer_node_outputs(schema, proto, kinds, held, opset_imports=opsets)
 
 
 def _attribute_proto(name: str, value: Any) -> Any:
@@ -285,6 +290,15 @@ def _settled(kind: Any, name: str) -> ValueType | None:
 
 _FIX_SHAPES = "the HTP takes fixed shapes only"
 _MAX_INFERENCE_ELEMENTS = 4096
+# What onnx raises when a node contradicts itself; some of it comes from its C++ part as it is.
+_INFERENCE_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    OverflowError,
+)
 
 
 def _array(tensor: Any, folder: Path | None) -> Array:

@@ -121,6 +121,14 @@ class Site:
             quant = ScaleOffset(quant.scale * 257.0, round(quant.offset / 257))
         return self.assembly.converted(value, dtype, quant)
 
+    def wide_enough(self, value: Value) -> Value:
+        """An activation with at least the output's bits: integer kernels give what they take."""
+        return (
+            self.like(value, self.fixed_type)
+            if self.is_fixed and value.dtype.bits < self.fixed_type.bits
+            else value
+        )
+
     @property
     def fixed_type(self) -> DType:
         """The type of this node's activations: its output's, or that of its first fixed-point input."""

@@ -45,7 +45,7 @@ def _conv(site: Site) -> None:
         site.refuse(f"input has rank {rank}", "1, 2 and 3 dimensional convolutions are supported")
     window = windows.read(site, site.type(1).shape[2:])
     channels, groups = site.type(0).shape[1], site.attr("group", 1)
-    x = site.take(0, vs.channel_last(rank))
+    x = site.assembly.form(site.wide_enough(site.value(0)), vs.channel_last(rank))
     x = _padded(site, x, window)
     params = {"stride": window.strides, "pad_amount": window.pads, "dilation": window.dilations}
     depthwise = groups == channels > 1 and rank < 5
@@ -66,7 +66,7 @@ def _conv_transpose(site: Site) -> None:
     window = windows.read_transposed(site, site.type(1).shape[2:])
     if any(size != 1 for size in window.dilations):
         site.refuse(f"dilations are {window.dilations}", "use 1 on every axis")
-    x = site.take(0, vs.channel_last(rank))
+    x = site.assembly.form(site.wide_enough(site.value(0)), vs.channel_last(rank))
     params = {"stride": window.strides, "pad_amount": window.pads, "output_padding": window.extra}
     if rank == 3:
         x = site_reshaped(site, x, (x.shape[0], 1, *x.shape[1:]))

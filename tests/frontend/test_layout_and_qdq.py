@@ -1,0 +1,256 @@
+"""Where transpositions go, how QDQ pairs become encodings, and how open dimensions are fixed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from import_cases import model_of, node, run_here, run_ort, sqnr
+from onnx import ModelProto, TensorProto, helper
+
+import openhtp as htp
+from openhtp.core.dtype import DType
+from openhtp.onnx import load
+
+_RANDOM = np.random.default_rng(0)
+
+
+def _normal(*shape: int) -> np.ndarray:
+    return _RANDOM.normal(0, 0.5, shape).astype(np.float32)
+
+
+def _ops(model: bytes) -> Counter[str]:
+    return Counter(call.op for call in load(model).nodes)
+
+
+def test_channel_last_models_need_no_transposition() -> None:
+    """A model exported from a channel-last framework has its own pairs around convolutions; they vanish."""
+    nodes = [
+        node("Transpose", "x", "t", perm=[0, 3, 1, 2]),
+        node("Conv", "t w", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("Transpose", "r", "y", perm=[0, 2, 3, 1]),
+    ]
+    model = model_of(nodes, {"x": [1, 5, 6, 3]}, ["y"], {"w": _normal(4, 3, 3, 3)})
+    assert _ops(model)["Transpose"] == 1  # the copy into the output
+    feeds = {"x": _normal(1, 5, 6, 3)}
+    assert sqnr(run_ort(model, feeds)["y"], run_here(load(model), feeds)["y"]) > 50
+
+
+def test_image_stays_channel_last_through_everything_that_does_not_care() -> None:
+    nodes = [
+        node("Conv", "x w", "a"),
+        node("Add", "a b", "c"),
+        node("Concat", "a c", "d", axis=1),
+        node("Softmax", "d", "e", axis=1),
+        node("ReduceMean", "e", "m", axes=[2, 3], keepdims=0),
+        node("Slice", "e s0 s1 s2", "f"),
+        node("Conv", "f w", "y"),
+    ]
+    constants = {"w": _normal(4, 4, 1, 1), "b": _normal(4, 1, 1)}
+    constants |= {"s0": np.array([0]), "s1": np.array([4]), "s2": np.array([1])}
+    model = model_of(nodes, {"x": [1, 4, 5, 6]}, ["y", "m"], constants)
+    assert _ops(model)["Transpose"] == 2  # in and out
+    feeds = {"x": _normal(1, 4, 5, 6)}
+    theirs, ours = run_ort(model, feeds), run_here(load(model), feeds)
+    for name, wanted in theirs.items():
+        assert sqnr(wanted, ours[name]) > 45
+
+
+def test_pooled_image_is_flattened_without_moving_it() -> None:
+    nodes = [node("Conv", "x w", "a"), node("GlobalAveragePool", "a", "b"), node("Flatten", "b", "y")]
+    ops = _ops(model_of(nodes, {"x": [2, 3, 4, 4]}, ["y"], {"w": _normal(8, 3, 1, 1)}))
+    assert (ops["Transpose"], ops["Reshape"]) == (1, 1)
+
+
+def test_outputs_that_are_inputs_or_constants_get_a_node() -> None:
+    nodes = [node("Identity", "x", "y"), node("Identity", "c", "z"), node("Neg", "x", "n")]
+    graph = load(model_of(nodes, {"x": [2, 3]}, ["y", "z", "n"], {"c": _normal(3)}))
+    assert {spec.name for spec in graph.outputs} == {"y", "z", "n"}
+    made = {spec.name: call for call in graph.nodes for spec in call.outputs}
+    assert {made[name].op for name in "yz"} == {"Transpose"}
+    assert made["z"].inputs[0].kind is htp.TensorKind.STATIC
+
+
+def test_integers_of_64_bits_are_cast_at_the_edges() -> None:
+    nodes = [node("Add", "i j", "k"), node("Gather", "x k", "y")]
+    types = {"i": TensorProto.INT64, "k": TensorProto.INT64}
+    model = model_of(nodes, {"x": [5, 2], "i": [3]}, ["y", "k"], {"j": np.array([1])}, types=types)
+    graph = load(model)
+    assert {spec.name: spec.dtype for spec in graph.inputs}["i"] is DType.INT_64
+    feeds = {"x": _normal(5, 2), "i": np.array([0, 3, 1])}
+    ours = run_here(graph, feeds)
+    assert ours["k"].tolist() == [1, 4, 2]
+    assert np.allclose(ours["y"], feeds["x"][[1, 4, 2]], atol=1e-3)
+
+
+def _qdq_conv(weight: np.ndarray, scale: np.ndarray, zero: np.ndarray, *, activation: type = np.uint8) -> bytes:
+    """Conv on integers in and out, with a float bias and a Relu before the output is quantized."""
+    domain = "com.microsoft" if activation is np.uint16 else ""
+    top = float(np.iinfo(activation).max)
+    nodes = [
+        node("DequantizeLinear", "x xs xz", "xd", domain=domain),
+        node("DequantizeLinear", "w ws wz", "wd", axis=0),
+        node("Conv", "xd wd b", "c"),
+        node("Relu", "c", "r"),
+        node("QuantizeLinear", "r ys yz", "y", domain=domain),
+    ]
+    constants = {
+        "xs": np.float32(4 / top),
+        "xz": np.array(int(top) // 2, activation),
+        "w": weight,
+        "ws": scale.astype(np.float32),
+        "wz": zero,
+        "b": _normal(weight.shape[0]),
+        "ys": np.float32(8 / top),
+        "yz": np.array(0, activation),
+    }
+    kind = TensorProto.UINT16 if activation is np.uint16 else TensorProto.UINT8
+    return model_of(nodes, {"x": [1, 4, 5, 5]}, ["y"], constants, opset=21, types={"x": kind, "y": kind})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "per_channel", "activation"),
+    [
+        (np.uint8, False, np.uint8),
+        (np.int8, False, np.uint8),
+        (np.int8, True, np.uint8),
+        (np.int8, True, np.uint16),
+        (np.int16, False, np.uint16),
+    ],
+)
+def test_weights_of_every_type(dtype: type, per_channel: bool, activation: type) -> None:
+    info = np.iinfo(dtype)
+    weight = _RANDOM.integers(-100, 100, (6, 4, 3, 3)).astype(np.int64)
+    zero = 128 if dtype is np.uint8 else 0
+    scale = np.linspace(0.003, 0.006, 6) if per_channel else np.array(0.004)
+    zeros = np.full(scale.shape, zero, dtype)
+    assert info.min <= weight.min() + zero
+    model = _qdq_conv((weight + zero).astype(dtype), scale, zeros, activation=activation)
+    graph = load(model)
+    ops = Counter(call.op for call in graph.nodes)
+    assert not ops["Dequantize"]
+    assert ops["Conv2d"] == ops["Relu"] == 1
+    (conv,) = [call for call in graph.nodes if call.op == "Conv2d"]
+    assert conv.inputs[1].dtype.signed is (dtype is not np.uint8)
+    assert isinstance(conv.inputs[1].quant, htp.AxisScaleOffset if per_channel else htp.ScaleOffset)
+    assert conv.inputs[2].dtype is DType.SFIXED_POINT_32
+    feeds = {"x": _RANDOM.integers(0, np.iinfo(activation).max, (1, 4, 5, 5)).astype(activation)}
+    ours, theirs = run_here(graph, feeds)["y"], run_ort(model, feeds)["y"]
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+
+
+def test_four_bit_weights_are_stored_in_bytes() -> None:
+    weight = _RANDOM.integers(-8, 8, (6, 4, 1, 1)).astype(np.int8)
+    model = ModelProto.FromString(_qdq_conv(weight, np.array(0.1), np.array(0, np.int8)))
+    for name, numbers in (("w", weight), ("wz", np.zeros((), np.int8))):
+        (tensor,) = [item for item in model.graph.initializer if item.name == name]
+        tensor.CopyFrom(helper.make_tensor(name, TensorProto.INT4, numbers.shape, numbers.reshape(-1).tolist()))
+    data = model.SerializeToString()
+    graph = load(data)
+    (conv,) = [call for call in graph.nodes if call.op == "Conv2d"]
+    assert conv.inputs[1].dtype is DType.SFIXED_POINT_8
+    feeds = {"x": _RANDOM.integers(0, 255, (1, 4, 5, 5)).astype(np.uint8)}
+    ours, theirs = run_here(graph, feeds)["y"], run_ort(data, feeds)["y"]
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(("left", "right"), [("uint8", "uint8"), ("uint8", "uint16"), ("uint16", "uint8")])
+def test_matrix_products_of_mixed_widths(left: str, right: str) -> None:
+    def pair(name: str, dtype: str, low: float, high: float) -> tuple[list[object], dict[str, np.ndarray]]:
+        top = int(np.iinfo(dtype).max)
+        scale = (high - low) / top
+        constants = {f"{name}s": np.float32(scale), f"{name}z": np.array(round(-low / scale), dtype)}
+        quantize = node("QuantizeLinear", f"{name} {name}s {name}z", f"{name}q", domain="com.microsoft")
+        back = node("DequantizeLinear", f"{name}q {name}s {name}z", f"{name}d", domain="com.microsoft")
+        return [quantize, back], constants
+
+    first, one = pair("a", left, -2, 2)
+    second, two = pair("b", right, -1, 1)
+    last, three = pair("c", "uint16", -9, 9)
+    nodes = [*first, *second, node("MatMul", "ad bd", "c"), *last, node("Identity", "cd", "y")]
+    model = model_of(nodes, {"a": [3, 8], "b": [8, 5]}, ["y"], {**one, **two, **three})
+    ops = _ops(model)
+    assert (ops["MatMul"], ops["Quantize"], ops["Dequantize"]) == (1, 2, 1)
+    assert ops["Convert"] == (left == "uint8")
+    feeds = {"a": _normal(3, 8).clip(-2, 2), "b": _normal(8, 5).clip(-1, 1)}
+    assert sqnr(run_ort(model, feeds)["y"], run_here(load(model), feeds)["y"]) > 45
+
+
+def test_float_island_in_a_quantized_model_is_left_in_floats() -> None:
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s z", "d"),
+        node("Sigmoid", "d", "a"),
+        node("Mul", "d a", "b"),
+        node("QuantizeLinear", "b s z", "e"),
+        node("DequantizeLinear", "e s z", "y"),
+    ]
+    model = model_of(nodes, {"x": [4, 4]}, ["y"], {"s": np.float32(0.02), "z": np.array(128, np.uint8)})
+    ops = _ops(model)
+    assert ops == {"Quantize": 2, "Dequantize": 2, "Sigmoid": 1, "ElementWiseMultiply": 1}
+
+
+def test_requantization_is_one_convert() -> None:
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s z", "d"),
+        node("QuantizeLinear", "d s2 z", "e"),
+        node("DequantizeLinear", "e s2 z", "y"),
+    ]
+    constants = {"s": np.float32(0.02), "s2": np.float32(0.03), "z": np.array(128, np.uint8)}
+    assert _ops(model_of(nodes, {"x": [4]}, ["y"], constants)) == {"Quantize": 1, "Convert": 1, "Dequantize": 1}
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
+def test_impossible_scales_are_refused(scale: float) -> None:
+    nodes = [node("QuantizeLinear", "x s z", "q", name="bad"), node("DequantizeLinear", "q s z", "y")]
+    with pytest.raises(htp.BadModel, match="bad"):
+        load(model_of(nodes, {"x": [4]}, ["y"], {"s": np.float32(scale), "z": np.array(0, np.uint8)}))
+
+
+def test_open_dimensions_are_refused_with_advice_or_fixed() -> None:
+    model = model_of([node("Relu", "x", "y")], {"x": ["batch", 4]}, ["y"])
+    with pytest.raises(htp.UnsupportedFeature, match=r"dims=\{'batch': 1\}.*--dim batch=1"):
+        load(model)
+    assert load(model, dims={"batch": 3}).inputs[0].shape == (3, 4)
+    assert load(model, dims={"x.0": 2}).inputs[0].shape == (2, 4)
+    with pytest.raises(htp.InvalidArgument, match=r"'bach'.*the model has 'batch'"):
+        load(model, dims={"batch": 1, "bach": 1})
+    with pytest.raises(htp.InvalidArgument, match="above 0"):
+        load(model, dims={"batch": 0})
+
+
+def test_sizes_that_depend_on_data_are_refused() -> None:
+    model = model_of([node("NonZero", "x", "y")], {"x": [4]}, ["y"], types={"y": TensorProto.INT64})
+    with pytest.raises(htp.UnsupportedError, match="NonZero"):
+        load(model)
+
+
+def test_shape_arithmetic_is_computed_while_importing() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n", axis=0),
+        node("Unsqueeze", "n axes", "n1"),
+        node("Concat", "n1 rest", "target", axis=0),
+        node("Reshape", "x target", "y"),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    graph = load(model_of(nodes, {"x": [2, 3, 4]}, ["y"], constants))
+    assert [call.op for call in graph.nodes] == ["Reshape"]
+    assert graph.outputs[0].shape == (2, 12)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 22, 24])
+def test_one_network_in_many_opsets(opset: int) -> None:
+    """Axes and bounds moved from attributes to inputs over the years."""
+    constants = {"w": _normal(4, 3, 3, 3), "low": np.float32(0), "high": np.float32(1), "axes": np.array([2, 3])}
+    clip = node("Clip", "c", "d", min=0.0, max=1.0) if opset < 11 else node("Clip", "c low high", "d")
+    mean = node("ReduceMean", "d", "m", axes=[2, 3]) if opset < 18 else node("ReduceMean", "d axes", "m")
+    squeeze = node("Squeeze", "m", "y", axes=[2, 3]) if opset < 13 else node("Squeeze", "m axes", "y")
+    model = model_of(
+        [node("Conv", "x w", "c"), clip, mean, squeeze], {"x": [1, 3, 6, 6]}, ["y"], constants, opset=opset
+    )
+    feeds = {"x": _normal(1, 3, 6, 6)}
+    assert sqnr(run_ort(model, feeds)["y"], run_here(load(model), feeds)["y"]) > 45
