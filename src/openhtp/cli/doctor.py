@@ -1,0 +1,41 @@
+"""``openhtp doctor``: what is installed, which devices work, and what to do about the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from openhtp.cli._checkup import Finding, Health, examine
+from openhtp.cli._terminal import JsonFile, console, write_json
+
+_STYLES = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}
+
+
+def doctor(json_file: JsonFile = None) -> None:
+    """Check the installation and every device. Fails only if the emulator does not work."""
+    with console.status("starting devices..."):
+        findings = list(examine())
+    console.print(_table(findings))
+    usable = {
+        finding.what: finding.health is Health.OK for finding in findings if finding.what in ("emulator", "vendor")
+    }
+    checks = [dataclasses.asdict(finding) for finding in findings]
+    write_json(json_file, {"devices": usable, "checks": checks})
+    if not usable["emulator"]:
+        raise typer.Exit(1)
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(title="openhtp doctor", title_justify="left")
+    table.add_column("what", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("found, and what to do", overflow="fold")
+    for finding in findings:
+        text = Text(finding.detail)
+        if finding.advice:
+            text.append(f"\n→ {finding.advice}", style="dim")
+        table.add_row(finding.what, Text(finding.health.value, style=_STYLES[finding.health]), text)
+    return table

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import openhtp as htp
+from openhtp.cli import _checkup
+from openhtp.cli.main import app
+from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
+
+
+def run_doctor(tmp_path: Path) -> tuple[int, str, dict[str, Any]]:
+    path = tmp_path / "doctor.json"
+    result = CliRunner().invoke(app, ["doctor", "--json", str(path)], env={"COLUMNS": "200"})
+    return result.exit_code, result.output, json.loads(path.read_text())
+
+
+def checks(report: dict[str, Any]) -> dict[str, Any]:
+    return {check["what"]: check for check in report["checks"]}
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_checkup, "find_library", lambda: None)
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> None:
+    code, output, report = run_doctor(tmp_path)
+    assert code == 0
+    assert report["devices"] == {"emulator": True, "vendor": False}
+    found = checks(report)
+    assert found["openhtp"]["detail"] == htp.__version__
+    assert found["onnxruntime"]["detail"] == importlib.metadata.version("onnxruntime")
+    assert "a graph ran in" in found["emulator"]["detail"]
+    assert found["vendor"]["health"] == "missing"
+    assert "openhtp[vendor]" in found["vendor"]["advice"]
+    assert found["shared memory"]["health"] == found["runtime directory"]["health"] == "ok"
+    for what, check in found.items():
+        assert what in output
+        assert (check["health"] == "ok") == (not check["advice"])
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_broken_emulator_is_the_one_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(backend: htp.Backend) -> str:
+        raise htp.DeviceLost("the device process went away")
+
+    monkeypatch.setattr(_checkup, "_try_device", broken)
+    code, output, report = run_doctor(tmp_path)
+    assert code == 1
+    assert checks(report)["emulator"]["health"] == "broken"
+    assert "the device process went away" in output
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_wrong_answer_is_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def result(self, timeout: float) -> Any:
+            return {"o": _checkup.np.full((1, 4, 4, 32), 138, "uint8")}
+
+    monkeypatch.setattr(htp.Graph, "execute_async", lambda *_: Wrong())
+    with htp.Backend() as backend, pytest.raises(ArithmeticError, match=r"1 \+ 2 was computed as 1"):
+        _checkup._try_device(backend)
+
+
+def test_a_damaged_library_is_reported_and_forgiven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "libQnnHtp.so"
+    library.write_text("not a library")
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+    monkeypatch.setattr(_checkup, "_emulator", lambda: "works")
+    code, _, report = run_doctor(tmp_path)
+    assert code == 0
+    vendor = checks(report)["vendor"]
+    assert vendor["health"] == "broken"
+    assert "no ELF header" in vendor["detail"]
+    assert LIBRARY_VARIABLE in vendor["advice"]
+
+
+def test_a_runtime_directory_that_others_can_enter_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir(mode=0o755)
+    monkeypatch.setenv("OPENHTP_RUNTIME_DIR", str(open_to_all))
+    finding = _checkup._guarded("runtime directory", _checkup._runtime_directory, "set it")
+    assert finding.health is _checkup.Health.BROKEN
+    assert "0700" in finding.detail
+
+
+@pytest.mark.vendor
+def test_the_vendors_library_is_run(tmp_path: Path) -> None:
+    if find_library() is None:
+        pytest.skip("the onnxruntime-qnn package is not installed")
+    code, _, report = run_doctor(tmp_path)
+    assert code == 0
+    assert report["devices"] == {"emulator": True, "vendor": True}
+    assert "a graph ran in" in checks(report)["vendor"]["detail"]
