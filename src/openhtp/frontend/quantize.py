@@ -9,6 +9,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         return len(self._samples)
 
 
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The float model as the quantizer saw it (some operators merged), and the QDQ model made from it."""
+
+    prepared: bytes
+    model: bytes
+
+
 def quantize_model(
     model: bytes | Path,
     samples: Sequence[Feeds],
@@ -69,7 +78,7 @@ def quantize_model(
     per_channel: bool = False,
     method: str = "minmax",
     progress: Callable[[int], None] | None = None,
-) -> bytes:
+) -> Quantized:
     """The QDQ form of a float model, with ranges measured on ``samples``.
 
     ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice and
@@ -103,7 +112,7 @@ def _quantize(
     per_channel: bool,
     method: str,
     progress: Callable[[int], None] | None,
-) -> bytes:
+) -> Quantized:
     prepared = folder / "prepared.onnx"
     if not qnn_preprocess_model(str(source), str(prepared)):
         prepared = source
@@ -117,7 +126,7 @@ def _quantize(
     )
     result = folder / "quantized.onnx"
     quantize(str(prepared), str(result), config)
-    return result.read_bytes()
+    return Quantized(prepared.read_bytes(), result.read_bytes())
 
 
 @contextmanager

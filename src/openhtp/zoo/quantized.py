@@ -17,4 +17,4 @@ def quantized(
 ) -> bytes:
     """A QDQ model for the HTP. The ranges come from random inputs, so use it to measure, not to ship."""
     feeds = random_feeds(model, samples, seed=seed)
-    return quantize_model(model, feeds, activation=activation, weight=weight, per_channel=per_channel)
+    return quantize_model(model, feeds, activation=activation, weight=weight, per_channel=per_channel).model

@@ -1,0 +1,143 @@
+"""``openhtp quantize``: a float model into one for the HTP, and how much that costs in accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.core.errors import InvalidArgument
+from openhtp.frontend.calibration import read_samples
+from openhtp.frontend.probing import read_whole, with_dims
+from openhtp.frontend.quantize import ACTIVATIONS, METHODS, WEIGHTS, quantize_model
+from openhtp.session.accuracy import (
+    Closeness,
+    NodeReport,
+    OutputReport,
+    compare_outputs,
+    first_diverging,
+    trace_nodes,
+)
+
+_SHOWN = 12
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.", exists=True, dir_okay=False)],
+    calibration: Annotated[
+        Path, typer.Option(help="Folder of .npz (one array per input) or .npy files (one input).")
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: MODEL.qdq.onnx.")] = None,
+    activation: Annotated[str, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = "u16",
+    weight: Annotated[str, typer.Option(help=f"One of {', '.join(WEIGHTS)}.")] = "u8",
+    per_channel: Annotated[bool, typer.Option(help="A scale per output channel of weights.")] = False,
+    method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = "minmax",
+    dim: Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1.")] = None,
+    soc: Annotated[str, typer.Option(help="Chip to emulate for the report.")] = "SM8650",
+    trace_accuracy: Annotated[bool, typer.Option(help="Compare every op; name the first that diverges.")] = False,
+    threshold: Annotated[float, typer.Option(help="Decibels below which an op counts as diverging.")] = 20.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Quantize a model for the HTP with onnxruntime's quantizer, and report its accuracy."""
+    with errors_reported():
+        source = with_dims(read_whole(model), _dims(dim or []))
+        samples = read_samples(calibration, source)
+        with _bar() as bar:
+            task = bar.add_task("calibrating", total=len(samples))
+            made = quantize_model(
+                source,
+                samples,
+                activation=activation,
+                weight=weight,
+                per_channel=per_channel,
+                method=method,
+                progress=lambda done: bar.update(task, completed=done),
+            )
+            target = output or model.with_suffix(".qdq.onnx")
+            target.write_bytes(made.model)
+            checked = bar.add_task("running on the emulated HTP", total=len(samples))
+            reports = compare_outputs(
+                source, made.model, samples, soc=soc, progress=lambda done: bar.update(checked, completed=done + 1)
+            )
+        nodes = trace_nodes(made.prepared, made.model, samples, soc=soc) if trace_accuracy else []
+    console.print(f"wrote {target} ({target.stat().st_size:,} bytes; float: {model.stat().st_size:,})")
+    console.print(_output_table(reports, len(samples)))
+    if trace_accuracy:
+        _print_trace(nodes, threshold)
+    write_json(json_file, _as_json(target, reports, nodes, threshold, trace_accuracy))
+
+
+def _dims(given: list[str]) -> dict[str, int]:
+    found = {}
+    for item in given:
+        name, equals, size = item.partition("=")
+        if not name or not equals or not size.isdecimal() or int(size) < 1:
+            raise InvalidArgument(f"--dim {item!r}; expected NAME=SIZE, like batch=1")
+        found[name] = int(size)
+    return found
+
+
+def _bar() -> Progress:
+    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True)
+
+
+def _output_table(reports: list[OutputReport], samples: int) -> Table:
+    table = Table(title=f"against the float model, {samples} samples")
+    for column in ("output", "engine", "SQNR dB", "cosine", "max error"):
+        table.add_column(column, justify="left" if column in ("output", "engine") else "right")
+    for report in reports:
+        table.add_row(report.name, "quantized, CPU", *_cells(report.cpu))
+        table.add_row("", "quantized, HTP", *_cells(report.htp))
+    return table
+
+
+def _cells(found: Closeness) -> tuple[str, str, str]:
+    return f"{found.sqnr_db:.2f}", f"{found.cosine:.6f}", f"{found.max_error:.4g}"
+
+
+def _print_trace(nodes: list[NodeReport], threshold: float) -> None:
+    first = first_diverging(nodes, threshold)
+    if first is None:
+        lowest = min(node.htp.sqnr_db for node in nodes)
+        console.print(f"no op diverges: all {len(nodes)} are above {threshold:g} dB (lowest {lowest:.2f})")
+    else:
+        console.print(
+            f"first diverging op: [bold]{first.node}[/] ({first.op_type}), {first.htp.sqnr_db:.2f} dB on the HTP,"
+            f" {first.cpu.sqnr_db:.2f} on the CPU"
+        )
+    table = Table("op", "type", "SQNR dB, HTP", "SQNR dB, CPU", "lost in it", title="where most is lost")
+    for node in sorted(nodes, key=lambda node: -node.lost_db)[:_SHOWN]:
+        numbers = (node.htp.sqnr_db, node.cpu.sqnr_db, node.lost_db)
+        table.add_row(node.node, node.op_type, *(f"{number:.2f}" for number in numbers))
+    console.print(table)
+
+
+def _as_json(
+    target: Path, reports: list[OutputReport], nodes: list[NodeReport], threshold: float, traced: bool
+) -> dict[str, Any]:
+    first = first_diverging(nodes, threshold)
+    made: dict[str, Any] = {"model": str(target), "outputs": [_plain(report) for report in reports]}
+    if traced:
+        made["threshold_db"] = threshold
+        made["first_diverging"] = None if first is None else _plain(first)
+        made["nodes"] = [_plain(node) for node in nodes]
+    return made
+
+
+def _plain(report: OutputReport | NodeReport) -> dict[str, Any]:
+    """As plain data; JSON has no infinity, so an exact result has no SQNR."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    cleaned: dict[str, Any] = finite(dataclasses.asdict(report))
+    return cleaned

@@ -1,0 +1,82 @@
+"""Changes to ONNX files that tools need: more outputs to look at, and open dimensions fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto, helper
+
+from openhtp.core.errors import BadModel
+from openhtp.frontend.external_data import read_external
+from openhtp.frontend.onnx_reader import parse_model
+
+_TAIL = "_DequantizeLinear_Output"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A value that the float and the quantized model have in common, and the node that makes it."""
+
+    node: str
+    op_type: str
+    float_name: str
+    quantized_name: str
+    inputs: tuple[str, ...]
+
+
+def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
+    """Values of the float model that the quantized one stores in an encoding, in running order."""
+    stored = {name for node in ModelProto.FromString(quantized).graph.node for name in node.output}
+    proto = ModelProto.FromString(prepared)
+    outputs = {value.name for value in proto.graph.output}
+    probes = []
+    for node in proto.graph.node:
+        for name in node.output:
+            # The quantizer keeps an output's name for the dequantized value, and adds a tail to all others.
+            after = name if name in outputs else name + _TAIL
+            if after in stored:
+                probes.append(Probe(node.name or name, node.op_type, name, after, tuple(node.input)))
+    return probes
+
+
+def with_outputs(model: bytes, names: Iterable[str]) -> bytes:
+    """The model with these values as further outputs."""
+    proto = ModelProto.FromString(model)
+    known = {value.name for value in proto.graph.output}
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in known)
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def read_whole(path: Path) -> bytes:
+    """A model file with the data that lies beside it put inside."""
+    proto = parse_model(path.read_bytes())
+    if not any(tensor.data_location == TensorProto.EXTERNAL for tensor in proto.graph.initializer):
+        return path.read_bytes()
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            place = {item.key: item.value for item in tensor.external_data}
+            tensor.raw_data = read_external(place, path.parent, tensor.name)
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+    try:
+        data: bytes = proto.SerializeToString()
+    except ValueError as error:
+        raise BadModel(f"{path.name} has more than 2 GB of weights, which one file cannot hold") from error
+    return data
+
+
+def with_dims(model: bytes, dims: Mapping[str, int]) -> bytes:
+    """The model with named dimensions of its inputs fixed, by name or as ``input.axis``."""
+    proto = parse_model(model)
+    for value in proto.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            size = dims.get(f"{value.name}.{axis}", dims.get(dim.dim_param) if dim.dim_param else None)
+            if size is not None:
+                dim.dim_value = size
+    # What the file says about sizes further on may be about the open dimension: it is inferred anew.
+    del proto.graph.value_info[:]
+    data: bytes = proto.SerializeToString()
+    return data

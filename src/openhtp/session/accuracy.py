@@ -1,0 +1,150 @@
+"""How far a quantized model is from the float one: on ONNX Runtime's CPU, and on the emulated HTP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from openhtp.core.errors import BadModel
+from openhtp.frontend.probing import Probe, find_probes, with_outputs
+from openhtp.session.inference import InferenceSession
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Closeness:
+    """Signal to noise in decibels, cosine of the angle, largest absolute error."""
+
+    sqnr_db: float
+    cosine: float
+    max_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReport:
+    """One output: the quantized model on the CPU and on the HTP, each against the float model."""
+
+    name: str
+    cpu: Closeness
+    htp: Closeness
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node: how close its output is, and how much was lost in it (decibels below its worst input)."""
+
+    node: str
+    op_type: str
+    tensor: str
+    cpu: Closeness
+    htp: Closeness
+    lost_db: float
+
+
+def closeness(exact: Array, other: Array) -> Closeness:
+    """Compare two arrays; identical ones have infinite SQNR."""
+    a, b = exact.astype(np.float64).reshape(-1), other.astype(np.float64).reshape(-1)
+    signal, noise = float(a @ a), float((a - b) @ (a - b))
+    sqnr = math.inf if noise == 0 else -math.inf if signal == 0 else 10 * math.log10(signal / noise)
+    norms = math.sqrt(signal * float(b @ b))
+    cosine = float(a @ b) / norms if norms else float(signal == float(b @ b))
+    return Closeness(sqnr, cosine, float(np.abs(a - b).max(initial=0.0)))
+
+
+def compare_outputs(
+    float_model: bytes,
+    quantized: bytes,
+    samples: Sequence[Feeds],
+    *,
+    soc: str = "SM8650",
+    progress: Callable[[int], None] | None = None,
+) -> list[OutputReport]:
+    """Run the samples on all three and report per output, over all samples together."""
+    exact, cpu, htp = _run_all(float_model, quantized, samples, soc, progress)
+    return [
+        OutputReport(name, closeness(exact[name], cpu[name]), closeness(exact[name], htp[name])) for name in exact
+    ]
+
+
+def trace_nodes(
+    prepared: bytes, quantized: bytes, samples: Sequence[Feeds], *, soc: str = "SM8650"
+) -> list[NodeReport]:
+    """Compare the output of every node, in running order. ``prepared`` is the float model that was quantized."""
+    probes = find_probes(prepared, quantized)
+    if not probes:
+        raise BadModel("the quantized model has no values in common with the float model")
+    floats = with_outputs(prepared, [probe.float_name for probe in probes])
+    fixed = with_outputs(quantized, [probe.quantized_name for probe in probes])
+    exact = _run_cpu(floats, samples)
+    cpu, htp = _run_cpu(fixed, samples), _run_htp(fixed, samples, soc)
+    reports: dict[str, NodeReport] = {}
+    for probe in probes:
+        wanted = exact[probe.float_name]
+        found = closeness(wanted, htp[probe.quantized_name])
+        reports[probe.float_name] = NodeReport(
+            probe.node,
+            probe.op_type,
+            probe.float_name,
+            closeness(wanted, cpu[probe.quantized_name]),
+            found,
+            _lost(probe, found, reports),
+        )
+    return list(reports.values())
+
+
+def first_diverging(reports: Sequence[NodeReport], threshold_db: float) -> NodeReport | None:
+    """The first node in running order whose output on the HTP is below the threshold."""
+    return next((report for report in reports if report.htp.sqnr_db < threshold_db), None)
+
+
+def _lost(probe: Probe, found: Closeness, before: Mapping[str, NodeReport]) -> float:
+    known = [before[name].htp.sqnr_db for name in probe.inputs if name in before]
+    return max(0.0, min(known) - found.sqnr_db) if known else 0.0
+
+
+def _run_all(
+    float_model: bytes,
+    quantized: bytes,
+    samples: Sequence[Feeds],
+    soc: str,
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    exact = _run_cpu(float_model, samples)
+    cpu = _run_cpu(quantized, samples)
+    return exact, cpu, _run_htp(quantized, samples, soc, progress)
+
+
+def _run_cpu(model: bytes, samples: Sequence[Feeds]) -> dict[str, Array]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise BadModel(f"onnxruntime cannot load the model: {error}") from error
+    names = [output.name for output in session.get_outputs()]
+    runs = [session.run(names, dict(feeds)) for feeds in samples]
+    return {name: np.stack([run[index] for run in runs]) for index, name in enumerate(names)}
+
+
+def _run_htp(
+    model: bytes, samples: Sequence[Feeds], soc: str, progress: Callable[[int], None] | None = None
+) -> dict[str, Array]:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    fp16 = [("QNNExecutionProvider", {"enable_htp_fp16_precision": "1"})]
+    with InferenceSession(model, options, fp16, soc=soc, transport="inprocess") as session:
+        names = [output.name for output in session.get_outputs()]
+        runs = []
+        for index, feeds in enumerate(samples):
+            if progress is not None:
+                progress(index)
+            runs.append(session.run(names, feeds))
+    return {name: np.stack([run[index] for run in runs]) for index, name in enumerate(names)}
