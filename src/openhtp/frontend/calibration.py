@@ -29,16 +29,15 @@ def read_samples(folder: Path, model: bytes) -> list[dict[str, Array]]:
 
 def _sample(path: Path, inputs: dict[str, ValueType]) -> dict[str, Array]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        held = dict(loaded) if path.suffix == ".npz" else {"": loaded}
-    except (OSError, ValueError, EOFError) as error:
+        if path.suffix == ".npy":
+            held = {next(iter(inputs)): np.load(path, allow_pickle=False)}
+        else:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                held = dict(arrays)
+    except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"{str(path)!r} cannot be read: {error}") from error
-    if path.suffix == ".npy":
-        if len(inputs) > 1:
-            raise InvalidArgument(
-                f"{path.name} holds one array; the model has {len(inputs)} inputs: use .npz files"
-            )
-        held = {next(iter(inputs)): held[""]}
+    if path.suffix == ".npy" and len(inputs) > 1:
+        raise InvalidArgument(f"{path.name} holds one array; the model has {len(inputs)} inputs: use .npz files")
     missing = [name for name in inputs if name not in held]
     if missing:
         raise InvalidArgument(f"{path.name} has no array for input {missing[0]!r}; it has {', '.join(held)}")
