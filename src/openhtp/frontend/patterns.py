@@ -10,11 +10,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from openhtp.frontend.gelu_pattern import find_gelu
+from openhtp.frontend.masked_softmax_pattern import find_masked_softmax
 from openhtp.frontend.matching import Group, Neighbours
 from openhtp.frontend.model import OnnxNode
 from openhtp.frontend.typing_pass import TypedModel
 
-_PATTERNS: tuple[Callable[[OnnxNode, Neighbours], Group | None], ...] = (find_gelu,)
+_PATTERNS: tuple[Callable[[OnnxNode, Neighbours], Group | None], ...] = (
+    find_gelu,
+    find_masked_softmax,
+)
 
 
 def fuse_patterns(model: TypedModel) -> TypedModel:
