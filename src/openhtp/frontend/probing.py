@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, version_converter
 
 from openhtp.core.errors import BadModel
 from openhtp.frontend.external_data import read_external
@@ -65,6 +65,42 @@ def read_whole(path: Path) -> bytes:
         data: bytes = proto.SerializeToString()
     except ValueError as error:
         raise BadModel(f"{path.name} has more than 2 GB of weights, which one file cannot hold") from error
+    return data
+
+
+def with_lifted_constants(model: bytes) -> bytes:
+    """The model with Constant nodes as initializers: the quantizer takes the former for activations."""
+    proto = parse_model(model)
+    kept = []
+    for node in proto.graph.node:
+        values = [item.t for item in node.attribute if item.name == "value"]
+        if node.op_type == "Constant" and not node.domain and values:
+            values[0].name = node.output[0]
+            proto.graph.initializer.append(values[0])
+        else:
+            kept.append(node)
+    if len(kept) == len(proto.graph.node):
+        return model
+    made = ModelProto()
+    made.CopyFrom(proto)
+    del made.graph.node[:]
+    made.graph.node.extend(kept)
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def with_opset(model: bytes, least: int) -> bytes:
+    """The model in an opset of at least this number."""
+    proto = parse_model(model)
+    version = next((item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")), least)
+    if version >= least:
+        return model
+    try:
+        data: bytes = version_converter.convert_version(proto, least).SerializeToString()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise BadModel(
+            f"opset {version} cannot be converted to {least}; export the model anew: {error}"
+        ) from error
     return data
 
 

@@ -18,6 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
 from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.frontend.probing import with_lifted_constants, with_opset
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -36,6 +37,8 @@ _METHODS = {
     "percentile": CalibrationMethod.Percentile,
 }
 METHODS = tuple(_METHODS)
+# The first opset in which DequantizeLinear has an axis.
+_PER_CHANNEL_OPSET = 13
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -96,7 +99,8 @@ def quantize_model(
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
         source = model if isinstance(model, Path) else Path(folder, "model.onnx")
         if isinstance(model, bytes):
-            source.write_bytes(model)
+            lifted = with_lifted_constants(model)
+            source.write_bytes(with_opset(lifted, _PER_CHANNEL_OPSET) if per_channel else lifted)
         try:
             return _quantize(source, Path(folder), samples, activation, weight, per_channel, method, progress)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
