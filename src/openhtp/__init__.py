@@ -96,9 +96,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the session on first use: it needs onnx and onnxruntime, which most programs here do not."""
+    """Load on first use what needs onnx and onnxruntime: most programs here do not."""
     if name == "InferenceSession":
         from openhtp.session import InferenceSession
 
         return InferenceSession
+    if name in ("onnx", "zoo"):
+        from importlib import import_module
+
+        return import_module(f"openhtp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -141,6 +141,25 @@ def test_weights_of_every_type(dtype: type, per_channel: bool, activation: type)
     assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
 
 
+@pytest.mark.parametrize(("dtype", "zero"), [(np.int16, 0), (np.uint16, 30000)])
+def test_sixteen_bit_weights_keep_to_the_codes_that_exist(dtype: type, zero: int) -> None:
+    """The HTP has none above 0x7F7F, and only symmetric ones; the numbers stay what they are."""
+    weight = _RANDOM.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (6, 4, 3, 3), endpoint=True)
+    weight.reshape(-1)[:2] = np.iinfo(dtype).max
+    scale = np.array(2e-5)
+    model = _qdq_conv(weight.astype(dtype), scale, np.array(zero, dtype), activation=np.uint16)
+    graph = load(model)
+    (conv,) = [call for call in graph.nodes if call.op == "Conv2d"]
+    stored = graph.statics[conv.inputs[1].name]
+    assert stored.dtype == np.int16
+    assert stored.max() <= 0x7F7F
+    assert conv.inputs[1].quant.offset == 0
+    exact = (weight - zero) * scale
+    assert np.abs(conv.inputs[1].quant.dequantize(stored).transpose(3, 2, 0, 1) - exact).max() <= 1e-5 * 1.6
+    feeds = {"x": _RANDOM.integers(0, 65535, (1, 4, 5, 5)).astype(np.uint16)}
+    assert sqnr(run_ort(model, feeds)["y"].astype(float), run_here(graph, feeds)["y"].astype(float)) > 70
+
+
 def test_four_bit_weights_are_stored_in_bytes() -> None:
     weight = _RANDOM.integers(-8, 8, (6, 4, 1, 1)).astype(np.int8)
     model = ModelProto.FromString(_qdq_conv(weight, np.array(0.1), np.array(0, np.int8)))

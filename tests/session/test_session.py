@@ -158,6 +158,12 @@ def test_bad_option_values_are_refused(model, options, message) -> None:
         htp.InferenceSession(model, providers=[QNN], provider_options=[options])
 
 
+def test_importer_and_networks_are_reached_from_the_package() -> None:
+    assert htp.onnx.load(htp.zoo.tiny_mlp()).outputs[0].shape == (1, 10)
+    with pytest.raises(AttributeError, match="nothing"):
+        htp.nothing
+
+
 def test_unknown_option_is_reported_and_left_alone(model, caplog) -> None:
     with caplog.at_level(logging.WARNING), htp.InferenceSession(model, providers=[(QNN, {"new_knob": "1"})]):
         assert "new_knob" in caplog.text

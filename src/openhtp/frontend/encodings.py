@@ -57,6 +57,8 @@ _UNSIGNED = {
 
 Fixed = tuple[DType, Encoding]
 
+HIGHEST_WEIGHT_16 = 0x7F7F
+
 
 def plain_type(dtype: np.dtype[np.generic]) -> DType:
     """QNN type of a value without encoding, inside the graph."""
@@ -121,6 +123,21 @@ def activation(dtype: DType, quant: Encoding) -> Fixed:
 def widened(quant: ScaleOffset) -> ScaleOffset:
     """The 16-bit unsigned encoding that holds every number of an 8-bit unsigned one exactly."""
     return ScaleOffset(quant.scale / 257.0, quant.offset * 257)
+
+
+def sixteen_bit_weights(stored: Array, dtype: DType, quant: Encoding) -> Encoding | None:
+    """The encoding that 16-bit weights need on an HTP, or None if theirs will do.
+
+    They must be signed and symmetric, and the hardware has no codes above 0x7F7F: a wider step makes room.
+    """
+    offsets = (quant.offset,) if isinstance(quant, ScaleOffset) else quant.offsets
+    if dtype is DType.SFIXED_POINT_16 and not any(offsets) and int(stored.max(initial=0)) <= HIGHEST_WEIGHT_16:
+        return None
+    if isinstance(quant, AxisScaleOffset):
+        others = tuple(axis for axis in range(stored.ndim) if axis != quant.axis)
+        most = np.abs(quant.dequantize(stored)).max(axis=others)
+        return AxisScaleOffset(quant.axis, tuple(float(one) / HIGHEST_WEIGHT_16 or 1.0 for one in most))
+    return ScaleOffset(float(np.abs(quant.dequantize(stored)).max(initial=0.0)) / HIGHEST_WEIGHT_16 or 1.0)
 
 
 def covering(real: Array, dtype: DType) -> ScaleOffset:

@@ -104,6 +104,14 @@ class Site:
             return self.assembly.converted(value, dtype, encodings.covering(real, dtype))
         return value
 
+    def weight(self, index: int) -> Value:
+        """A filter or matrix: constants of 16 bits in the restricted form that the HTP takes."""
+        value = self.value(index)
+        if value.data is None or value.quant is None or value.dtype.bits != 16:
+            return value
+        quant = encodings.sixteen_bit_weights(value.data, value.dtype, value.quant)
+        return value if quant is None else self.assembly.converted(value, DType.SFIXED_POINT_16, quant)
+
     def like(self, value: Value, dtype: DType) -> Value:
         """A fixed-point value in another fixed-point type, exactly where the type can hold it."""
         if value.dtype == dtype or not value.dtype.is_fixed_point:

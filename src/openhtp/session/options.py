@@ -37,7 +37,11 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...] | str | None]] = {
         ),
     ),
     "qnn_saver_path": ("", None),
-    "qnn_context_priority": ("normal", ("low", "normal", "normal_high", "high")),
+    # The first four are those of the document; later providers have all eight of QNN's.
+    "qnn_context_priority": (
+        "normal",
+        ("low", "normal", "normal_high", "high", "normal_low", "high_plus", "critical", "critical_plus"),
+    ),
     "htp_graph_finalization_optimization_mode": ("0", ("0", "1", "2", "3")),
     "soc_model": ("0", "number"),
     "htp_arch": ("0", "number"),

@@ -89,7 +89,7 @@ def _finish(site: Site, op: str, inputs: list[TensorSpec | None], rank: int, par
 
 def _weight(site: Site, rank: int, perm: Perm) -> TensorSpec:
     """Filters in QNN's order; those of a one-dimensional convolution get a height of 1."""
-    value = site.value(1)
+    value = site.weight(1)
     if rank > 3:
         return site.assembly.form(value, perm)
     if value.data is None:

@@ -14,7 +14,7 @@ from openhtp.frontend.values import Value
 
 
 def _matmul(site: Site) -> None:
-    left, right = site.value(0), site.value(1)
+    left, right = site.value(0), site.weight(1)
     if site.is_fixed and left.dtype.bits < max(right.dtype.bits, site.fixed_type.bits):
         # Integer kernels take weights that are no wider than the activations, and give what they take.
         left = site.like(left, DType.UFIXED_POINT_16)
@@ -50,7 +50,7 @@ def _gemm(site: Site) -> None:
 
 
 def _fully_connected(site: Site, alpha: float, beta: float) -> None:
-    weight = _scaled(site.value(1), alpha)
+    weight = _scaled(site.weight(1), alpha)
     x = site.assembly.form(site.wide_enough(site.value(0)), (0, 1))
     filters = site.assembly.form(weight, (0, 1) if site.attr("transB", 0) else (1, 0))
     addend, columns = site.constant(2), site.out_type().shape[1]
