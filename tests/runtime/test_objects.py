@@ -429,3 +429,55 @@ def test_trace_of_a_run(backend: htp.Backend) -> None:
     assert spans.count("step 0") == 5
     assert spans.count("running") == 5
     assert device.stop_trace()["events"] == []
+
+
+def test_interrupted_synchronous_call_leaves_the_device_usable(
+    shared_device: htp.Device, graph: htp.Graph
+) -> None:
+    """Ctrl-C while waiting: the call ends, its place is given back, and nothing else notices."""
+    import signal as os_signal
+
+    def interrupt() -> None:
+        os_signal.pthread_kill(threading.main_thread().ident, os_signal.SIGINT)  # type: ignore[arg-type]
+
+    before = os_signal.signal(os_signal.SIGINT, os_signal.default_int_handler)
+    hold(shared_device)
+    timer = threading.Timer(0.05, interrupt)
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            graph.execute({"x": ramp()})
+    finally:
+        timer.join()
+        release(shared_device)
+        os_signal.signal(os_signal.SIGINT, before)
+    assert graph.context.pending == 0
+    for number in range(5):
+        np.testing.assert_array_equal(graph.execute({"x": ramp() + number})["y"], np.maximum(ramp() + number, 0))
+
+
+def test_no_room_for_shared_memory(shared_device: htp.Device) -> None:
+    """A full disk (here: a file size limit) fails the one call that needs room, and nothing else."""
+    import resource
+
+    with shared_device.create_context() as context:
+        graph = relu_graph(context)
+        big = relu_graph(context, "big", (1, 1 << 20))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        try:
+            with pytest.raises(htp.OutOfMemory, match="of shared memory"):
+                context.register_memory(1 << 20)
+            with pytest.raises(htp.OutOfMemory, match="of shared memory"):
+                big.execute_async({"x": ramp((1, 1 << 20))})
+            assert context.pending == 0
+            graph.execute({"x": ramp()})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        big.execute({"x": ramp((1, 1 << 20))})
+
+
+def test_tensor_of_another_graph_is_no_key(graph: htp.Graph) -> None:
+    other = relu_graph(graph.context, "other")
+    with pytest.raises(htp.InvalidArgument, match="'x' is not an input of this graph"):
+        graph.execute({other.tensors["x"]: ramp()})

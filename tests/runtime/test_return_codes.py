@@ -89,7 +89,20 @@ def test_invalid_argument_notify(graph: htp.Graph) -> None:
         {"x": object()},
         {"x": ramp(), "y": ramp()},
     ],
-    ids=str,
+    ids=[
+        "unknown name",
+        "an output",
+        "unknown id",
+        "a tuple for a key",
+        "null",
+        "wrong type",
+        "wrong shape",
+        "wrong rank",
+        "one byte short",
+        "no bytes",
+        "not an array",
+        "one too many",
+    ],
 )
 def test_invalid_tensor_inputs(graph: htp.Graph, inputs: dict[object, object]) -> None:
     error = refused(graph, inputs)
@@ -97,7 +110,9 @@ def test_invalid_tensor_inputs(graph: htp.Graph, inputs: dict[object, object]) -
 
 
 @pytest.mark.parametrize(
-    "output", [np.zeros((1, 8), np.float16), np.zeros((1, 9), np.float32), "text", b"x" * 32], ids=repr
+    "output",
+    [np.zeros((1, 8), np.float16), np.zeros((1, 9), np.float32), "text", b"x" * 32],
+    ids=["wrong type", "wrong shape", "text", "read-only bytes"],
 )
 def test_invalid_tensor_outputs(graph: htp.Graph, output: object) -> None:
     assert refused(graph, {"x": ramp()}, {"y": output}).name == "QNN_GRAPH_ERROR_INVALID_TENSOR"

@@ -41,6 +41,7 @@ class Lane:
         self.sock = sock
         self.outlet = Outlet(lambda: on_news(self))
         self.unsent: deque[bytes] = deque()
+        self.closed = False
 
 
 class Connection:
@@ -140,7 +141,8 @@ class Server:
 
     def _send_news(self, lane: Lane) -> None:
         for packet in lane.outlet.packets():
-            self._send(lane, packet)
+            if not lane.closed:
+                self._send(lane, packet)
 
     def _send(self, lane: Lane, packet: bytes) -> None:
         if lane.unsent:
@@ -302,6 +304,16 @@ class Server:
                 self._guard(connection, lambda c: self._read_lane(c, c.lanes[0]))
             self._guard(connection, lambda c: self._read_lane(c, lane))
 
+    def _close_lane(self, connection: Connection, lane: Lane) -> None:
+        """The end of the shared lane is the client's; that of another only means that a thread was interrupted."""
+        if lane is connection.lanes[0]:
+            raise Disconnected("end of connection")
+        lane.closed = True
+        connection.lanes.remove(lane)
+        self._pending.pop(lane, None)
+        self._unwatch(lane.sock.fileno())
+        lane.sock.close()
+
     def _read_lane(self, connection: Connection, lane: Lane) -> None:
         session = connection.session
         if session is None:
@@ -312,10 +324,11 @@ class Server:
                 count = receive(view)
             except BlockingIOError:
                 return
-            except OSError as error:
-                raise Disconnected(str(error)) from error
+            except OSError:
+                count = 0
             if count == 0:
-                raise Disconnected("end of connection")
+                self._close_lane(connection, lane)
+                return
             kind = view[0]
             if kind == frames.EXECUTE:
                 executions.execute(session, lane.outlet, bytes(view[:count]))
@@ -329,7 +342,7 @@ class Server:
         assert session is not None
         if job not in session.jobs:
             # Sent before its cancel, but perhaps on a lane that was not looked at yet.
-            for other in connection.lanes:
+            for other in list(connection.lanes):
                 if other is not lane:
                     self._read_lane(connection, other)
         self.core.executions.cancel(session, job)

@@ -40,6 +40,9 @@ class AppRun:
         """An app gives nothing back."""
         return {}
 
+    def keep_slot(self) -> None:
+        """It has none."""
+
     def finish(self, record: Record | None) -> None:
         """Its place in the queue is free again."""
         self.app.context._places.give_back()

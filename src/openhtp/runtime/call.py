@@ -138,6 +138,10 @@ class Call:
                 outputs[specs[port].name] = target
         return outputs
 
+    def keep_slot(self) -> None:
+        """Do not give the slot back: whoever holds it may still write. It goes with its context."""
+        self._slot = None
+
     def finish(self, record: Record | None) -> None:
         """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent."""
         if self._slot is not None and self._pool is not None:

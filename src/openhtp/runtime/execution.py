@@ -124,6 +124,12 @@ class Execution:
         lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
         return self.done()
 
+    def _abandon(self) -> None:
+        """Nobody waits for it any more, but the device may still write: its memory must not be used again."""
+        call = self._call
+        if call is not None:
+            call.keep_slot()
+
     def _set_steps(self, times_ns: list[int]) -> None:
         """Step times, which come before the end when a detailed profile was asked for."""
         call = self._call

@@ -212,6 +212,7 @@ class RpcLink:
             # An interrupt came while waiting: the lane still owes us a report, so it cannot be used again.
             lane.close()
             self.cancel(execution.job)
+            execution._abandon()
             raise
         self._lanes.append(lane)
 
