@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Apart, so that nothing comes to need the vendor's library.
 VENDOR := .venv-vendor
 
-.PHONY: demo test lint check test-slow soak bench conformance trained-models vendor-diff docs clean
+.PHONY: demo test lint test-slow browser soak bench conformance trained-models vendor-diff docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -20,7 +20,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test-slow: $(STAMP)  ## what takes longer: browsers, whole networks, fuzzing
+browser:  ## the browser that tests of HTML pages drive (Debian)
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+
+test-slow: $(STAMP) browser  ## what takes longer: pages in a browser, whole networks, fuzzing
 	$(BIN)/python -m pytest -m "slow" --timeout 1800
 
 soak: $(STAMP)  ## one million executions from eight threads

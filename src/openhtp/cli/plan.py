@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -77,19 +77,22 @@ def plan(
             result = run_plan(loaded, detail=detail, window=shown)
         others = [run_plan(replace(loaded, policy=other), detail=False) for other in policies[1:]]
         _write_pictures(result, timeline=timeline, svg=svg, trace=trace)
-        if json_file is not None:
-            document = result.to_json()
-            if others:
-                document["summary"]["compared"] = {other.scenario.policy.name: other.summary() for other in others}
-            if json_file == _STANDARD_OUTPUT:
-                typer.echo(json.dumps(document, indent=1))
-                return
-            write_json(json_file, document)
+        if json_file == _STANDARD_OUTPUT:
+            typer.echo(json.dumps(_document(result, others), indent=1))
+            return
+        write_json(json_file, {} if json_file is None else _document(result, others))
     if advice is not None:
         _print_advice(advice)
     _print_results([result, *others], gantt=gantt)
     if advice is not None and not advice.holds:
         raise typer.Exit(1)
+
+
+def _document(result: PlanResult, others: list[PlanResult]) -> dict[str, Any]:
+    document = result.to_json()
+    if others:
+        document["summary"]["compared"] = {other.scenario.policy.name: other.summary() for other in others}
+    return document
 
 
 def _print_results(results: list[PlanResult], *, gantt: bool) -> None:

@@ -1,1 +1,0 @@
-"""To be described by its first author."""
