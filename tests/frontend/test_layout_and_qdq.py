@@ -262,6 +262,20 @@ def test_shape_arithmetic_is_computed_while_importing() -> None:
     assert graph.outputs[0].shape == (2, 12)
 
 
+def test_scalars_stay_scalars_while_shapes_are_computed() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s one", "n", axis=0),
+        node("Cast", "n", "end", to=TensorProto.FLOAT),
+        node("Range", "begin end step", "r"),
+        node("Add", "x r", "y"),
+    ]
+    constants = {"one": np.array(1), "begin": np.float32(0), "step": np.float32(1)}
+    feeds = {"x": _normal(2, 4)}
+    found = run_here(load(model_of(nodes, {"x": [2, 4]}, ["y"], constants)), feeds)["y"]
+    assert np.allclose(found, feeds["x"] + np.arange(4), atol=4e-3)
+
+
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 22, 24])
 def test_one_network_in_many_opsets(opset: int) -> None:
     """Axes and bounds moved from attributes to inputs over the years."""

@@ -265,7 +265,7 @@ def _infer(schema: Any, node: OnnxNode, types: Mapping[str, ValueType], data: Ma
         for name in given
     }
     held = {
-        name: numpy_helper.from_array(np.ascontiguousarray(data[name]), name)
+        name: numpy_helper.from_array(np.asarray(data[name], order="C"), name)
         for name in given
         if name in data and data[name].size <= _MAX_INFERENCE_ELEMENTS
     }
@@ -275,7 +275,7 @@ def _infer(schema: Any, node: OnnxNode, types: Mapping[str, ValueType], data: Ma
 
 def _attribute_proto(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return helper.make_attribute(name, numpy_helper.from_array(np.ascontiguousarray(value)))
+        return helper.make_attribute(name, numpy_helper.from_array(np.asarray(value, order="C")))
     if isinstance(value, list) and not value:
         return helper.make_attribute(name, value, attr_type=AttributeProto.INTS)
     return helper.make_attribute(name, value)
