@@ -113,14 +113,15 @@ def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["../secret", "/etc/passwd", "", ".", "link", "missing", "weights/../../secret"]
+    "location",
+    ["../secret", "/etc/passwd", "", ".", "link", "missing", "weights/../../secret", "n" * 5000, "a\0b"],
 )
 def test_external_data_elsewhere_is_refused(tmp_path: Path, location: str) -> None:
     (tmp_path / "secret").write_bytes(bytes(64))
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(htp.BadModel, match=r"outside|not a file"):
+    with pytest.raises(htp.BadModel, match=r"outside|not a file|no file name"):
         load(_external(folder, location))
 
 

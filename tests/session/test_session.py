@@ -191,7 +191,9 @@ def test_profile_is_written_as_csv(model, feeds, tmp_path) -> None:
     options = {"profiling_level": "detailed", "profiling_file_path": str(path)}
     with htp.InferenceSession(model, providers=[QNN], provider_options=[options]) as session:
         session.run(None, feeds)
-        session.run_async(None, feeds).result()
+        pending = session.run_async(None, feeds)
+        pending.result()
+        assert pending.profile.event(400).value > 0
         assert session.end_profiling() == str(path)
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert {"Message", "Time", "Unit of Measurement", "Event Level"} <= set(rows[0])
@@ -292,6 +294,26 @@ def test_broken_context_is_refused(model, tmp_path: Path) -> None:
     binary.unlink()
     with pytest.raises(htp.BadModel, match="not a file"):
         htp.InferenceSession(path)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        ({"ep_cache_context": b"\xff\xfe", "embed_mode": 0}, "not a file|no file name"),
+        ({"ep_cache_context": b"junk", "embed_mode": 1}, "."),
+        ({"embed_mode": 1}, "no context"),
+        ({"ep_cache_context": b"x", "source": "OtherNpu"}, "OtherNpu"),
+    ],
+)
+def test_hostile_context_models_are_refused(tmp_path: Path, attrs: dict[str, object], message: str) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", **attrs)
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    path = tmp_path / "c.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    with pytest.raises(htp.FormatError, match=message):
+        htp.InferenceSession(path, transport="inprocess")
 
 
 def test_closed_session_refuses_and_the_device_ends(model, feeds) -> None:

@@ -77,4 +77,6 @@ def read_context_model(model: OnnxModel) -> ContextModel | None:
     data = content if isinstance(content, bytes) else str(content).encode()
     embedded = bool(node.attr("embed_mode", 1))
     name = node.attr("partition_name") or node.name
-    return ContextModel(graph=name, data=data if embedded else None, file=None if embedded else data.decode())
+    return ContextModel(
+        graph=name, data=data if embedded else None, file=None if embedded else data.decode(errors="replace")
+    )

@@ -14,7 +14,11 @@ def read_external(place: Mapping[str, str], folder: Path | None, tensor: str) ->
     if folder is None:
         raise BadModel(f"tensor {tensor!r} is in the file {location!r}; load the model by its path, not its bytes")
     root = folder.resolve()
-    path = (root / location).resolve()
+    try:
+        path = (root / location).resolve()
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadModel(f"tensor {tensor!r} is in {location[:80]!r}, which is no file name: {error}") from error
     if not location or not path.is_relative_to(root) or path == root:
         raise BadModel(
             f"tensor {tensor!r} is in {location!r}, outside the model's folder; external data must lie inside it"
@@ -23,7 +27,7 @@ def read_external(place: Mapping[str, str], folder: Path | None, tensor: str) ->
         offset, length = int(place.get("offset", 0)), int(place.get("length", -1))
     except ValueError:
         raise BadModel(f"tensor {tensor!r} has external data at no number: {dict(place)}") from None
-    if not path.is_file():
+    if not is_file:
         raise BadModel(f"tensor {tensor!r} is in {location!r}, which is not a file")
     held = path.stat().st_size
     if length < 0:

@@ -207,7 +207,7 @@ class InferenceSession:
         names, feeds = self._checked(loaded, output_names, input_feed)
         profile = self._profile()
         execution = loaded.graph.execute_async(feeds, profile=profile)
-        pending = PendingRun(execution, lambda outputs: _collected(loaded, names, outputs))
+        pending = PendingRun(execution, lambda outputs: _collected(loaded, names, outputs), profile)
         if callback is not None or profile is not None:
             pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile))
         return pending

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
 from openhtp.runtime.execution import Execution, Outputs
+from openhtp.runtime.profile import Profile
 
 Results = list[npt.NDArray[Any]]
 
@@ -16,8 +17,12 @@ Results = list[npt.NDArray[Any]]
 class PendingRun:
     """Returned by ``InferenceSession.run_async``; ``result()``, ``done()``, ``cancel()`` and ``await``."""
 
-    def __init__(self, execution: Execution, collect: Callable[[Outputs], Results]) -> None:
+    def __init__(
+        self, execution: Execution, collect: Callable[[Outputs], Results], profile: Profile | None = None
+    ) -> None:
         self.execution = execution
+        # Filled when it is over, if the session profiles.
+        self.profile = profile
         self._collect = collect
 
     def done(self) -> bool:

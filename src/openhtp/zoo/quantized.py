@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from openhtp.frontend.quantize import quantize_model
 from openhtp.zoo.feeds import random_feeds
 
 
@@ -16,5 +15,8 @@ def quantized(
     seed: int = 1,
 ) -> bytes:
     """A QDQ model for the HTP. The ranges come from random inputs, so use it to measure, not to ship."""
+    # The quantizer takes half a second to import, which the float networks need not wait for.
+    from openhtp.frontend.quantize import quantize_model
+
     feeds = random_feeds(model, samples, seed=seed)
     return quantize_model(model, feeds, activation=activation, weight=weight, per_channel=per_channel).model
