@@ -18,7 +18,7 @@ def node(inputs: str, outputs: str) -> SimpleNamespace:
 CHAIN = [node("x", "a"), node("a", "b"), node("b", "c"), node("c", "d"), node("d", "y")]
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(0.0, 1), (1e-4, 1), (5e-3, 2), (25e-3, 10), (10.0, MAX_SEGMENTS)])
+@pytest.mark.parametrize(("seconds", "count"), [(0.0, 1), (1e-4, 1), (5e-3, 2), (20e-3, 10), (10.0, MAX_SEGMENTS)])
 def test_short_work_is_not_cut_and_long_work_not_too_often(seconds: float, count: int) -> None:
     assert segment_count(seconds) == count
 
