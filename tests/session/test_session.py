@@ -150,6 +150,7 @@ def test_defaults_are_those_of_the_provider(session) -> None:
         ({"htp_arch": "12"}, "htp_arch 12"),
         ({"device_id": "1"}, "one device"),
         ({"backend_path": "libQnnGpu.so"}, "libQnnHtp.so"),
+        ({"backend_path": "/nowhere/libQnnHtp.so"}, "not a file"),
         ({"profiling_level": "all"}, "detailed"),
     ],
 )

@@ -58,10 +58,13 @@ class Imported:
     outputs: Mapping[str, ValueType]
 
 
-def import_typed(model: OnnxModel) -> Imported:
-    """Import a model that has been read, and tell the types at its edges."""
+def import_typed(model: OnnxModel, *, own_ops: bool = True) -> Imported:
+    """Import a model that has been read, and tell the types at its edges.
+
+    ``own_ops`` may bring in ops that are not in QNN's list, where the backend would build them inside.
+    """
     with error_context(model=model.name):
-        typed = fuse_patterns(settle_types(model))
+        typed = fuse_patterns(settle_types(model), own_ops=own_ops)
         outputs = {name: typed.types[name] for name in model.outputs}
         # Weights of a broken file may hold anything; what becomes of them is not news.
         with np.errstate(all="ignore"):

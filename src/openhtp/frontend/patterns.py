@@ -15,19 +15,20 @@ from openhtp.frontend.matching import Group, Neighbours
 from openhtp.frontend.model import OnnxNode
 from openhtp.frontend.typing_pass import TypedModel
 
-_PATTERNS: tuple[Callable[[OnnxNode, Neighbours], Group | None], ...] = (
-    find_gelu,
-    find_masked_softmax,
-)
+Pattern = Callable[[OnnxNode, Neighbours], Group | None]
 
 
-def fuse_patterns(model: TypedModel) -> TypedModel:
-    """Replace each recognised group by one node, at the place of the group's last."""
+def fuse_patterns(model: TypedModel, *, own_ops: bool = True) -> TypedModel:
+    """Replace each recognised group by one node, at the place of the group's last.
+
+    Without ``own_ops`` only groups that are an op of QNN's public list.
+    """
+    patterns: tuple[Pattern, ...] = (find_gelu, find_masked_softmax) if own_ops else (find_gelu,)
     around = Neighbours(model)
     gone: set[int] = set()
     instead: dict[int, OnnxNode] = {}
     for node in model.nodes:
-        for pattern in _PATTERNS:
+        for pattern in patterns:
             group = pattern(node, around)
             if group is not None and not gone & {id(part) for part in group.nodes}:
                 gone.update(id(part) for part in group.nodes)

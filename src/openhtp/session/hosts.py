@@ -17,23 +17,26 @@ class HostKind:
     soc: str
     threads: int
     transport: str
+    # Path of the vendor's library, when that is the device.
+    library: str | None = None
 
 
 _lock = threading.Lock()
-_backend: Backend | None = None
+_backends: dict[str | None, Backend] = {}
 _devices: dict[HostKind, tuple[Device, int]] = {}
 
 
 def acquire(kind: HostKind) -> Device:
     """The device of this kind, started if no session has it yet."""
-    global _backend  # noqa: PLW0603
     with _lock:
         held = _devices.get(kind)
         if held is None:
-            if _backend is None:
-                _backend = Backend()
-            device = _backend.create_device(soc=kind.soc, threads=kind.threads, transport=kind.transport)
-            held = (device, 0)
+            if kind.library not in _backends:
+                _backends[kind.library] = Backend(kind.library)
+            backend = _backends[kind.library]
+            # The vendor's library has its own idea of threads.
+            threads = kind.threads if kind.library is None else 1
+            held = (backend.create_device(soc=kind.soc, threads=threads, transport=kind.transport), 0)
         _devices[kind] = (held[0], held[1] + 1)
         return held[0]
 

@@ -92,11 +92,11 @@ def load(plan: Plan) -> Loaded:
     saved = read_context_model(model)
     # A CPU backend has no half precision and no device of its own.
     transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
-    kind = hosts.HostKind(plan.soc, plan.threads, transport)
+    kind = hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library)
     if saved is not None:
         return _from_context(plan, kind, model, saved, path)
     request = context_cache.read_request(plan.entries, path)
-    imported = import_typed(model)
+    imported = import_typed(model, own_ops=plan.options.library is None)
     _tell_about_floats(plan, imported.graph)
     if plan.options["qnn_saver_path"]:
         saver.save_calls(imported.graph, Path(saver.FOLDER))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from openhtp.core.errors import InvalidArgument
@@ -57,6 +58,7 @@ class ProviderOptions:
 
     text: Mapping[str, str]
     backend: str
+    library: str | None
     soc: str | None
     vtcm_mb: int | None
 
@@ -99,6 +101,7 @@ def check_options(given: Mapping[str, Any]) -> ProviderOptions:
     return ProviderOptions(
         text=text,
         backend=_backend(text["backend_path"]),
+        library=_library(text["backend_path"]),
         soc=_soc(int(text["soc_model"]), int(text["htp_arch"])),
         vtcm_mb=int(text["vtcm_mb"]) or None,
     )
@@ -122,6 +125,17 @@ def _backend(path: str) -> str:
             f"backend_path {path!r} is none of libQnnHtp.so, QnnHtp.dll (the HTP), libQnnCpu.so, QnnCpu.dll"
         )
     return _BACKENDS[stem]
+
+
+def _library(path: str) -> str | None:
+    """The vendor's own library, if the path leads to a file; a bare name stands for what it would be."""
+    if "/" not in path and "\\" not in path:
+        return None
+    if not Path(path).is_file():
+        raise InvalidArgument(f"backend_path {path!r} is not a file; a bare libQnnHtp.so stands for the emulator")
+    if _backend(path) == "cpu":
+        raise InvalidArgument(f"backend_path {path!r}: of the vendor's libraries only libQnnHtp.so can be used")
+    return path
 
 
 def _soc(model: int, arch: int) -> str | None:
