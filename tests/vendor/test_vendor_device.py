@@ -228,6 +228,8 @@ def test_what_the_library_does_not_have_is_refused_in_words(
     graph.add_node("Relu", inputs=[x], outputs=[y])
     with pytest.raises(htp.UnsupportedFeature, match="'x' has dynamic dimensions"):
         graph.finalize()
+    assert not vendor_backend.has_capability("TENSOR_SUPPORT_DYNAMIC_DIMENSIONS")
+    assert vendor_backend.has_capability("GRAPH_SUPPORT_ASYNC_EXECUTION")
     with pytest.raises(htp.UnsupportedFeature, match="apps"):
         vendor_context.create_app("camera")
     for options, word in (

@@ -114,7 +114,7 @@ class Backend:
     def has_capability(self, key: str | int) -> bool:
         """Whether a property of the API is supported; unknown keys raise."""
         self._life.require("use")
-        return properties.has_capability(key)
+        return properties.has_capability(key, vendor=self._library is not None)
 
     def free(self) -> None:
         """Free the backend and every device of it."""

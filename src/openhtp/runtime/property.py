@@ -63,10 +63,12 @@ _NOT_SUPPORTED = {
     "PROFILE_SUPPORT_MAX_EVENTS_CONFIG": 1403,
     "PROFILE_SUPPORT_OPTRACE_CONFIG": 1405,
 }
+# What the vendor's library does not have and our queue around it cannot add: dynamic, sparse and optional tensors.
+_NOT_ON_VENDOR = {504, 505, 517, 518, 519}
 _BY_NUMBER = dict.fromkeys(_SUPPORTED.values(), True) | dict.fromkeys(_NOT_SUPPORTED.values(), False)
 
 
-def has_capability(key: str | int) -> bool:
+def has_capability(key: str | int, *, vendor: bool = False) -> bool:
     """Whether the property is supported; accepts the number, or the name with or without ``QNN_PROPERTY_``."""
     number = key
     if isinstance(key, str):
@@ -74,4 +76,4 @@ def has_capability(key: str | int) -> bool:
         number = _SUPPORTED.get(name, _NOT_SUPPORTED.get(name, -1))
     if number not in _BY_NUMBER:
         raise UsageError(f"property key {key!r} is unknown", st.QNN_PROPERTY_ERROR_UNKNOWN_KEY)
-    return _BY_NUMBER[int(number)]
+    return _BY_NUMBER[int(number)] and not (vendor and number in _NOT_ON_VENDOR)
