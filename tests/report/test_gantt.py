@@ -60,3 +60,13 @@ def test_ticks_are_round():
 def test_names_are_escaped():
     span = Span(group="Clients", lane="<b>&", name="running", start_ns=0, duration_ns=10, category="running")
     ET.fromstring(records_to_svg([span]))
+
+
+def test_png_is_the_same_picture_in_pixels() -> None:
+    from openhtp.report.gantt import svg_to_png
+
+    png = svg_to_png(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><rect width="9" height="9"/></svg>'
+    )
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    assert int.from_bytes(png[16:20], "big") == 40

@@ -15,7 +15,7 @@ from rich.table import Table
 from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
-from openhtp.report.gantt import records_to_svg, records_to_text
+from openhtp.report.gantt import records_to_svg, records_to_text, svg_to_png
 from openhtp.report.timeline import records_to_html
 from openhtp.sched.policy import policy_named
 
@@ -44,7 +44,9 @@ def plan(
         typer.Option("--json", help="Write states, resource map and summary to this file (-: only that)."),
     ] = None,
     timeline: Annotated[Path | None, typer.Option(help="Write an interactive timeline (one HTML file).")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write a Gantt picture (SVG).")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--picture", "--svg", help="Write a Gantt picture: SVG, or PNG by its ending.")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace (chrome://tracing, Perfetto).")] = None,
     policy: Annotated[
         str | None,
@@ -141,7 +143,7 @@ def _write_pictures(result: PlanResult, *, timeline: Path | None, svg: Path | No
         trace.write_bytes(result.chrome_trace())
     if svg is not None:
         text = records_to_svg(records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
-        svg.write_text(text, encoding="utf-8")
+        svg.write_bytes(svg_to_png(text) if svg.suffix.lower() == ".png" else text.encode())
     if timeline is not None:
         text = records_to_html(
             records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=result.lanes()

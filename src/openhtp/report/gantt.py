@@ -103,6 +103,13 @@ def records_to_svg(
     )
 
 
+def svg_to_png(svg: str) -> bytes:
+    """The same picture in pixels, for whoever cannot show SVG."""
+    import resvg_py
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg))
+
+
 def _bar(
     span: Span, lane: str, colours: dict[str, str], x: float, w: float, y: float, height: float, vtcm: int
 ) -> str:
