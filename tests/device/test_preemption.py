@@ -12,6 +12,7 @@ from openhtp.testing import virtual_device
 from tests.conftest import ramp, relu_graph
 
 STEP_NS = 1_000_000
+TWO_CORES = "SA8775P"
 
 
 def long_graph(context: htp.Context, name: str = "long", **options: object) -> htp.Graph:
@@ -144,3 +145,22 @@ def test_parallel_graphs_share_the_device(backend: htp.Backend, feed: dict[str, 
     assert first.record is not None
     assert second.record is not None
     assert second.record.started_ns < first.record.finished_ns
+
+
+def test_graphs_on_two_cores_do_not_wait_for_each_other(backend: htp.Backend, feed: dict[str, np.ndarray]) -> None:
+    device = backend.create_device(soc=TWO_CORES)
+    context = device.create_context()
+    long, short = long_graph(context), context.create_graph("short", core=1)
+    x = short.add_tensor("x", (1, 8), "float32", kind="app_write")
+    y = short.add_tensor("y", (1, 8), "float32", kind="app_read")
+    short.add_node("Relu", inputs=[x], outputs=[y])
+    short.finalize()
+    running, beside = long.execute_async(feed), short.execute_async({"x": ramp()})
+    beside.result(10)
+    running.result(10)
+    assert running.record is not None
+    assert beside.record is not None
+    assert beside.record.finished_ns < running.record.finished_ns
+    assert running.record.yields == 0
+    with pytest.raises(htp.InvalidArgument, match="has 2, counted from 0"):
+        context.create_graph("nowhere", core=2)

@@ -171,6 +171,7 @@ class DeviceCore:
             client=graph.number,
             priority=request.priority,
             pd=session.number,
+            core=request.core,
             hvx=has.hvx if asks.hvx_threads is None else asks.hvx_threads,
             vtcm_bytes=has.vtcm_bytes if asks.vtcm_bytes is None else asks.vtcm_bytes,
         )

@@ -50,6 +50,7 @@ class LoadGraph(_Request):
     context: int
     nbytes: int
     priority: int
+    core: int = 0
 
 
 class AddApp(_Request):

@@ -80,8 +80,12 @@ class Context:
         vtcm_bytes: int | None = None,
         hvx_threads: int | None = None,
         precision: str = "float16",
+        core: int = 0,
     ) -> Graph:
-        """Start a graph. Its priority is the context's unless given; VTCM and HVX are the device's choice."""
+        """Start a graph. Its priority is the context's unless given; VTCM and HVX are the device's choice.
+
+        ``core`` says on which NPU core it runs; graphs on different cores do not wait for each other.
+        """
         self._life.require("use")
         if self._restored:
             raise WrongState(
@@ -101,7 +105,13 @@ class Context:
             hvx_threads=hvx_threads,
             precision=precision,
         )
-        graph = self._graphs[name] = Graph(self, name, options)
+        cores = find_soc(self.device.soc).cores
+        if isinstance(core, bool) or not isinstance(core, int) or not 0 <= core < cores:
+            raise InvalidArgument(
+                f"core {core!r}; {self.device.soc} has {cores}, counted from 0",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
+        graph = self._graphs[name] = Graph(self, name, options, core)
         return graph
 
     def compose_graph(

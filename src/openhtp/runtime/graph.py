@@ -29,7 +29,7 @@ from openhtp.runtime.arguments import Ports, Values, check_arguments
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.options import check_count, check_name, check_shape
+from openhtp.runtime.options import check_count, check_handle, check_name, check_shape
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.slots import SlotPool
@@ -45,9 +45,10 @@ _MAX_PACKED = 512
 class Graph:
     """Made by ``Context.create_graph`` or restored from a context binary."""
 
-    def __init__(self, context: Context, name: str, options: GraphOptions) -> None:
+    def __init__(self, context: Context, name: str, options: GraphOptions, core: int = 0) -> None:
         self.context = context
         self.name = name
+        self.core = core
         self._life = Life("graph", name, State.BUILDING)
         self._options = options
         self._builder: GraphBuilder | None = GraphBuilder(name)
@@ -179,6 +180,7 @@ class Graph:
                         context=self.context._number,
                         nbytes=len(data),
                         priority=int(self._options.priority),
+                        core=self.core,
                     ),
                     (buffer.fd,),
                 )
@@ -300,10 +302,8 @@ class Graph:
                 st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
             )
         assert self._program is not None
-        if profile is not None and not isinstance(profile, Profile):
-            raise _wrong_handle("profile", profile)
-        if signal is not None and not isinstance(signal, Signal):
-            raise _wrong_handle("signal", signal)
+        check_handle("profile", profile, Profile)
+        check_handle("signal", signal, Signal)
         arguments = check_arguments(self._ports, context, inputs, outputs, self._program.infer_dims)
         call = Call(
             self,
@@ -391,10 +391,3 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}, {self._life.state.value}>"
-
-
-def _wrong_handle(what: str, given: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"{what} is a {type(given).__name__}; expected a {what} handle of this backend or None",
-        st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-    )

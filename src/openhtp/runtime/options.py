@@ -66,3 +66,12 @@ def check_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
             f"shape of tensor {name!r} is {shape!r}; expected whole numbers",
             st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
         ) from None
+
+
+def check_handle(what: str, given: object, kind: type) -> None:
+    """None, or a handle of the right kind."""
+    if given is not None and not isinstance(given, kind):
+        raise InvalidArgument(
+            f"{what} is a {type(given).__name__}; expected a {what} handle of this backend or None",
+            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+        )
