@@ -96,12 +96,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load on first use what needs onnx and onnxruntime: most programs here do not."""
+    """Load on first use what not every program needs: the planner, and what brings in onnx and onnxruntime."""
     if name == "InferenceSession":
         from openhtp.session import InferenceSession
 
         return InferenceSession
-    if name in ("onnx", "zoo"):
+    if name in ("onnx", "plan", "testing", "zoo"):
         from importlib import import_module
 
         return import_module(f"openhtp.{name}")

@@ -64,3 +64,15 @@ def test_every_package_says_what_it_is_for() -> None:
         doc = ast.get_docstring(ast.parse(path.read_text()))
         assert doc is not None, path
         assert not doc.startswith("To be"), path
+
+
+def test_doors_open_from_the_package_itself() -> None:
+    script = """if True:
+        import openhtp
+        assert "onnxruntime" not in __import__("sys").modules
+        result = openhtp.plan({"device": {"hvx": 1, "hmx": 1, "vtcm_mb": 1}, "clients": [{"name": "A"}],
+                               "events": [{"at": 0, "client": "A", "run": 5}]})
+        assert result["A"].max == 5
+        openhtp.InferenceSession, openhtp.onnx.load, openhtp.testing.hold
+    """
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
