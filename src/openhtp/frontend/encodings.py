@@ -137,7 +137,24 @@ def sixteen_bit_weights(stored: Array, dtype: DType, quant: Encoding) -> Encodin
         others = tuple(axis for axis in range(stored.ndim) if axis != quant.axis)
         most = np.abs(quant.dequantize(stored)).max(axis=others)
         return AxisScaleOffset(quant.axis, tuple(float(one) / HIGHEST_WEIGHT_16 or 1.0 for one in most))
-    return ScaleOffset(float(np.abs(quant.dequantize(stored)).max(initial=0.0)) / HIGHEST_WEIGHT_16 or 1.0)
+    return symmetric_16(quant.dequantize(stored))
+
+
+def symmetric_16(real: Array) -> ScaleOffset:
+    """The encoding of 16-bit weights that are these numbers."""
+    return ScaleOffset(float(np.abs(real).max(initial=0.0)) / HIGHEST_WEIGHT_16 or 1.0)
+
+
+def centered_16(real: Array) -> ScaleOffset:
+    """The unsigned 16-bit encoding with 0 in the middle that covers these numbers."""
+    return ScaleOffset(float(np.abs(real).max(initial=0.0)) / 32767.0 or 1.0, -32768)
+
+
+def recentered(quant: ScaleOffset) -> ScaleOffset:
+    """The unsigned 16-bit encoding with 0 in the middle that covers another's range."""
+    if quant.offset == -32768:
+        return quant
+    return ScaleOffset(quant.scale * max(-quant.offset, 65535 + quant.offset) / 32767.0, -32768)
 
 
 def covering(real: Array, dtype: DType) -> ScaleOffset:

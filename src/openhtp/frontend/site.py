@@ -87,6 +87,10 @@ class Site:
             self.refuse(f"input {index} ({self.node.inputs[index]!r}) is computed", "make it a constant")
         return [int(item) for item in np.asarray(array).reshape(-1)]
 
+    def source(self, index: int) -> Value:
+        """An input as it is."""
+        return self._around.value(self.node.inputs[index])
+
     def value(self, index: int) -> Value:
         """An input in the domain that the node computes in."""
         value = self._around.value(self.node.inputs[index])
@@ -209,6 +213,23 @@ class Site:
         name = self.node.name if not self._emitted else f"{self.node.name}_{self._emitted}"
         self._emitted += 1
         self.assembly.call(op, name, inputs, outputs, params)
+
+    def emit_kept(
+        self,
+        op: str,
+        inputs: Sequence[TensorSpec | None],
+        outputs: Sequence[TensorSpec],
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add a node whose first output has values of its first input: QNN wants them in the same encoding."""
+        x, out = inputs[0], outputs[0]
+        assert x is not None
+        if not self.is_fixed or (x.dtype, x.quant) == (out.dtype, out.quant):
+            self.emit(op, inputs, outputs, params)
+            return
+        kept = self.between(out.shape, x)
+        self.emit(op, inputs, [kept, *outputs[1:]], params)
+        self.emit("Convert", [kept], [out])
 
     def refuse(self, problem: str, advice: str = "") -> NoReturn:
         """The node cannot be represented; ``advice`` names the nearest form that can."""

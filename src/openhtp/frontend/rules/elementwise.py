@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import values as vs
 from openhtp.frontend.site import Site
@@ -21,6 +22,18 @@ def _perm(site: Site) -> Perm:
 def _unary(op: str, site: Site, params: dict[str, object] | None = None) -> None:
     perm = _perm(site)
     site.emit(op, [site.take(0, perm)], [site.give(0, perm)], params)
+
+
+def _squashed(op: str, quant: ScaleOffset, site: Site) -> None:
+    """Sigmoid and Tanh of 16 bits: the HTP has one encoding for their results, whatever the tensor says."""
+    perm = _perm(site)
+    x, out = site.take(0, perm), site.give(0, perm)
+    if out.dtype is not DType.UFIXED_POINT_16 or out.quant == quant:
+        site.emit(op, [x], [out])
+        return
+    fixed = site.assembly.native(f"{out.name}_fixed", out.shape, out.dtype, quant)
+    site.emit(op, [x], [fixed])
+    site.emit("Convert", [fixed], [out])
 
 
 def _clip(site: Site) -> None:
@@ -141,6 +154,8 @@ def _mod(site: Site) -> None:
 
 
 RULES = {
+    "Sigmoid": functools.partial(_squashed, "Sigmoid", ScaleOffset(1 / 65536)),
+    "Tanh": functools.partial(_squashed, "Tanh", ScaleOffset(1 / 32768, -32768)),
     "Clip": _clip,
     "LeakyRelu": _leaky,
     "PRelu": _prelu,

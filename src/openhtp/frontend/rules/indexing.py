@@ -32,23 +32,23 @@ def _gather(site: Site) -> None:
     x, out = site.take(0), site.give()
     found = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
     if found == out.shape:
-        site.emit("Gather", [x, indices], [out], {"axis": axis})
+        site.emit_kept("Gather", [x, indices], [out], {"axis": axis})
         return
     # A scalar index leaves an axis of size 1 behind.
     whole = site.between(found, out)
-    site.emit("Gather", [x, indices], [whole], {"axis": axis})
+    site.emit_kept("Gather", [x, indices], [whole], {"axis": axis})
     site.emit("Reshape", [whole], [out])
 
 
 def _gather_elements(site: Site) -> None:
     shape = site.type(0).shape
     axis = site.axis(site.attr("axis", 0), len(shape))
-    site.emit("GatherElements", [site.take(0), _indices(site, 1, shape[axis])], [site.give()], {"axis": axis})
+    site.emit_kept("GatherElements", [site.take(0), _indices(site, 1, shape[axis])], [site.give()], {"axis": axis})
 
 
 def _gather_nd(site: Site) -> None:
     params = {"batch_dims": site.attr("batch_dims", 0)}
-    site.emit("GatherNd", [site.take(0), _indices(site, 1, None)], [site.give()], params)
+    site.emit_kept("GatherNd", [site.take(0), _indices(site, 1, None)], [site.give()], params)
 
 
 def _scatter(op: str, site: Site) -> None:
@@ -81,7 +81,7 @@ def _top_k(site: Site) -> None:
     else:
         outputs.append(site.assembly.native(f"{site.node.name}_indices", outputs[0].shape, DType.INT_32, None))
     params = {"k": int(count), "largest": bool(site.attr("largest", 1))}
-    site.emit("TopK", [site.take(0, perm)], outputs, params)
+    site.emit_kept("TopK", [site.take(0, perm)], outputs, params)
 
 
 def _cumulative_sum(site: Site) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorSpec
+from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.rules.convolution import bias
 from openhtp.frontend.site import Site
@@ -18,6 +19,9 @@ def _matmul(site: Site) -> None:
     if site.is_fixed and left.dtype.bits < max(right.dtype.bits, site.fixed_type.bits):
         # Integer kernels take weights that are no wider than the activations, and give what they take.
         left = site.like(left, DType.UFIXED_POINT_16)
+    if right.dtype is DType.UFIXED_POINT_16 and isinstance(right.quant, ScaleOffset):
+        # Two computed matrices of 16 bits: the HTP wants the second with 0 in the middle of its range.
+        right = site.assembly.converted(right, DType.UFIXED_POINT_16, encodings.recentered(right.quant))
     a, b = (site.assembly.form(value, vs.identity(value.rank)) for value in (left, right))
     out = site.give()
     if left.rank > 1 and right.rank > 1:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
@@ -15,26 +16,38 @@ from openhtp.frontend.model import Array
 from openhtp.frontend.site import Site
 
 
-def _factor(site: Site, real: Array, *, added: bool = False) -> TensorSpec:
-    """Numbers per channel, stored as this node computes: multipliers like the activations, addends in 32 bits."""
+def _multiplier(site: Site, real: Array) -> TensorSpec:
+    """Numbers per channel to multiply with; the HTP wants those of 16 bits around the middle of the range."""
     if not site.is_fixed:
         return site.static(np.asarray(real, np.float32), site.stored_as()[0])
-    dtype = DType.SFIXED_POINT_32 if added else site.fixed_type
-    quant = encodings.covering(real, dtype)
+    dtype = site.fixed_type
+    quant = encodings.covering(real, dtype) if dtype.bits == 8 else encodings.centered_16(real)
+    return site.static(vs.stored(real, dtype, quant), dtype, quant)
+
+
+def _addend(site: Site, real: Array) -> TensorSpec:
+    """Numbers per channel to add, in 32 bits around 0."""
+    if not site.is_fixed:
+        return site.static(np.asarray(real, np.float32), site.stored_as()[0])
+    dtype = DType.SFIXED_POINT_32
+    quant = ScaleOffset(float(np.abs(real).max(initial=0.0)) / dtype.integer_range[1] or 1.0)
     return site.static(vs.stored(real, dtype, quant), dtype, quant)
 
 
 def _per_channel(site: Site, index: int, *, added: bool = False) -> TensorSpec | None:
-    """A scale or bias input: as it is stored in the file if it is, else stored as this node computes."""
+    """A scale or bias input: as the file stores it where the HTP takes that, else stored as it does."""
     if not site.has(index):
         return None
     real = site.constant(index)
     if real is None:
         return site.take(index)
-    value = site.value(index)
-    if site.is_fixed and value.dtype == site.fixed_type and not added:
-        return site.take(index)
-    return _factor(site, real, added=added)
+    value = site.source(index)
+    if site.is_fixed and not isinstance(value.quant, AxisScaleOffset):
+        if added and value.dtype is DType.SFIXED_POINT_32:
+            return site.assembly.form(value, vs.identity(value.rank))
+        if not added and value.dtype in (DType.UFIXED_POINT_8, DType.SFIXED_POINT_8):
+            return site.assembly.form(site.like(value, DType.UFIXED_POINT_8), vs.identity(value.rank))
+    return _addend(site, real) if added else _multiplier(site, real)
 
 
 def _batch_norm(site: Site) -> None:
@@ -46,7 +59,7 @@ def _batch_norm(site: Site) -> None:
     scale, bias, mean, variance = (np.asarray(part, np.float64) for part in parts)
     factor = scale / np.sqrt(variance + site.attr("epsilon", 1e-5))
     perm = vs.channel_last(len(site.type(0).shape))
-    inputs = [site.take(0, perm), _factor(site, factor), _factor(site, bias - mean * factor, added=True)]
+    inputs = [site.take(0, perm), _multiplier(site, factor), _addend(site, bias - mean * factor)]
     site.emit("Batchnorm", inputs, [site.give(0, perm)])
 
 
@@ -123,8 +136,10 @@ def _softmax(op: str, site: Site) -> None:
     if old and math.prod(shape[axis + 1 :]) > 1:
         _flat_softmax(op, site, axis)
         return
-    perm = site.common_perm([0], rank)
-    site.emit(op, [site.take(0, perm)], [site.give(0, perm)], {"axis": perm.index(axis)})
+    # The HTP sums along the last axis only: take the value in an order that ends with it.
+    moved = (*(other for other in range(rank) if other != axis), axis)
+    perm = next((form for form in site.value(0).forms if form[-1] == axis), moved)
+    site.emit(op, [site.take(0, perm)], [site.give(0, perm)], {"axis": rank - 1})
 
 
 def _flat_softmax(op: str, site: Site, axis: int) -> None:

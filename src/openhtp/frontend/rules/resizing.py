@@ -38,13 +38,13 @@ def _resize(site: Site) -> None:
         site.refuse(
             f"mode {kind!r}, exclude_outside {site.attr('exclude_outside', 0)}", f"use {', '.join(_KINDS)}"
         )
-    params = {
-        "interpolation_mode": _KINDS[kind],
-        "transformation_mode": _PLACES[places],
-        "nearest_mode": "FLOOR" if old else site.attr("nearest_mode", "round_prefer_floor").upper(),
-        "cubic_coeff": float(site.attr("cubic_coeff_a", -0.75)),
-        "exclude_outside": bool(site.attr("exclude_outside", 0)),
-    }
+    # QNN refuses parameters of another mode than the one chosen.
+    params: dict[str, object] = {"interpolation_mode": _KINDS[kind], "transformation_mode": _PLACES[places]}
+    if kind == "nearest":
+        params["nearest_mode"] = "FLOOR" if old else site.attr("nearest_mode", "round_prefer_floor").upper()
+    if kind == "cubic":
+        params["cubic_coeff"] = float(site.attr("cubic_coeff_a", -0.75))
+        params["exclude_outside"] = bool(site.attr("exclude_outside", 0))
     perm = _image_order(site, before, after)
     site.emit("Resize", [site.take(0, perm)], [site.give(0, perm)], params)
 
