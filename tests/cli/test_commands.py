@@ -1,0 +1,116 @@
+"""The commands as a user types them, each in a process of its own: output, JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(sys.executable).parent / "openhtp"
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    environment = {**os.environ, "OPENHTP_RUNTIME_DIR": str(tmp_path / "run"), "COLUMNS": "140"}
+
+    def call(*words: object, code: int = 0) -> str:
+        done = subprocess.run(
+            [COMMAND, *map(str, words)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return call
+
+
+def test_help_names_every_command(run) -> None:
+    text = run("--help")
+    for command in ("bench", "demo", "device", "plan", "run-scenario"):
+        assert command in text
+    assert "openhtp 0." in run("--version")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["bench", "async"], ["bench", "preempt"], ["demo"], ["device", "start"], ["plan"], ["run-scenario"]],
+    ids=str,
+)
+def test_every_command_has_help_and_json(run, words: list[str]) -> None:
+    assert "--json" in run(*words, "--help")
+
+
+def test_unknown_command_and_missing_arguments(run) -> None:
+    assert "No such command" in run("fly", code=2)
+    assert "Missing" in run("plan", code=2)
+
+
+def test_named_device_from_start_to_stop(run, tmp_path: Path) -> None:
+    assert "no named device" in run("device", "list")
+    assert "is running as process" in run("device", "start", "--name", "car", "--soc", "SM8550")
+    out = tmp_path / "list.json"
+    run("device", "list", "--json", out)
+    assert [device["name"] for device in json.loads(out.read_text())["devices"]] == ["car"]
+    assert "already running" in run("device", "start", "--name", "car", code=2)
+    assert "was stopped" in run("device", "stop", "--name", "car")
+    assert "no device 'car'" in run("device", "stop", "--name", "car", code=2)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_bad_soc_is_one_clear_line(run) -> None:
+    text = run("device", "start", "--name", "x", "--soc", "SM9999", code=2)
+    assert "SoC 'SM9999' is unknown" in text
+    assert "Traceback" not in text
+
+
+def test_bench_writes_the_promised_shape(run, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    run("bench", "async", "--network", "trivial", "--rounds", 1, "--json", out)
+    result = json.loads(out.read_text())
+    assert {"rows", "submit_us_p50", "roundtrip_us_p50", "efficiency_vs_ort"} <= set(result)
+    row = result["rows"][0]
+    assert set(row) == {"network", "client_work", "memory", "depth", "sync_ips", "async_ips", "ratio"}
+    assert {row["memory"] for row in result["rows"]} == {"raw", "registered"}
+    assert all(row["ratio"] == pytest.approx(row["async_ips"] / row["sync_ips"]) for row in result["rows"])
+
+
+def test_bench_of_an_unknown_network(run) -> None:
+    assert "unknown network" in run("bench", "async", "--network", "vgg", code=2)
+
+
+def test_run_scenario_reports_both_orders(run, tmp_path: Path) -> None:
+    out, page = tmp_path / "live.json", tmp_path / "live.html"
+    text = run("run-scenario", "examples/base-1.1-same-priority.yaml", "--json", out, "--timeline", page)
+    assert "the same order" in text
+    result = json.loads(out.read_text())
+    assert result["same_order"] is True
+    assert [m["what"] for m in result["planned"]] == [m["what"] for m in result["measured"]]
+    assert page.read_text().startswith("<!")
+
+
+def test_run_scenario_of_a_bad_file(run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("clients: []\n")
+    text = run("run-scenario", bad, code=2)
+    assert "error:" in text
+    assert "Traceback" not in text
+
+
+def test_demo_writes_a_trace(run, tmp_path: Path) -> None:
+    text = run("demo", "--turns", 3, "--out", tmp_path, "--json", tmp_path / "demo.json")
+    assert "one after the other" in text
+    trace = json.loads((tmp_path / "demo-trace.json").read_text())
+    lanes = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == "thread_name"}
+    assert {"camera", "scene", "language", "HMX0", "HVX0", "VTCM"} <= lanes
+    networks = json.loads((tmp_path / "demo.json").read_text())["networks"]
+    assert [network["priority"] for network in networks] == ["high", "normal", "low"]
