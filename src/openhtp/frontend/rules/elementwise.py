@@ -65,6 +65,10 @@ def _leaky(site: Site) -> None:
 def _prelu(site: Site) -> None:
     perm = _perm(site)
     slope = site.value(1)
+    shape = (1,) * (len(perm) - slope.rank) + slope.shape
+    if [axis for axis, size in enumerate(shape) if size > 1] == [1]:
+        # A slope per channel: QNN's channels are last.
+        perm = vs.channel_last(len(perm))
     if site.is_fixed:
         slope = site.like(slope, site.fixed_type)
     site.emit("Prelu", [site.take(0, perm), site.aligned(slope, perm)], [site.give(0, perm)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from openhtp.frontend import values as vs
-from openhtp.frontend.model import Array
+from openhtp.frontend.model import Array, Shape
 from openhtp.frontend.site import Site
 from openhtp.frontend.values import Perm
 
@@ -46,7 +48,46 @@ def _resize(site: Site) -> None:
         params["cubic_coeff"] = float(site.attr("cubic_coeff_a", -0.75))
         params["exclude_outside"] = bool(site.attr("exclude_outside", 0))
     perm = _image_order(site, before, after)
-    site.emit("Resize", [site.take(0, perm)], [site.give(0, perm)], params)
+    x, out = site.take(0, perm), site.give(0, perm)
+    simple = _simple_nearest(x.shape, out.shape, params) if kind == "nearest" else None
+    if simple is not None:
+        site.emit("ResizeNearestNeighbor", [x], [out], simple)
+    else:
+        site.emit("Resize", [x], [out], params)
+
+
+def _simple_nearest(before: Shape, after: Shape, params: Mapping[str, object]) -> dict[str, object] | None:
+    """Parameters of the HTP's own op for nearest pixels, which rounds in two ways, if it picks the same ones."""
+    if len(before) != 4:
+        return None
+    sizes = [(size, out) for size, out in zip(before[1:3], after[1:3], strict=True) if size != out]
+    mode, places = str(params["nearest_mode"]), str(params["transformation_mode"])
+    picked = [_picked(size, out, places, mode) for size, out in sizes]
+    for centers in (True, False):
+        offset = 0.5 if centers else 0.0
+        own = [np.minimum((np.arange(out) + offset) * size // out, size - 1) for size, out in sizes]
+        if all(np.array_equal(one, other) for one, other in zip(picked, own, strict=True)):
+            return {"half_pixel_centers": centers}
+    return None
+
+
+def _picked(size: int, out: int, places: str, mode: str) -> Array:
+    """Which pixel each output pixel is, by ONNX's definition."""
+    index = np.arange(out, dtype=np.float64)
+    where = index * size / out
+    if places == "ALIGN_CORNERS":
+        where = index * (size - 1) / max(1, out - 1)
+    elif places == "HALF_PIXEL" or (places == "PYTORCH_HALF_PIXEL" and out > 1):
+        where = (index + 0.5) * size / out - 0.5
+    elif places == "PYTORCH_HALF_PIXEL":
+        where = np.zeros(out)
+    rounded = {
+        "FLOOR": np.floor(where),
+        "CEIL": np.ceil(where),
+        "ROUND_PREFER_FLOOR": np.ceil(where - 0.5),
+        "ROUND_PREFER_CEIL": np.floor(where + 0.5),
+    }[mode]
+    return np.clip(rounded, 0, size - 1)
 
 
 def _scales(site: Site, old: bool) -> Array | None:
