@@ -11,6 +11,7 @@ from openhtp.core.errors import QnnError
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.arguments import Arguments
+from openhtp.runtime.bindings import Bindings
 
 if TYPE_CHECKING:
     from openhtp.runtime.execution import Notify
@@ -106,7 +107,7 @@ class Call:
         arguments = self.arguments
         if not arguments.raw_inputs and not arguments.raw_outputs:
             return self._pack_registered()
-        pool = self._pool = self.graph._slot_pool(arguments.batch)
+        pool = self._pool = self._bindings.slot_pool(arguments.batch)
         slot = self._slot = pool.take()
         for port, array in arguments.raw_inputs.items():
             view = self._slot_view(slot, port)
@@ -161,16 +162,18 @@ class Call:
             self.graph.context._places.give_back()
 
     def _pack_registered(self) -> bytes:
-        # The same memory is used over and over: the packed form is kept under what it was made from.
         arguments = self.arguments
         if arguments.dims:
             return self._pack_mixed(None)
-        key = tuple((port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items())
-        packed = self.graph._packed.get(key)
-        if packed is None:
-            packed = frames.pack_bindings([frames.Binding(*item) for item in key])
-            self.graph._keep_packed(key, packed)
-        return packed
+        return self._bindings.pack(
+            tuple((port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items())
+        )
+
+    @property
+    def _bindings(self) -> Bindings:
+        bindings = self.graph._bindings
+        assert bindings is not None  # only finalized graphs are called
+        return bindings
 
     def _pack_mixed(self, slot: Slot | None) -> bytes:
         arguments, specs = self.arguments, self.graph._ports.specs

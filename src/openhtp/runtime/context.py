@@ -315,7 +315,8 @@ class Context:
             for place in mem._places.values():
                 self._views.pop(id(place.array), None)
         for graph in self._graphs.values():
-            graph._packed.clear()
+            if graph._bindings is not None:
+                graph._bindings.forget_memory()
         mem._forget(State.FREED)
 
     def _lose(self) -> None:

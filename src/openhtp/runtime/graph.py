@@ -25,21 +25,18 @@ from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.arguments import Ports, Values, check_arguments
+from openhtp.runtime.arguments import Ports, Values
+from openhtp.runtime.bindings import Bindings
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.options import check_count, check_handle, check_name, check_shape
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.slots import SlotPool
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
-
-# Packed bindings kept per graph; beyond it the oldest is dropped.
-_MAX_PACKED = 512
 
 
 class Graph:
@@ -57,8 +54,7 @@ class Graph:
         self._program: Program | None = None
         self._number = 0
         self._ports = Ports([], 0, {})
-        self._pools: dict[int, SlotPool] = {}
-        self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
+        self._bindings: Bindings | None = None
         self._lock = threading.Lock()
         self._under_way = {True: 0, False: 0}  # executions by ``synchronous``
         self._parent: Graph | None = None
@@ -190,6 +186,7 @@ class Graph:
         self._number = reply.value
         self.steps = reply.steps
         self._ports = Ports([*program.inputs, *program.outputs], len(program.inputs), self._tensors)
+        self._bindings = Bindings(self.context, self._ports, program.infer_dims)
         self._life.become(State.FINALIZED)
 
     # Looking
@@ -301,10 +298,10 @@ class Graph:
                 "execute_async needs the device in its own process: create it with transport='rpc'",
                 st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
             )
-        assert self._program is not None
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
-        arguments = check_arguments(self._ports, context, inputs, outputs, self._program.infer_dims)
+        assert self._bindings is not None
+        arguments = self._bindings.arguments(inputs, outputs)
         call = Call(
             self,
             arguments,
@@ -359,20 +356,6 @@ class Graph:
                     st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
                 )
             self._under_way[synchronous] += change
-
-    def _slot_pool(self, batch: int) -> SlotPool:
-        with self._lock:
-            pool = self._pools.get(batch)
-            if pool is None:
-                pool = SlotPool(self._ports.specs, batch, self.context._register_buffer)
-                self._pools[batch] = pool
-            return pool
-
-    def _keep_packed(self, key: tuple[tuple[int, int, int], ...], packed: bytes) -> None:
-        with self._lock:
-            if len(self._packed) >= _MAX_PACKED:
-                self._packed.pop(next(iter(self._packed)))
-            self._packed[key] = packed
 
     def _spec(self, item: Tensor | str) -> TensorSpec:
         if isinstance(item, Tensor):

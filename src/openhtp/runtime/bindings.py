@@ -1,0 +1,75 @@
+"""What a graph knows about the memory that its calls use: checked arguments, packed bindings, raw-data slots."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from openhtp.rpc import frames
+from openhtp.runtime.arguments import Arguments, Ports, Shape, Values, check_arguments
+from openhtp.runtime.slots import SlotPool
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
+
+# Kept per graph; a client that uses new memory for every call must not grow without end.
+_MOST_KEPT = 512
+
+
+class Bindings:
+    """Caches of a finalized graph. Programs use the same memory over and over, so most calls are look-ups."""
+
+    def __init__(
+        self, context: Context, ports: Ports, infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]]
+    ) -> None:
+        self._context = context
+        self._ports = ports
+        self._infer_dims = infer_dims
+        self._checked: dict[tuple[object, ...], Arguments] = {}
+        self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
+        self._pools: dict[int, SlotPool] = {}
+        self._lock = threading.Lock()
+
+    def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
+        """Check what a caller passed; the same arrays on registered memory need it only once."""
+        key: tuple[object, ...] | None = None
+        known = None
+        if type(inputs) is dict and type(outputs) is dict:
+            # Ids are safe as keys: what is kept here holds on to the arrays that they belong to.
+            key = (*inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
+            known = self._checked.get(key)
+        if known is not None:
+            return known
+        arguments = check_arguments(self._ports, self._context, inputs, outputs, self._infer_dims)
+        if key is not None and not arguments.raw_count:
+            with self._lock:
+                if len(self._checked) >= _MOST_KEPT:
+                    self._checked.clear()
+                self._checked[key] = arguments
+        return arguments
+
+    def pack(self, key: tuple[tuple[int, int, int], ...]) -> bytes:
+        """The bindings (port, memory, offset) of a call as they go into its frame."""
+        packed = self._packed.get(key)
+        if packed is None:
+            packed = frames.pack_bindings([frames.Binding(*item) for item in key])
+            with self._lock:
+                if len(self._packed) >= _MOST_KEPT:
+                    self._packed.clear()
+                self._packed[key] = packed
+        return packed
+
+    def slot_pool(self, batch: int) -> SlotPool:
+        """Slots for raw data of this batch multiple."""
+        with self._lock:
+            pool = self._pools.get(batch)
+            if pool is None:
+                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._register_buffer)
+            return pool
+
+    def forget_memory(self) -> None:
+        """Memory was taken back: what was found out about it no longer holds."""
+        with self._lock:
+            self._packed.clear()
+            self._checked.clear()
