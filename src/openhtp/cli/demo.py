@@ -59,11 +59,12 @@ def _view(show: Showcase) -> Table:
 
 def _result(show: Showcase) -> Table:
     table = Table(title="measured, wall clock; medians per execution")
-    for column in ("network", "priority", "sync inf/s", "async inf/s", "gain", "queue wait", "run time", "yields"):
-        table.add_column(column, justify="left" if column in ("network", "priority") else "right")
+    for column in ("client", "priority", "sync/s", "async/s", "gain", "queue wait", "run time", "yields"):
+        left = column in ("client", "priority")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for actor in show.actors:
         table.add_row(
-            f"{actor.name} ({actor.network})",
+            actor.name,
             actor.priority,
             f"{actor.sync_ips:.1f}",
             f"{actor.async_ips:.1f}",
@@ -72,6 +73,8 @@ def _result(show: Showcase) -> Table:
             f"{median(actor.run_us) / 1e3:.2f} ms",
             str(actor.yields),
         )
+    told = ", ".join(f"{actor.name} runs {actor.network}" for actor in show.actors)
+    table.caption = f"inferences per second; {told}, 8 bits"
     return table
 
 
