@@ -212,6 +212,29 @@ def test_float_island_in_a_quantized_model_is_left_in_floats() -> None:
     assert ops == {"Quantize": 2, "Dequantize": 2, "Sigmoid": 1, "ElementWiseMultiply": 1}
 
 
+def test_missing_zero_points_are_zeros_of_the_stored_type() -> None:
+    """Weights in signed bytes and a 32-bit bias without zero points, and an output type that is only named."""
+    nodes = [
+        node("QuantizeLinear", "x s", "q", output_dtype=TensorProto.UINT16),
+        node("DequantizeLinear", "q s", "d"),
+        node("DequantizeLinear", "w ws", "wd"),
+        node("DequantizeLinear", "b bs", "bd"),
+        node("Gemm", "d wd bd", "g", transB=1),
+        node("QuantizeLinear", "g gs", "h", output_dtype=TensorProto.INT16),
+        node("DequantizeLinear", "h gs", "y"),
+    ]
+    constants = {"s": np.float32(1e-4), "ws": np.float32(0.01), "bs": np.float32(1e-6), "gs": np.float32(1e-3)}
+    constants |= {"w": _RANDOM.integers(-100, 100, (5, 8)).astype(np.int8)}
+    constants |= {"b": _RANDOM.integers(-90000, 90000, 5).astype(np.int32)}
+    model = model_of(nodes, {"x": [3, 8]}, ["y"], constants, opset=21)
+    graph = load(model)
+    (matrix,) = [call for call in graph.nodes if call.op == "FullyConnected"]
+    types = [spec.dtype.short for spec in (*matrix.inputs, *matrix.outputs)]
+    assert types == ["ufixed16", "sfixed8", "sfixed32", "ufixed16"]
+    feeds = {"x": np.abs(_normal(3, 8))}
+    assert sqnr(run_ort(model, feeds)["y"], run_here(graph, feeds)["y"]) > 50
+
+
 def test_requantization_is_one_convert() -> None:
     nodes = [
         node("QuantizeLinear", "x s z", "q"),

@@ -15,7 +15,7 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
-from openhtp.frontend.model import Array, OnnxNode, Shape
+from openhtp.frontend.model import Array, OnnxNode, ValueType
 
 _PLAIN = {
     "float16": DType.FLOAT_16,
@@ -74,12 +74,14 @@ def edge_type(dtype: np.dtype[np.generic]) -> tuple[DType, Encoding | None]:
     return _EDGE[dtype.name]
 
 
-def read_encoding(node: OnnxNode, shape: Shape, constants: Mapping[str, Array]) -> Fixed:
+def read_encoding(node: OnnxNode, types: Mapping[str, ValueType], constants: Mapping[str, Array]) -> Fixed:
     """Type and encoding that a QuantizeLinear or DequantizeLinear names, as stored in the file."""
     if not node.has(0) or not node.has(1):
         raise BadModel(f"{node.title} has no scale")
+    shape = types[node.inputs[0]].shape
     scale = constants.get(node.inputs[1])
-    zero = constants.get(node.inputs[2]) if node.has(2) else np.zeros((), np.uint8)
+    integers = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    zero = constants.get(node.inputs[2]) if node.has(2) else np.zeros((), types[integers].dtype)
     if scale is None or zero is None:
         raise UnsupportedFeature(f"{node.title}: scale and zero point are computed; they must be constants")
     if node.attr("block_size", 0):

@@ -136,7 +136,7 @@ class _Import:
         dtype, quant = encodings.edge_type(kind.dtype)
         reader = next((node for node in self._readers.get(name, []) if is_op(node, "DequantizeLinear")), None)
         if reader is not None:
-            dtype, quant = encodings.read_encoding(reader, kind.shape, self._model.constants)
+            dtype, quant = encodings.read_encoding(reader, self.types, self._model.constants)
         spec = self.assembly.edge(name, kind.shape, dtype, quant, TensorKind.APP_WRITE)
         value = Value(name, kind.shape, dtype, quant, None, {vs.identity(len(kind.shape)): spec})
         inner = encodings.plain_type(kind.dtype)
@@ -148,7 +148,7 @@ class _Import:
         """Type and encoding that the client sees at an output."""
         maker = next((node for node in self._model.nodes if name in node.outputs), None)
         if maker is not None and is_op(maker, "QuantizeLinear"):
-            return encodings.read_encoding(maker, self.types[name].shape, self._model.constants)
+            return encodings.read_encoding(maker, self.types, self._model.constants)
         return encodings.edge_type(self.types[name].dtype)
 
     def _add_output(self, name: str) -> None:
@@ -220,7 +220,7 @@ class _Import:
         return fixed
 
     def _quantize(self, node: OnnxNode) -> None:
-        fixed = encodings.read_encoding(node, self.types[node.inputs[0]].shape, self._model.constants)
+        fixed = encodings.read_encoding(node, self.types, self._model.constants)
         value = self.value(node.inputs[0])
         if not value.is_real:
             raise UnsupportedOp(f"{node.title}: quantizes integers; expected floats")
@@ -229,7 +229,7 @@ class _Import:
         self.define(node.outputs[0], self.assembly.converted(value, *encodings.activation(*fixed)))
 
     def _dequantize(self, node: OnnxNode) -> None:
-        dtype, quant = encodings.read_encoding(node, self.types[node.inputs[0]].shape, self._model.constants)
+        dtype, quant = encodings.read_encoding(node, self.types, self._model.constants)
         value = self.value(node.inputs[0])
         if value.data is not None and value.quant is None:
             stored = vs.stored(self._model.constants[node.inputs[0]], dtype, None).reshape(value.shape)

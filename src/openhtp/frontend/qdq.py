@@ -87,7 +87,7 @@ def _target(readers: Sequence[OnnxNode], model: TypedModel, targets: Mapping[str
     first = readers[0]
     if all(is_op(node, "QuantizeLinear") for node in readers):
         # Readers with another encoding get a conversion from the first one's.
-        fixed = encodings.read_encoding(first, model.types[first.inputs[0]].shape, model.constants)
+        fixed = encodings.read_encoding(first, model.types, model.constants)
         return Target(*encodings.activation(*fixed), first.outputs[0])
     if len(readers) == 1 and first.op_type in _CLAMPS and not first.domain:
         # clamp(round(x)) is round(clamp(x)) in one encoding, so the op before the clamp may use it as well.

@@ -47,6 +47,11 @@ def settle_types(model: OnnxModel) -> TypedModel:
     return TypedModel(model, tuple(kept), types, constants)
 
 
+def _named_type(node: OnnxNode) -> np.dtype[np.generic]:
+    """What a QuantizeLinear without zero point gives: unsigned bytes, or the type that it names."""
+    return np.dtype({3: np.int8, 4: np.uint16, 5: np.int16}.get(node.attr("output_dtype", 0), np.uint8))
+
+
 def _constant_result(node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]) -> Array | None:
     """Results that need no computing: constants, and shapes of things whose shape is known."""
     if node.domain or not node.outputs:
@@ -69,7 +74,7 @@ def _output_types(
     if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not (node.has(0) and node.has(1)):
         raise BadModel(f"{node.title} has no scale")
     if is_op(node, "QuantizeLinear"):
-        stored = types[node.inputs[2]].dtype if node.has(2) else np.dtype(np.uint8)
+        stored = types[node.inputs[2]].dtype if node.has(2) else _named_type(node)
         return {node.outputs[0]: ValueType(stored, types[node.inputs[0]].shape)}
     if is_op(node, "DequantizeLinear"):
         return {node.outputs[0]: ValueType(types[node.inputs[1]].dtype, types[node.inputs[0]].shape)}
