@@ -58,8 +58,8 @@ def _view(show: Showcase) -> Table:
 
 
 def _result(show: Showcase) -> Table:
-    table = Table(title="measured, wall clock; medians per execution")
-    for column in ("client", "priority", "sync/s", "async/s", "gain", "queue wait", "run time", "yields"):
+    table = Table(title="measured, wall clock; medians of queue wait and run time")
+    for column in ("client", "priority", "sync/s", "async/s", "gain", "waits", "runs", "yields"):
         left = column in ("client", "priority")
         table.add_column(column, justify="left" if left else "right", no_wrap=True)
     for actor in show.actors:
