@@ -231,6 +231,7 @@ class VendorLink:
         self._thread.join()
         self._loader.close()
         self._process.close()
+        self._engine.close()
         for fd in (self._wake, self._life):
             os.close(fd)
 

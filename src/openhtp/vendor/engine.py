@@ -70,6 +70,12 @@ class VendorEngine:
         for number in self._shared.keys() - self._memories().keys():
             self.later(self._shared.pop(number).close)
 
+    def close(self) -> None:
+        """Let go of all memory, when the library's process is gone or going."""
+        for shared in self._shared.values():
+            shared.close_here()
+        self._shared.clear()
+
 
 class _Shared:
     """A client's memory in the library's process, shared with it at first use."""
@@ -85,9 +91,13 @@ class _Shared:
             self._ref = self._process.attach(self._buffer)
         return self._ref
 
+    def close_here(self) -> None:
+        """Give back our own descriptor only."""
+        self._buffer.close()
+
     def close(self) -> None:
         """Stop sharing."""
-        self._buffer.close()
+        self.close_here()
         if self._ref is not None:
             self._process.detach(self._ref)
 
