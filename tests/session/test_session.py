@@ -6,6 +6,8 @@ import asyncio
 import csv
 import json
 import logging
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -333,3 +335,19 @@ def test_sessions_on_one_chip_share_its_device(session, model, feeds) -> None:
     with htp.InferenceSession(model) as other:
         assert other._loaded.device is session._loaded.device
         assert np.array_equal(other.run(None, feeds)[0], session.run(None, feeds)[0])
+
+
+def _run_often(session: htp.InferenceSession, feeds: dict[str, np.ndarray]) -> None:
+    for _ in range(200):
+        session.run(None, feeds)
+
+
+def test_subsystem_restart_is_reported_and_a_new_session_works(model, feeds) -> None:
+    """As the provider's document asks of applications: create the session again."""
+    with htp.InferenceSession(model, soc="SM8475") as first:
+        wanted = first.run(None, feeds)
+        os.kill(first._loaded.device.pid, signal.SIGKILL)
+        with pytest.raises(htp.DeviceLost):
+            _run_often(first, feeds)
+        with htp.InferenceSession(model, soc="SM8475") as second:
+            assert np.array_equal(second.run(None, feeds)[0], wanted[0])
