@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 import os
 import platform
 import shutil
@@ -37,6 +38,8 @@ Array = npt.NDArray[Any]
 
 # Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
 # tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
+# What one serialized model may hold, with room to spare below the format's 2 GiB.
+_LARGEST_MESSAGE = 1_500_000_000
 _HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
 
 
@@ -147,22 +150,57 @@ def _session(model: bytes, external: Mapping[str, Array], options: Any) -> Any:
 
 def _optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
     """The model after all of the runtime's optimisations, and its large constants."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="openhtp-", dir=memory))
+    if sum(array.nbytes for array in lowered.external.values()) > _LARGEST_MESSAGE:
+        return _optimised_in_a_folder(lowered, threads)
+    # A file without a name: a device that is killed here leaves nothing behind.
+    fd = os.memfd_create("openhtp-model", os.MFD_CLOEXEC)
     try:
-        options = _options(threads, optimise=True)
-        options.optimized_model_filepath = str(folder / "model.onnx")
+        options = _saving_options(threads, f"/proc/self/fd/{fd}")
+        _session(model_bytes(lowered.model), lowered.external, options)
+        size = os.fstat(fd).st_size
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
+            model = parse_model(data[:])
+    finally:
+        os.close(fd)
+    return model, _take_large_constants(model)
+
+
+def _optimised_in_a_folder(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
+    """The same for models above what one message holds: their constants go to a file of their own."""
+    folder = Path(tempfile.mkdtemp(prefix="openhtp-"))
+    try:
+        options = _saving_options(threads, str(folder / "model.onnx"))
         add = options.add_session_config_entry
         add("session.optimized_model_external_initializers_file_name", "data")
         add("session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES))
-        # This session never runs.
-        add("session.disable_prepacking", "1")
         _session(model_bytes(lowered.model), lowered.external, options)
         model = parse_model((folder / "model.onnx").read_bytes())
         data = folder / "data"
         return model, _read_external(model, np.fromfile(data, np.uint8) if data.exists() else None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _saving_options(threads: int, path: str) -> Any:
+    """For a session that is made to save its optimised model and never runs."""
+    options = _options(threads, optimise=True)
+    options.optimized_model_filepath = path
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def _take_large_constants(model: ModelProto) -> dict[str, Array]:
+    """Move large constants out of the model, so that segments can share them without a copy each."""
+    found: dict[str, Array] = {}
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) >= INLINE_BYTES:
+            values = np.frombuffer(tensor.raw_data, numpy_type(tensor.data_type))
+            found[tensor.name] = values.reshape(tuple(tensor.dims))
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "shared"), ("offset", "0"), ("length", str(values.nbytes))):
+                tensor.external_data.add(key=key, value=value)
+    return found
 
 
 def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
@@ -191,8 +229,10 @@ def _cut_model(
         number = origin(name)
         return program.nodes[number].work.bytes_written if number is not None else 0
 
-    segments = cut(nodes, outputs, _spread_seconds(nodes, seconds), count, nbytes)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    if any(name in initializers for name in outputs):
+        return None  # an output that was folded to a constant is made by no node, so no segment would write it
+    segments = cut(nodes, outputs, _spread_seconds(nodes, seconds), count, nbytes)
     known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     stages: list[Stage] = []
     buffers: dict[str, Buffer] = {}
