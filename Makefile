@@ -47,7 +47,7 @@ docs: $(STAMP)  ## regenerate generated pages
 	$(BIN)/python tools/gen_ops_doc.py
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(VENDOR) out
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
