@@ -52,8 +52,16 @@ _MORE_SAMPLES = {
 }
 # Operations that put values of several inputs side by side, beside those that keep values.
 _MIXING = ("ScatterElements", "ScatterNd")
-# Operations whose result has a fixed range, which the HTP computes in.
-_FIXED_RANGE = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "MaskedSoftmax": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+# Operations, and those of ElementWiseNeuron, whose result has a fixed range, which the HTP computes in.
+_FIXED_RANGE = {
+    "Sigmoid": (0.0, 1.0),
+    "SIGMOID": (0.0, 1.0),
+    "HARD_SIGMOID": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "MaskedSoftmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "TANH": (-1.0, 1.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +220,9 @@ def _output_encoding(
     source = inputs[0]
     if usual and source is not None and source.dtype == spec.dtype and kept:
         return source.quant
-    low, high = _FIXED_RANGE.get(row.op, (None, None)) if usual else (None, None)
-    if low is not None and high is not None:
+    bounds = _FIXED_RANGE.get(str(_samples(row.op)[row.sample].params.get("operation", row.op)))
+    if usual and bounds is not None:
+        low, high = bounds
         steps = 1 << spec.dtype.bits
         return ScaleOffset((high - low) / steps, -spec.dtype.integer_range[0] + round(low * steps / (high - low)))
     real = np.asarray(result, np.float64)
