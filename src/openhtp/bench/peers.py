@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from openhtp.bench.quiet import Quiet
+from openhtp.bench.quiet import Quiet, Sample, median
 
 _CALLS = 2000
 _DEPTH = 50
@@ -84,9 +83,9 @@ def compare(ours: Callable[[], float], rounds: int = 5) -> dict[str, float | Non
         "OpenVINO AsyncInferQueue, 50 jobs": _openvino(),
     }
     quiet = Quiet()
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    times: dict[str, list[Sample[float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, piece in contenders.items():
             if piece is not None:
                 times[name].append(quiet.measure(piece))
-    return {name: statistics.median(found) if found else None for name, found in times.items()}
+    return {name: median(found) if found else None for name, found in times.items()}

@@ -11,7 +11,7 @@ import msgspec
 
 import openhtp as htp
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet
+from openhtp.bench.quiet import Quiet, believed, median
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.device.build import DeviceConfig
 from openhtp.runtime.device import Device
@@ -53,10 +53,11 @@ def run(network: str = "resnet50", *, samples: int = 200, rounds: int = 7) -> It
         for _ in range(rounds):
             cut_times.append(quiet.measure(lambda: _seconds_per_run(cut)))
             whole_times.append(quiet.measure(lambda: _seconds_per_run(whole)))
-        result.latency_ms = statistics.median(cut_times) * 1e3
-        result.yield_points_cost = statistics.median(cut_times) / statistics.median(whole_times) - 1
+        result.latency_ms = median(cut_times) * 1e3
+        result.yield_points_cost = median(cut_times) / median(whole_times) - 1
         yield Progress("urgent graph against a running one", 3, 4)
         waits, result.preempted = _waits(cut, urgent, samples, result.latency_ms / 1e3, quiet)
+        result.samples = len(waits)
         result.wait_ms_p50 = statistics.median(waits)
         result.wait_ms_p99 = waits[min(len(waits) - 1, int(len(waits) * 0.99))]
         result.wait_ms_max = waits[-1]
@@ -103,5 +104,5 @@ def _waits(
         assert low.record is not None
         return (high.record.started_ns - high.record.received_ns) / 1e6, low.record.yields
 
-    found = [quiet.measure(piece, tries=3) for _ in range(samples)]
+    found = believed([quiet.measure(piece) for _ in range(samples)])
     return sorted(wait for wait, _ in found), sum(yields for _, yields in found)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.quiet import Quiet
+from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network, trivial_graph
 
 _PIECE_SECONDS = 0.25
@@ -113,19 +113,19 @@ def _compare(subject: Subject, work: float, quiet: Quiet, rounds: int) -> list[R
     per_call_ns = max(subject.inference_ns * (1 + work), 20_000)
     calls = max(20, min(4000, int(_PIECE_SECONDS * 1e9 / per_call_ns)))
     depths = _PLAN[subject.name][0]
-    rates: dict[tuple[str, int], list[float]] = {}
+    rates: dict[tuple[str, int], list[Sample[float]]] = {}
     for _ in range(rounds):
         for memory in MEMORIES:
-            sync = quiet.measure(partial(_sync_ips, subject, memory, busy, calls))
-            rates.setdefault((memory, 0), []).append(sync)
+            sample = quiet.measure(partial(_sync_ips, subject, memory, busy, calls))
+            rates.setdefault((memory, 0), []).append(sample)
             for depth in depths:
                 rate = quiet.measure(partial(_async_ips, subject, memory, busy, calls, depth))
                 rates.setdefault((memory, depth), []).append(rate)
     rows = []
     for memory in MEMORIES:
-        sync = statistics.median(rates[memory, 0])
+        sync = median(rates[memory, 0])
         for depth in depths:
-            asynchronous = statistics.median(rates[memory, depth])
+            asynchronous = median(rates[memory, depth])
             rows.append(Row(subject.name, work, memory, depth, sync, asynchronous, asynchronous / sync))
     return rows
 
@@ -168,7 +168,7 @@ def _submit_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
                 execution.result()
         return statistics.median(times) / 1e3
 
-    return statistics.median(quiet.measure(piece) for _ in range(rounds))
+    return median([quiet.measure(piece) for _ in range(rounds)])
 
 
 def _roundtrip_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
@@ -180,7 +180,7 @@ def _roundtrip_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
             times.append(time.perf_counter_ns() - begin)
         return statistics.median(times) / 1e3
 
-    return statistics.median(quiet.measure(piece) for _ in range(rounds))
+    return median([quiet.measure(piece) for _ in range(rounds)])
 
 
 def _trivial_us(rows: list[Row]) -> float:
@@ -214,11 +214,11 @@ def _efficiency(subject: Subject, model: bytes, quiet: Quiet, rounds: int) -> fl
         return calls * 1e9 / (time.perf_counter_ns() - begin)
 
     plain()
-    ratios = []
+    ours, theirs = [], []
     for _ in range(rounds):
-        ours = quiet.measure(lambda: _async_ips(subject, "registered", lambda: None, calls, 10))
-        ratios.append(ours / quiet.measure(plain))
-    return statistics.median(ratios)
+        ours.append(quiet.measure(lambda: _async_ips(subject, "registered", lambda: None, calls, 10)))
+        theirs.append(quiet.measure(plain))
+    return median(ours) / median(theirs)
 
 
 _NUMPY_OF = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(uint16)": "uint16"}

@@ -8,11 +8,12 @@ best they ever did; a piece counts only if little was lost both times.
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 import zlib
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -20,6 +21,9 @@ _SPIN_SECONDS = 0.010
 # Large enough that zlib gives the interpreter lock up, small enough to be counted finely: about 10 us.
 _BLOCK = bytes(64 * 1024)
 MOST_LOST = 0.06
+# How long one piece may wait for a quiet moment, and all pieces of a run together.
+_PATIENCE_SECONDS = 0.5
+_PATIENCE_OF_A_RUN = 45.0
 
 
 class Quiet:
@@ -30,6 +34,7 @@ class Quiet:
         self._threads = min(2, os.cpu_count() or 1)
         self.kept = 0
         self.dropped = 0
+        self._patience_left = _PATIENCE_OF_A_RUN
         for _ in range(20):
             self.lost()
 
@@ -55,16 +60,41 @@ class Quiet:
         self._best = max(self._best, rate)
         return 1 - rate / self._best
 
-    def measure(self, piece: Callable[[], T], *, tries: int = 6) -> T:
-        """Run ``piece`` until it fell into a quiet moment; after ``tries`` the last result has to do."""
-        for attempt in range(tries):
-            before = self.lost()
-            while before > MOST_LOST and attempt < tries - 1:
-                before = self.lost()
-                attempt += 1
-            result = piece()
-            if before <= MOST_LOST and self.lost() <= MOST_LOST:
+    def measure(self, piece: Callable[[], T], *, tries: int = 3) -> Sample[T]:
+        """Run ``piece`` in a quiet moment, waiting for one; after ``tries`` a disturbed result has to do."""
+        for _ in range(tries):
+            before = self._await_quiet()
+            value = piece()
+            if before and self.lost() <= MOST_LOST:
                 self.kept += 1
-                return result
+                return Sample(value, True)
         self.dropped += 1
-        return result
+        return Sample(value, False)
+
+    def _await_quiet(self) -> bool:
+        """Wait a little for a quiet moment, as long as the run's patience lasts."""
+        begin = time.monotonic()
+        while self.lost() > MOST_LOST:
+            waited = time.monotonic() - begin
+            if waited > min(_PATIENCE_SECONDS, self._patience_left):
+                self._patience_left -= waited
+                return False
+        return True
+
+
+class Sample(NamedTuple, Generic[T]):
+    """A measured value, and whether the machine was quiet before and after."""
+
+    value: T
+    quiet: bool
+
+
+def believed(samples: Sequence[Sample[T]]) -> list[T]:
+    """The values to believe: those of quiet moments, or all of them where there are hardly any."""
+    quiet = [sample.value for sample in samples if sample.quiet]
+    return quiet if len(quiet) >= 2 else [sample.value for sample in samples]
+
+
+def median(samples: Sequence[Sample[float]]) -> float:
+    """Median of the values to believe."""
+    return statistics.median(believed(samples))
