@@ -149,6 +149,26 @@ def test_restart(backend: htp.Backend) -> None:
     context.free()
 
 
+def test_contexts_can_be_built_as_soon_as_the_loss_is_notified(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    graph = relu_graph(device.create_context())
+    results: list[object] = []
+    rebuilt = threading.Event()
+
+    def on_lost(param: object, status: int) -> None:
+        try:
+            results.append(relu_graph(device.create_context()).execute({"x": ramp()})["y"])
+        except htp.QnnError as error:
+            results.append(error)
+        rebuilt.set()
+
+    hold(device)
+    graph.execute_async({"x": ramp()}, notify=on_lost)
+    os.kill(device.pid, signal.SIGKILL)
+    assert rebuilt.wait(10)
+    np.testing.assert_array_equal(results[0], np.maximum(ramp(), 0))
+
+
 def test_restart_wakes_a_blocked_submitter(backend: htp.Backend) -> None:
     device = backend.create_device()
     graph = relu_graph(device.create_context(queue_depth=1))

@@ -25,6 +25,7 @@ from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.frames import Record
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.execution import Execution, complete_from
+from openhtp.runtime.lane import Lane
 from openhtp.runtime.link import Sent, raise_reply
 from openhtp.runtime.queue import Places
 
@@ -71,7 +72,7 @@ class RpcLink:
         self._send_lock = threading.Lock()
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
-        self._lanes: list[socket.socket] = []
+        self._lanes: list[Lane] = []
         reply = self._meet()
         self.session = reply.value
         self.pid = int(str(reply.info["pid"]))
@@ -196,34 +197,31 @@ class RpcLink:
         lane = self._take_lane()
         mine = {execution.job: execution}
         try:
-            lane.send(frame)
+            lane.sock.send(frame)
             sent(execution.job)
             while mine:
-                packet = lane.recv(channel.MAX_MESSAGE)
-                if not packet:
-                    raise Disconnected("end of connection")
-                complete_from(packet, mine)
+                complete_from(lane.receive(), mine)
         except (OSError, Disconnected):
-            lane.close()
+            lane.sock.close()
             if mine:
                 self._fail(execution)
             return
         except BaseException:
             # An interrupt came while waiting: the lane still owes us a report, so it cannot be used again.
-            lane.close()
+            lane.sock.close()
             self.cancel(execution.job)
             execution._abandon()
             raise
         self._lanes.append(lane)
 
-    def _take_lane(self) -> socket.socket:
+    def _take_lane(self) -> Lane:
         try:
             return self._lanes.pop()
         except IndexError:
             ours, theirs = channel.socket_pair()
             with theirs:
                 self.request(ms.AddLane(), (theirs.fileno(),))
-            return ours
+            return Lane(ours)
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
@@ -245,7 +243,7 @@ class RpcLink:
     def close(self) -> None:
         """Let the device go; it ends by itself when its last client has gone."""
         self._closing = True
-        for sock in (self._data, self._control, *self._lanes):
+        for sock in (self._data, self._control, *(lane.sock for lane in self._lanes)):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._reader:
@@ -253,7 +251,7 @@ class RpcLink:
         self._dispose()
 
     def _dispose(self) -> None:
-        for sock in (self._control, self._data, *self._lanes):
+        for sock in (self._control, self._data, *(lane.sock for lane in self._lanes)):
             sock.close()
         if self._process is not None:
             # A device of our own has nobody left to serve (the starter of a named one ended long ago).
@@ -300,13 +298,14 @@ class RpcLink:
             self._lost = True
             pending = list(self._pending.values())
             self._pending.clear()
+        # The device first: whoever is told of its loss may build a context at once, on the fresh process.
+        if not self._closing:
+            self._on_lost(self)
         for execution in pending:
             try:
                 self._fail(execution)
             except Exception:
                 log.exception("completing execution %d", execution.job)
-        if not self._closing:
-            self._on_lost(self)
 
     def _fail(self, execution: Execution) -> None:
         now = self.now()
