@@ -89,10 +89,10 @@ class Sample(NamedTuple, Generic[T]):
     quiet: bool
 
 
-def believed(samples: Sequence[Sample[T]]) -> list[T]:
-    """The values to believe: those of quiet moments, or all of them where there are hardly any."""
+def believed(samples: Sequence[Sample[T]], *, at_least: int = 2) -> list[T]:
+    """The values to believe: those of quiet moments, or all of them where there are fewer than needed."""
     quiet = [sample.value for sample in samples if sample.quiet]
-    return quiet if len(quiet) >= 2 else [sample.value for sample in samples]
+    return quiet if len(quiet) >= at_least else [sample.value for sample in samples]
 
 
 def median(samples: Sequence[Sample[float]]) -> float:
