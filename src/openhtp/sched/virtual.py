@@ -130,7 +130,7 @@ class VirtualLoop:
         observe = self._observe
         log = self.log if self._keep_log else None
         runs = self._runs
-        start = self._start
+        start, ask_yield, finished = self._start, self._ask_yield, self._finished
         end = _END_OF_TIME if t is None else t
         while heap and heap[0][0] <= end:
             now, order, sequence, event = heappop(heap)
@@ -157,8 +157,18 @@ class VirtualLoop:
                     if action.paused:  # type: ignore[union-attr]
                         run.yields += 1
                         run.resumes = True
-                elif kind is not Grant:
-                    self._do(action, now)
+                elif kind is Grant:
+                    continue
+                elif kind is Finish:
+                    run = runs.pop(action.job)  # type: ignore[union-attr]
+                    run.sequence = 0
+                    if finished is not None:
+                        finished(action, run, now)  # type: ignore[arg-type]
+                elif kind is AskYield:
+                    ask_yield(action, now)  # type: ignore[arg-type]
+                elif kind is ArmTimer:
+                    at = max(now, action.at)  # type: ignore[union-attr]
+                    self._push(at, _TIMER, TimerFired(t=at, timer=action.timer))  # type: ignore[union-attr]
             if log is not None:
                 log.append((event, actions))
             if observe is not None:
@@ -166,19 +176,6 @@ class VirtualLoop:
         if t is not None:
             self.now = max(self.now, t)
         return self.handled
-
-    def _do(self, action: Action, now: int) -> None:
-        kind = type(action)
-        if kind is Finish:
-            run = self._runs.pop(action.job)  # type: ignore[union-attr]
-            run.sequence = 0
-            if self._finished is not None:
-                self._finished(action, run, now)  # type: ignore[arg-type]
-        elif kind is AskYield:
-            self._ask_yield(action, now)  # type: ignore[arg-type]
-        elif kind is ArmTimer:
-            at = max(now, action.at)  # type: ignore[union-attr]
-            self._push(at, _TIMER, TimerFired(t=at, timer=action.timer))  # type: ignore[union-attr]
 
     @property
     def idle(self) -> bool:
