@@ -89,12 +89,7 @@ class Sample(NamedTuple, Generic[T]):
     quiet: bool
 
 
-def believed(samples: Sequence[Sample[T]], *, at_least: int = 2) -> list[T]:
-    """The values to believe: those of quiet moments, or all of them where there are fewer than needed."""
-    quiet = [sample.value for sample in samples if sample.quiet]
-    return quiet if len(quiet) >= at_least else [sample.value for sample in samples]
-
-
 def median(samples: Sequence[Sample[float]]) -> float:
-    """Median of the values to believe."""
-    return statistics.median(believed(samples))
+    """Median of the values of quiet moments, or of all where there are hardly any."""
+    quiet = [sample.value for sample in samples if sample.quiet]
+    return statistics.median(quiet if len(quiet) >= 2 else [sample.value for sample in samples])

@@ -53,7 +53,7 @@ def async_(
 def preempt(
     json_file: JsonFile = None,
     network: Annotated[str, typer.Option(help="The long graph: resnet50, resnet18, mobilenet_v2...")] = "resnet50",
-    samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 200,
+    samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 400,
 ) -> None:
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
     with errors_reported():
@@ -67,9 +67,9 @@ def preempt(
     table.add_row("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
     table.add_row("  max", f"{result.wait_ms_max:.2f} ms")
     table.add_row("runs that were pre-empted", f"{result.preempted} of {result.samples}")
+    table.add_row("runs left out: the machine was taken away", str(result.disturbed))
     table.add_row("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
     console.print(table)
-    _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
 
@@ -84,7 +84,7 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
     raise AssertionError("a run ends with its result")
 
 
-def _warn_of_noise(result: queueing.Result | preemption.PreemptResult) -> None:
+def _warn_of_noise(result: queueing.Result) -> None:
     if result.noisy_pieces:
         console.print(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
