@@ -37,10 +37,10 @@ class Subject:
 
 
 def trivial_graph(context: htp.Context) -> htp.Graph:
-    """The least that a graph can do."""
+    """The least that a graph can do: the float Relu that ``peers.py`` gives to the others too."""
     graph = context.create_graph("trivial")
-    x = graph.add_tensor("x", (1, 8), "ufixed8", quant=htp.ScaleOffset(1.0, 0), kind="app_write")
-    y = graph.add_tensor("y", (1, 8), "ufixed8", quant=htp.ScaleOffset(1.0, 0), kind="app_read")
+    x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+    y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
     graph.add_node("Relu", inputs=[x], outputs=[y])
     graph.finalize()
     return graph
