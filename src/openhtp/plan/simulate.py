@@ -12,6 +12,8 @@ from openhtp.sched.history import History
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.virtual import JobRun, Log, VirtualLoop
 
+_DONE = Outcome.DONE  # looked up once: a member of an enum costs more to find than to compare
+
 
 @dataclass(slots=True)
 class ClientFigures:
@@ -67,18 +69,19 @@ class _Tally:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.traffic: Traffic | None = None
+        self._figures = run.clients
         self._deadlines = [client.deadline_ns for client in run.scenario.clients]
 
     def finished(self, finish: Finish, job: JobRun, t: int) -> None:
         asked: Asked = job.tag
         client = asked.client
-        figures = self.run.clients[client]
+        figures = self._figures[client]
         latency = t - asked.t
         held = job.held_ns
         self.run.end_ns = t
         figures.busy_ns += held
         figures.yields += job.yields
-        done = finish.outcome is Outcome.DONE
+        done = finish.outcome is _DONE
         if done:
             if latency > figures.worst_ns:
                 figures.worst_ns = latency

@@ -33,7 +33,7 @@ class _Client:
 class _Running:
     """One source under way. ``fire`` and ``ask`` are what the loop calls; made once, as they are called often."""
 
-    __slots__ = ("ask", "client", "fire", "left", "random", "spec", "until", "work")
+    __slots__ = ("ask", "burst", "client", "closed", "every", "fire", "left", "random", "spec", "until", "work")
 
     def __init__(self, spec: Source, work: Work, client: _Client, until: int | None) -> None:
         self.spec = spec
@@ -41,6 +41,9 @@ class _Running:
         self.client = client
         self.left = spec.count
         self.until = until
+        self.closed = spec.pattern is Pattern.CLOSED
+        self.burst = spec.burst
+        self.every = spec.gap_ns
         self.random = random.Random(spec.seed) if spec.pattern is Pattern.POISSON else None
         self.fire: Caller
         self.ask: Caller
@@ -57,8 +60,8 @@ class _Running:
     def gap(self) -> int:
         """Time to the next request of an open pattern; 0 if there is none."""
         if self.random is None:
-            return self.spec.gap_ns
-        return max(1, round(self.random.expovariate(1.0) * self.spec.gap_ns))
+            return self.every
+        return max(1, round(self.random.expovariate(1.0) * self.every))
 
 
 class Asked(Struct, eq=False, gc=False):
@@ -101,8 +104,9 @@ class Traffic:
         gap = source.gap()
         if gap and source.takes_part_at(now + gap):
             self._loop.call_at(now + gap, source.fire)
-        for _ in range(source.spec.burst - 1):
-            self._loop.call_at(now, source.ask)
+        if source.burst > 1:
+            for _ in range(source.burst - 1):
+                self._loop.call_at(now, source.ask)
         return self._ask(source, now)
 
     def _request_at(self, source: _Running, t: int) -> None:
@@ -133,8 +137,8 @@ class Traffic:
         if client.backlog:
             waiting, asked = client.backlog.popleft()
             self._loop.call_at(now, partial(self._submit, waiting, asked))
-        if source.spec.pattern is Pattern.CLOSED:
-            self._request_at(source, now + source.spec.gap_ns)
+        if source.closed:
+            self._request_at(source, now + source.every)
         if self._followers:
             for follower in self._followers.get(client.number, ()):
                 self._request_at(follower, now + follower.spec.gap_ns)

@@ -185,9 +185,11 @@ class Arbiter:
         job.share = share
         self.holders.append(job)
         token = job.token = self._next_token()
-        size = share.end - share.start
-        actions.append(Grant(job.number, self._number, share.hmx_units, share.hvx_units, share.start, size))
-        actions.append(Start(job.number, job.step, token))
+        number = job.number
+        actions += (
+            Grant(number, self._number, share.hmx_units, share.hvx_units, share.start, share.end - share.start),
+            Start(number, job.step, token),
+        )
 
 
 def _shares(jobs: list[Job]) -> list[Share]:

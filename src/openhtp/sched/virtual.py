@@ -194,17 +194,17 @@ class VirtualLoop:
 
     def _start(self, action: Start, now: int) -> None:
         run = self._runs[action.job]
-        if run.left == 0:
-            run.left = run.work.step_ns[action.step]
+        due = now + (run.left or run.work.step_ns[action.step])
         run.started = now
         if run.granted is None:
             run.granted = now
             if run.resumes:
-                run.started += run.work.restore_ns
+                restore = run.work.restore_ns
+                run.started += restore
+                due += restore
                 run.resumes = False
         run.token = action.token
         run.answer = StepDone
-        due = run.started + run.left
         run.left = 0  # all of it, unless it is stopped before
         self._answer(run, due)
 
