@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from openhtp.vendor.library import find_library
+
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "openhtp"
 
@@ -43,7 +45,15 @@ def test_help_names_every_command(run) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["bench", "async"], ["bench", "preempt"], ["demo"], ["device", "start"], ["plan"], ["run-scenario"]],
+    [
+        ["bench", "async"],
+        ["bench", "networks"],
+        ["bench", "preempt"],
+        ["demo"],
+        ["device", "start"],
+        ["plan"],
+        ["run-scenario"],
+    ],
     ids=str,
 )
 def test_every_command_has_help_and_json(run, words: list[str]) -> None:
@@ -86,6 +96,46 @@ def test_bench_writes_the_promised_shape(run, tmp_path: Path) -> None:
 
 def test_bench_of_an_unknown_network(run) -> None:
     assert "unknown network" in run("bench", "async", "--network", "vgg", code=2)
+
+
+def test_bench_of_networks_compares_speed_and_results(run, tmp_path: Path) -> None:
+    out = tmp_path / "networks.json"
+    run("bench", "networks", "--network", "small_cnn", "--rounds", 1, "--json", out)
+    result = json.loads(out.read_text())
+    assert [(row["network"], row["activation"]) for row in result["rows"]] == [
+        ("small_cnn", "u8"),
+        ("small_cnn", "u16"),
+    ]
+    assert result["quiet_pieces"] + result["noisy_pieces"] == 4
+    for row in result["rows"]:
+        assert row["times_onnxruntime"] == pytest.approx(row["onnxruntime"]["ms"] / row["openhtp"]["ms"])
+        assert row["openhtp"]["sqnr_db"] == pytest.approx(row["onnxruntime"]["sqnr_db"], abs=1.0)
+        assert row["openhtp"]["sqnr_db"] > 20
+        assert row["vendor"] is None
+
+
+@pytest.mark.skipif(find_library() is not None, reason="the vendor's library is installed")
+def test_bench_of_networks_says_how_to_get_the_simulator(run, tmp_path: Path) -> None:
+    words = ("--network", "tiny_mlp", "--activation", "u8", "--rounds", 1, "--vendor")
+    text = run("bench", "networks", *words, "--json", tmp_path / "networks.json")
+    assert "not installed" in text
+    assert "openhtp[vendor]" in text
+    assert json.loads((tmp_path / "networks.json").read_text())["vendor_installed"] is False
+
+
+@pytest.mark.vendor
+@pytest.mark.skipif(find_library() is None, reason="the vendor's library is not installed")
+def test_bench_of_networks_on_the_simulator(run, tmp_path: Path) -> None:
+    out = tmp_path / "networks.json"
+    run("bench", "networks", "--network", "small_cnn", "--rounds", 1, "--vendor", "--json", out)
+    for row in json.loads(out.read_text())["rows"]:
+        assert row["times_vendor"] == pytest.approx(row["vendor"]["ms"] / row["openhtp"]["ms"])
+        assert row["openhtp"]["sqnr_db"] >= row["vendor"]["sqnr_db"] - 0.5
+
+
+@pytest.mark.parametrize("words", [("--network", "vgg"), ("--activation", "u4")], ids=str)
+def test_bench_of_networks_that_are_unknown(run, words: tuple[str, ...]) -> None:
+    assert f"unknown '{words[1]}'" in run("bench", "networks", *words, code=2)
 
 
 def test_run_scenario_reports_both_orders(run, tmp_path: Path) -> None:

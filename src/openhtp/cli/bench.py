@@ -11,10 +11,13 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 import openhtp as htp
+from openhtp import zoo
+from openhtp.bench import networks as whole
 from openhtp.bench import preemption, queueing
+from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_table
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
 
-R = TypeVar("R", queueing.Result, preemption.PreemptResult)
+R = TypeVar("R", queueing.Result, preemption.PreemptResult, whole.NetworksResult)
 
 app = typer.Typer(help="Measure this machine; every number is of the wall clock.", no_args_is_help=True)
 
@@ -66,10 +69,34 @@ def preempt(
     table.add_row("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
     table.add_row("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
     table.add_row("  max", f"{result.wait_ms_max:.2f} ms")
+    table.add_row("  p99 with the disturbed moments too", f"{result.wait_share_p99_all:.1%} of the long run")
     table.add_row("runs that were pre-empted", f"{result.preempted} of {result.samples}")
-    table.add_row("runs left out: the machine was taken away", str(result.disturbed))
     table.add_row("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
     console.print(table)
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command()
+def networks(
+    json_file: JsonFile = None,
+    vendor: Annotated[bool, typer.Option(help="Also on the vendor's simulator: seconds each.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 5,
+    network: Annotated[list[str] | None, typer.Option(help="Only these networks of the zoo.")] = None,
+    activation: Annotated[list[str] | None, typer.Option(help="Only these: u8, u16.")] = None,
+) -> None:
+    """Compare whole quantized networks with plain ONNX Runtime and the vendor's simulator."""
+    names, types = tuple(network or whole.NETWORKS), tuple(activation or whole.ACTIVATIONS)
+    for given, known in ((names, zoo.MODELS), (types, whole.ACTIVATIONS)):
+        for word in given:
+            if word not in known:
+                raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(known)}")
+    with errors_reported():
+        result = _last(whole.run(networks=names, activations=types, rounds=rounds, vendor=vendor))
+    console.print(networks_table(result))
+    if result.vendor_installed is False:
+        console.print(HOW_TO_INSTALL, style="yellow", markup=False)
+    _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
 
@@ -84,7 +111,7 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
     raise AssertionError("a run ends with its result")
 
 
-def _warn_of_noise(result: queueing.Result) -> None:
+def _warn_of_noise(result: queueing.Result | preemption.PreemptResult | whole.NetworksResult) -> None:
     if result.noisy_pieces:
         console.print(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
