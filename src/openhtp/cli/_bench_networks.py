@@ -12,13 +12,14 @@ HOW_TO_INSTALL = "the vendor's simulator is not installed: pip install 'openhtp[
 
 def networks_table(result: NetworksResult) -> Table:
     """One line per network, in 80 columns; the vendor's only if they were asked for."""
-    table = Table(title="one inference, one thread (medians, measured in turns, wall clock)", box=SIMPLE)
+    title = "one inference, one thread (medians, measured in turns, wall clock)"
+    table = Table(title=title, box=SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("network", no_wrap=True)
     with_vendor = result.vendor_installed is not None
     heads = ["OpenHTP\nms", "ORT\nms", "times\nORT"]
     if with_vendor:
         heads += ["vendor\nms", "times\nvendor"]
-    for head in (*heads, "dB to float:\nours ORT vendor" if with_vendor else "dB to float:\nours  ORT"):
+    for head in (*heads, "dB to float:\nours/ORT/vendor" if with_vendor else "dB to float:\nours/ORT"):
         table.add_column(head, justify="right")
     for row in result.rows:
         cells = [_ms(row.openhtp), _ms(row.onnxruntime), f"{row.times_onnxruntime:.2f}"]
