@@ -9,6 +9,7 @@ import pytest
 from import_cases import run_here, run_ort, sqnr
 
 from openhtp import zoo
+from openhtp.core.dtype import DType
 from openhtp.onnx import load
 
 _NETS = {
@@ -57,3 +58,14 @@ def test_written_out_gelu_is_one_op() -> None:
     ops = Counter(call.op for call in load(_NETS["transformer_blocks"]()).nodes)
     assert ops["Gelu"] == 1
     assert not ops["ElementWiseDivide"]
+
+
+def test_constants_of_layer_norm_are_stored_as_the_hardware_takes_them() -> None:
+    """The quantizer writes 16-bit scales from zero up and biases with an offset; the HTP takes neither."""
+    model = zoo.quantized(_NETS["transformer_blocks"](), "u16", "s16")
+    norms = [call for call in load(model).nodes if call.op == "LayerNorm"]
+    assert len(norms) == 3
+    for norm in norms:
+        scale, bias = norm.inputs[1], norm.inputs[2]
+        assert (scale.dtype, scale.quant.offset) == (DType.UFIXED_POINT_16, -32768)
+        assert (bias.dtype, bias.quant.offset) == (DType.SFIXED_POINT_32, 0)
