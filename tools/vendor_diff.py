@@ -20,7 +20,8 @@ from rich.table import Table
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
 from openhtp.testing.agreement import Agreement, Deviation, Summary, measure, read_deviations, summarize
-from openhtp.testing.differential import NotOffered, Row, draw_case, rows_of, run_ours, run_vendor
+from openhtp.testing.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
+from openhtp.testing.rows import Row
 from openhtp.vendor import oracle
 
 ROOT = Path(__file__).parent.parent

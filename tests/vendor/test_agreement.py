@@ -11,7 +11,8 @@ import pytest
 
 from openhtp.core.dtype import DType
 from openhtp.testing.agreement import Agreement, Deviation, measure, read_deviations, summarize
-from openhtp.testing.differential import Case, Row, draw_case, rows_of
+from openhtp.testing.differential import Case, draw_case, rows_of
+from openhtp.testing.rows import Row
 
 ROOT = Path(__file__).parents[2]
 DEVIATIONS = read_deviations(Path(__file__).with_name("deviations.toml"))

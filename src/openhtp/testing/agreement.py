@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.tensor import TensorSpec
-from openhtp.testing.differential import Case, Row
+from openhtp.testing.differential import Case
+from openhtp.testing.rows import Row
 
 Array = npt.NDArray[Any]
 
