@@ -12,28 +12,21 @@ import msgspec
 
 import openhtp as htp
 from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Quiet, Sample
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.device.build import DeviceConfig
 from openhtp.runtime.device import Device
 from openhtp.runtime.rpc_link import DeviceOptions
 
-# A long run that takes this much longer than it should was disturbed by something else on the machine.
-_DISTURBED = 1.2
-
-
-class Sample(NamedTuple):
-    """One urgent execution: how long it waited, and how long the long run it came into took."""
-
-    wait_ms: float
-    run_ms: float
-    yields: int
+# Samples per piece: long enough to be worth a probe, short enough to fall between two disturbances.
+_PIECE = 10
 
 
 class PreemptResult(msgspec.Struct, kw_only=True):
-    """All times of the wall clock. Waits are from the urgent submit to its start, as the device saw them.
+    """All times of the wall clock. Waits are from the client's submit of the urgent graph to its start.
 
-    ``disturbed`` samples are left out: in them the long run itself took notably longer than it should, so the
-    machine was taken away, and a wait says nothing about pre-emption.
+    The figures are of quiet moments, as far as there were any: pieces of a few samples with a probe of the
+    machine before and after. Those called ``all`` are of every sample, disturbed or not.
     """
 
     network: str
@@ -43,40 +36,74 @@ class PreemptResult(msgspec.Struct, kw_only=True):
     wait_ms_p99: float = 0.0
     wait_ms_max: float = 0.0
     wait_share_p99: float = 0.0
+    wait_share_p99_all: float = 0.0
     yield_points_cost: float = 0.0
+    yield_points_rounds: int = 0
     preempted: int = 0
     samples: int = 0
-    disturbed: int = 0
+    samples_all: int = 0
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
 
 
-def run(network: str = "resnet50", *, samples: int = 400, rounds: int = 60) -> Iterator[Progress | PreemptResult]:
+class _Wait(NamedTuple):
+    """One urgent execution: how long it waited, and how often the long run made way."""
+
+    wait_ms: float
+    yields: int
+
+
+def run(network: str = "resnet50", *, samples: int = 400, rounds: int = 40) -> Iterator[Progress | PreemptResult]:
     """Measure; yields progress, and the result last."""
     result = PreemptResult(network=network)
+    pieces = -(-samples // _PIECE)
+    steps = 2 + rounds + pieces
     with htp.Backend() as backend:
-        yield Progress(f"quantizing {network}", 0, 4)
+        yield Progress(f"quantizing {network}", 0, steps)
         model = quantized_network(network)
-        yield Progress("loading it with and without yield points", 1, 4)
+        yield Progress("loading it with and without yield points", 1, steps)
         cut, urgent = _load(backend, model, yield_points=True)
         whole, _ = _load(backend, model, yield_points=False)
         result.steps = cut.graph.steps
-        yield Progress("cost of yield points", 2, 4)
-        cut_times, whole_times = [], []
-        for _ in range(rounds):  # in turns, so that a slow moment hits both alike
-            cut_times.append(_run_ms(cut))
-            whole_times.append(_run_ms(whole))
-        result.latency_ms = _lower_quartile(cut_times)
-        result.yield_points_cost = result.latency_ms / _lower_quartile(whole_times) - 1
-        yield Progress("urgent graph against a running one", 3, 4)
-        seen = _samples(cut, urgent, samples, result.latency_ms)
-        kept = [sample for sample in seen if sample.run_ms <= result.latency_ms * _DISTURBED] or seen
-        waits = sorted(sample.wait_ms for sample in kept)
-        result.samples, result.disturbed = len(kept), len(seen) - len(kept)
-        result.preempted = sum(sample.yields for sample in kept)
-        result.wait_ms_p50 = statistics.median(waits)
-        result.wait_ms_p99 = waits[min(len(waits) - 1, int(len(waits) * 0.99))]
-        result.wait_ms_max = waits[-1]
-        result.wait_share_p99 = result.wait_ms_p99 / result.latency_ms
+        quiet = Quiet()
+        pairs = []
+        for number in range(rounds):
+            yield Progress("cost of yield points", 2 + number, steps)
+            pairs.append(quiet.measure(lambda: _pair_ms(cut, whole)))
+        _judge_cost(result, pairs)
+        dice = random.Random(1)
+        found = []
+        for number in range(pieces):
+            yield Progress("urgent graph against a running one", 2 + rounds + number, steps)
+            found.append(quiet.measure(lambda: _waits(cut, urgent, result.latency_ms, dice)))
+        _judge_waits(result, found)
+        result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
     yield result
+
+
+def _judge_cost(result: PreemptResult, pairs: list[Sample[tuple[float, float]]]) -> None:
+    """The two ways to run are compared within each pair, so that a slow minute hits both alike."""
+    kept = [pair.value for pair in pairs if pair.quiet] or [pair.value for pair in pairs]
+    result.latency_ms = statistics.median(cut for cut, _ in kept)
+    result.yield_points_cost = statistics.median(cut / whole for cut, whole in kept) - 1
+    result.yield_points_rounds = len(kept)
+
+
+def _judge_waits(result: PreemptResult, found: list[Sample[list[_Wait]]]) -> None:
+    every = [wait for piece in found for wait in piece.value]
+    kept = [wait for piece in found if piece.quiet for wait in piece.value] or every
+    result.samples, result.samples_all = len(kept), len(every)
+    result.preempted = sum(wait.yields for wait in kept)
+    result.wait_ms_p50 = statistics.median(wait.wait_ms for wait in kept)
+    result.wait_ms_p99 = _p99(kept)
+    result.wait_ms_max = max(wait.wait_ms for wait in kept)
+    result.wait_share_p99 = result.wait_ms_p99 / result.latency_ms
+    result.wait_share_p99_all = _p99(every) / result.latency_ms
+
+
+def _p99(waits: list[_Wait]) -> float:
+    ordered = sorted(wait.wait_ms for wait in waits)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
 def _load(backend: htp.Backend, model: bytes, *, yield_points: bool) -> tuple[Subject, htp.Graph]:
@@ -98,26 +125,26 @@ def _run_ms(subject: Subject) -> float:
     return (execution.record.finished_ns - execution.record.started_ns) / 1e6
 
 
-def _lower_quartile(values: list[float]) -> float:
-    """What a run takes when it is left alone: on a shared machine the upper half tells of others."""
-    return statistics.quantiles(values, n=4)[0]
+def _pair_ms(cut: Subject, whole: Subject) -> tuple[float, float]:
+    """With and without yield points, in an order that favours neither; the best of two each."""
+    first, second, third, fourth = (_run_ms(subject) for subject in (cut, whole, whole, cut))
+    return min(first, fourth), min(second, third)
 
 
-def _samples(subject: Subject, urgent: htp.Graph, count: int, latency_ms: float) -> list[Sample]:
+def _waits(subject: Subject, urgent: htp.Graph, latency_ms: float, dice: random.Random) -> list[_Wait]:
     """Submit the urgent graph at random moments of the long one's run."""
-    dice = random.Random(1)
     memory = urgent.context.register_memory(256)
     x, y = (memory.array(urgent.tensors[name]) for name in ("x", "y"))
     found = []
-    for _ in range(count):
+    for _ in range(_PIECE):
         low = subject.graph.execute_async(*subject.feeds("registered", 0))
         time.sleep(latency_ms / 1e3 * dice.uniform(0.05, 0.9))
+        submitted_ns = time.monotonic_ns()  # the device's records are of the same clock
         high = urgent.execute_async({"x": x}, {"y": y})
         high.result()
         low.result()
         assert high.record is not None
         assert low.record is not None
-        ran = low.record.finished_ns - low.record.started_ns - low.record.paused_ns
-        waited = high.record.started_ns - high.record.received_ns
-        found.append(Sample(waited / 1e6, ran / 1e6, low.record.yields))
+        waited = high.record.started_ns - submitted_ns
+        found.append(_Wait(waited / 1e6, low.record.yields))
     return found

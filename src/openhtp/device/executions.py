@@ -176,7 +176,7 @@ class Executions:
             del self._faults[job.graph.number]
             job.failure = fault[1]
         if job.failure is not None:
-            self.loop.handle(AbortRequested(t=end_ns, job=number))
+            self.loop.handle(AbortRequested(t=self.clock.now(), job=number))
 
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)

@@ -98,25 +98,35 @@ class Loop:
             if due > now:
                 return True
         if self._timers and self._timers[0][0] <= now:
-            _, timer = heapq.heappop(self._timers)
-            self.handle(TimerFired(t=now, timer=timer))
+            self._fire_timer(now)
         elif not self.held:
-            self._compute(now)
+            self._compute(now, inbox)
         if not self._runner.soon(self.clock.now()):
             inbox.flush()
         return True
 
-    def _compute(self, now: int) -> None:
+    def _compute(self, now: int, inbox: Inbox) -> None:
         ended = self._runner.run_one(now)
         if ended is None:
             return
         job, step, token, yielded, began_ns = ended
-        t = self.clock.now()
+        end = self.clock.now()
+        if end - self._last_poll >= POLL_INTERVAL_NS:
+            # What was asked while the step ran is heard before the end of the step is told, or else the next
+            # step of the same job would start and the more urgent request wait for that one as well.
+            inbox.poll(0)
+            self._last_poll = self.clock.now()
+        while self._timers and self._timers[0][0] < end:
+            self._fire_timer(self.clock.now())
         if yielded:
-            self.handle(StepYielded(t=t, job=job, token=token))
+            self.handle(StepYielded(t=self.clock.now(), job=job, token=token))
             return
-        self._observer.step_ended(job, step, now if began_ns is None else began_ns, t)
-        self.handle(StepDone(t=t, job=job, token=token))
+        self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
+        self.handle(StepDone(t=self.clock.now(), job=job, token=token))
+
+    def _fire_timer(self, t: int) -> None:
+        _, timer = heapq.heappop(self._timers)
+        self.handle(TimerFired(t=t, timer=timer))
 
     def _next_due(self, now: int) -> int | None:
         """When the next timer or step end is due; ``now`` if a step is ready to be computed."""
