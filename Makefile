@@ -29,9 +29,12 @@ test-slow: $(STAMP) browser  ## what takes longer: pages in a browser, whole net
 soak: $(STAMP)  ## one million executions from eight threads
 	$(BIN)/python -m pytest -m soak --timeout 3600 -s
 
-bench: $(STAMP)  ## sync against async, and against other runtimes
-	$(BIN)/pip install --quiet ".[bench]"
+bench: $(STAMP)  ## sync against async, pre-emption, whole networks and the planner, each beside a peer
+	$(BIN)/pip install --quiet -e ".[bench]"
 	$(BIN)/openhtp bench async --peers
+	$(BIN)/openhtp bench preempt
+	$(BIN)/openhtp bench networks
+	$(BIN)/openhtp bench plan
 
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
 	$(BIN)/python -W ignore tests/conformance/suite.py

@@ -48,6 +48,7 @@ def test_help_names_every_command(run) -> None:
     [
         ["bench", "async"],
         ["bench", "networks"],
+        ["bench", "plan"],
         ["bench", "preempt"],
         ["demo"],
         ["device", "start"],
@@ -92,6 +93,23 @@ def test_bench_writes_the_promised_shape(run, tmp_path: Path) -> None:
     assert set(row) == {"network", "client_work", "memory", "depth", "sync_ips", "async_ips", "ratio"}
     assert {row["memory"] for row in result["rows"]} == {"raw", "registered"}
     assert all(row["ratio"] == pytest.approx(row["async_ips"] / row["sync_ips"]) for row in result["rows"])
+
+
+def test_bench_of_the_planner(run, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    assert "events per second" in run("bench", "plan", "--rounds", 1, "--json", out)
+    result = json.loads(out.read_text())
+    # One minute: 1818 + 1818 + 909 frames, and the language model in what they leave.
+    assert 4545 < result["runs"] < result["events"]
+    assert result["events_per_second"] > result["runs_per_second"] > 0
+
+
+def test_bench_of_preemption(run, tmp_path: Path) -> None:
+    out = tmp_path / "preempt.json"
+    run("bench", "preempt", "--network", "small_cnn", "--samples", 10, "--rounds", 1, "--json", out)
+    result = json.loads(out.read_text())
+    assert result["samples_all"] == 10
+    assert 0 < result["wait_ms_p50"] <= result["wait_ms_p99"] <= result["wait_ms_max"]
 
 
 def test_bench_of_an_unknown_network(run) -> None:

@@ -13,11 +13,11 @@ from rich.table import Table
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench import networks as whole
-from openhtp.bench import preemption, queueing
+from openhtp.bench import planning, preemption, queueing
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_table
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
 
-R = TypeVar("R", queueing.Result, preemption.PreemptResult, whole.NetworksResult)
+R = TypeVar("R", queueing.Result, preemption.PreemptResult, whole.NetworksResult, planning.PlanResult)
 
 app = typer.Typer(help="Measure this machine; every number is of the wall clock.", no_args_is_help=True)
 
@@ -57,10 +57,11 @@ def preempt(
     json_file: JsonFile = None,
     network: Annotated[str, typer.Option(help="The long graph: resnet50, resnet18, mobilenet_v2...")] = "resnet50",
     samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 400,
+    rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs with and without yield points.")] = 40,
 ) -> None:
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
     with errors_reported():
-        result = _last(preemption.run(network, samples=samples))
+        result = _last(preemption.run(network, samples=samples, rounds=rounds))
     table = Table(title=f"pre-emption of {network} (measured, wall clock)", show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -72,6 +73,31 @@ def preempt(
     table.add_row("  p99 with the disturbed moments too", f"{result.wait_share_p99_all:.1%} of the long run")
     table.add_row("runs that were pre-empted", f"{result.preempted} of {result.samples}")
     table.add_row("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
+    console.print(table)
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command()
+def plan(
+    json_file: JsonFile = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats; medians are shown.")] = 15,
+) -> None:
+    """Measure how many scheduling events the planner handles per second, beside SimPy."""
+    with errors_reported():
+        result = _last(planning.run(rounds=rounds))
+    table = Table(
+        title="planner: three cameras, one LLM (measured, processor time of one core)", show_header=False
+    )
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("scheduling events per second", f"{result.events_per_second:,.0f}")
+    table.add_row("executions per second", f"{result.runs_per_second:,.0f}")
+    if result.simpy_runs_per_second:
+        table.add_row("SimPy: executions per second", f"{result.simpy_runs_per_second:,.0f}")
+        table.add_row("ratio to SimPy", f"{result.ratio_to_simpy:.2f}x")
+    else:
+        table.add_row("SimPy", "not installed: pip install 'openhtp\\[bench]'")
     console.print(table)
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
@@ -111,7 +137,9 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
     raise AssertionError("a run ends with its result")
 
 
-def _warn_of_noise(result: queueing.Result | preemption.PreemptResult | whole.NetworksResult) -> None:
+def _warn_of_noise(
+    result: queueing.Result | preemption.PreemptResult | planning.PlanResult | whole.NetworksResult,
+) -> None:
     if result.noisy_pieces:
         console.print(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
