@@ -117,7 +117,7 @@ def sealed(header: object) -> bytes:
 
     from openhtp.program import container
 
-    return container.pack(msgspec.msgpack.encode(header), [memoryview(bytes(288))])
+    return b"".join(container.pack(msgspec.msgpack.encode(header), [container.make_blob(memoryview(bytes(288)))]))
 
 
 def good_header() -> dict[str, object]:
@@ -126,7 +126,7 @@ def good_header() -> dict[str, object]:
     from openhtp.program import container
 
     header = msgspec.msgpack.decode(container.open_header(memoryview(BYTES))[0])
-    header["blobs"] = [msgspec.to_builtins(container.record_blob(memoryview(bytes(288))))]
+    header["blobs"] = [msgspec.to_builtins(container.make_blob(memoryview(bytes(288))).record)]
     return dict(header)
 
 

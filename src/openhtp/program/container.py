@@ -8,13 +8,16 @@
 
 Every byte is covered by a checksum: the preamble by its own, the header (with padding) by the preamble's, a
 blob (with padding) by its record. Blobs are checked when first used, so opening a large file stays quick.
+Checksums find accidents. They prove nothing about who wrote a file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +25,9 @@ from openhtp.core import status as st
 from openhtp.core.errors import BadBinary
 
 MAGIC = b"OPENHTP\x00"
-VERSION = 1
+# 2: static data may be stored rearranged, and prepared forms may follow. A file of version 1 has neither.
+VERSION = 2
+READABLE = (1, 2)
 ALIGN = 64
 _PREAMBLE = struct.Struct("<8sIIQQ")
 _CHECKSUM = struct.Struct("<I")
@@ -42,22 +47,42 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def record_blob(data: memoryview) -> BlobRecord:
-    """Measure a blob."""
-    checksum = zlib.crc32(bytes(padded(data.nbytes) - data.nbytes), zlib.crc32(data))
-    return BlobRecord(data.nbytes, checksum)
+class Blob(NamedTuple):
+    """Data as it is stored, with the zeros behind it and the record of both."""
+
+    data: memoryview
+    padding: memoryview
+    record: BlobRecord
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the bytes are those that were measured."""
+        return zlib.crc32(self.padding, zlib.crc32(self.data)) == self.record.checksum
+
+    @property
+    def digest(self) -> bytes:
+        """A hash that nobody can aim at, unlike a checksum."""
+        found = hashlib.sha256(self.data)
+        found.update(self.padding)
+        return found.digest()
 
 
-def pack(header: bytes, blobs: Sequence[memoryview]) -> bytes:
-    """Put preamble, header and blobs together."""
+def make_blob(data: memoryview) -> Blob:
+    """Measure data that is to be stored."""
+    padding = memoryview(bytes(padded(data.nbytes) - data.nbytes))
+    return Blob(data, padding, BlobRecord(data.nbytes, zlib.crc32(padding, zlib.crc32(data))))
+
+
+def pack(header: bytes, blobs: Sequence[Blob]) -> list[bytes | memoryview]:
+    """Preamble, header and blobs, as the pieces that a file consists of."""
     header = _LENGTH.pack(len(header)) + header
     header = header.ljust(padded(len(header)), b"\0")
-    total = PREAMBLE_BYTES + len(header) + sum(padded(blob.nbytes) for blob in blobs)
+    total = PREAMBLE_BYTES + len(header) + sum(padded(blob.record.nbytes) for blob in blobs)
     preamble = _PREAMBLE.pack(MAGIC, VERSION, zlib.crc32(header), total, len(header))
     parts: list[bytes | memoryview] = [_sealed(preamble), header]
     for blob in blobs:
-        parts += [blob, bytes(padded(blob.nbytes) - blob.nbytes)]
-    return b"".join(parts)
+        parts += [blob.data, blob.padding]
+    return parts
 
 
 def _sealed(preamble: bytes) -> bytes:
@@ -75,9 +100,9 @@ def open_header(buffer: memoryview) -> tuple[bytes, int]:
         raise BadBinary(f"binary starts with {magic!r}; expected {MAGIC!r} (not made by openhtp?)")
     if _CHECKSUM.unpack_from(preamble, PREAMBLE_BYTES - 4)[0] != zlib.crc32(preamble[:-4]):
         raise BadBinary("preamble does not match its checksum; bytes 0..63 are damaged")
-    if version != VERSION:
+    if version not in READABLE:
         raise BadBinary(
-            f"binary has format version {version}; this openhtp reads version {VERSION}",
+            f"binary has format version {version}; this openhtp reads versions up to {VERSION}",
             st.QNN_CONTEXT_ERROR_BINARY_VERSION,
         )
     if total != buffer.nbytes or header_bytes > total - PREAMBLE_BYTES:
@@ -91,23 +116,16 @@ def open_header(buffer: memoryview) -> tuple[bytes, int]:
     return header[_LENGTH.size : _LENGTH.size + length], PREAMBLE_BYTES + header_bytes
 
 
-def locate_blobs(buffer: memoryview, begin: int, records: Sequence[BlobRecord]) -> list[int]:
-    """Offsets of all blobs; they must fill the file exactly."""
+def locate_blobs(buffer: memoryview, begin: int, records: Sequence[BlobRecord]) -> list[Blob]:
+    """All blobs, not checked yet; they must fill the file exactly."""
     offset = begin
-    offsets = []
+    blobs = []
     for record in records:
-        offsets.append(offset)
         if record.nbytes < 0 or record.nbytes > buffer.nbytes:
             raise BadBinary(f"blob at byte {offset} says it has {record.nbytes} bytes")
-        offset += padded(record.nbytes)
+        end, after = offset + record.nbytes, offset + padded(record.nbytes)
+        blobs.append(Blob(buffer[offset:end], buffer[end:after], record))
+        offset = after
     if offset != buffer.nbytes:
         raise BadBinary(f"blobs end at byte {offset}; the binary has {buffer.nbytes}")
-    return offsets
-
-
-def check_blob(buffer: memoryview, offset: int, record: BlobRecord) -> memoryview:
-    """The blob's bytes, after checking them."""
-    end = offset + padded(record.nbytes)
-    if zlib.crc32(buffer[offset:end]) != record.checksum:
-        raise BadBinary(f"static data at bytes {offset}..{end} is damaged")
-    return buffer[offset : offset + record.nbytes]
+    return blobs

@@ -44,8 +44,19 @@ class PerAxis(msgspec.Struct, frozen=True, tag="a"):
     offsets: list[int]
 
 
+class Arrangement(msgspec.Struct, frozen=True):
+    """How stored data becomes a tensor's: take it in ``shape``, put its axes in ``order``, flip the sign bits.
+
+    Weights may thus be stored as an engine wants them, once, and still be those of the program to the bit.
+    """
+
+    shape: Dims
+    order: Annotated[list[Count], msgspec.Meta(max_length=MAX_RANK)]
+    flipped: bool = False
+
+
 class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor; ``blob`` numbers its data if it is static."""
+    """A tensor; ``blob`` numbers its data if it is static, ``stored`` says how that lies there if not as it is."""
 
     name: Name
     shape: Dims
@@ -55,6 +66,7 @@ class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     dynamic: list[bool] = []
     blob: Count | None = None
     sparse_elements: Count | None = None
+    stored: Arrangement | None = None
 
 
 class ParamTensor(msgspec.Struct, frozen=True, tag="t"):
@@ -105,19 +117,35 @@ class ProgramRecord(msgspec.Struct, frozen=True):
     options: OptionsRecord
 
 
+class PreparedRecord(msgspec.Struct, frozen=True):
+    """What an engine made of a program, so that it need not do so again: its own words, a seal, and blobs.
+
+    Only the engine can read ``manifest``, and it believes it only if it finds its own seal on it.
+    """
+
+    manifest: bytes
+    seal: bytes
+    blobs: list[Count]
+
+
 _PARAM_TYPES = {
     np.dtype(code).str: np.dtype(code)
     for code in ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"]
 }
 
 
-def record_program(program: Program, blobs: Mapping[str, int]) -> ProgramRecord:
-    """The program's record; ``blobs`` numbers the data of each static tensor."""
+def record_program(
+    program: Program, blobs: Mapping[str, int], stored: Mapping[str, Arrangement] | None = None
+) -> ProgramRecord:
+    """The program's record; ``blobs`` numbers the data of each static tensor, ``stored`` says how it lies."""
+    lies = stored or {}
     numbers = {name: index for index, name in enumerate(program.tensors)}
     options = program.options
     return ProgramRecord(
         name=program.name,
-        tensors=[_record_tensor(spec, blobs.get(spec.name)) for spec in program.tensors.values()],
+        tensors=[
+            _record_tensor(spec, blobs.get(spec.name), lies.get(spec.name)) for spec in program.tensors.values()
+        ],
         nodes=[_record_node(node, numbers) for node in program.nodes],
         options=OptionsRecord(
             priority=int(options.priority),
@@ -130,7 +158,7 @@ def record_program(program: Program, blobs: Mapping[str, int]) -> ProgramRecord:
     )
 
 
-def _record_tensor(spec: TensorSpec, blob: int | None) -> TensorRecord:
+def _record_tensor(spec: TensorSpec, blob: int | None, stored: Arrangement | None) -> TensorRecord:
     quant: Scalar | PerAxis | None = None
     if isinstance(spec.quant, ScaleOffset):
         quant = Scalar(spec.quant.scale, spec.quant.offset)
@@ -145,6 +173,7 @@ def _record_tensor(spec: TensorSpec, blob: int | None) -> TensorRecord:
         list(spec.dynamic),
         blob,
         spec.sparse_elements,
+        stored,
     )
 
 
@@ -213,20 +242,24 @@ def build_program(record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]
     """The program of a record whose static data has been found."""
     specs = tensor_specs(record)
     by_number = list(specs.values())
-    options = record.options
     return Program(
         name=record.name,
         tensors=specs,
         nodes=tuple(_build_node(node, by_number) for node in record.nodes),
         statics=statics,
-        options=GraphOptions(
-            priority=Priority.parse(options.priority),
-            vtcm_bytes=options.vtcm_bytes,
-            hvx_threads=options.hvx_threads,
-            precision=options.precision,
-            optimization_level=options.optimization_level,
-            num_cores=options.num_cores,
-        ),
+        options=build_options(record.options),
+    )
+
+
+def build_options(options: OptionsRecord) -> GraphOptions:
+    """Graph options. Raises InvalidArgument for a priority that does not exist."""
+    return GraphOptions(
+        priority=Priority.parse(options.priority),
+        vtcm_bytes=options.vtcm_bytes,
+        hvx_threads=options.hvx_threads,
+        precision=options.precision,
+        optimization_level=options.optimization_level,
+        num_cores=options.num_cores,
     )
 
 

@@ -1,0 +1,69 @@
+"""Weights in another order of axes or of the other signedness: the same data, stored once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.errors import BadBinary
+from openhtp.core.tensor import TensorSpec
+from openhtp.program.records import Arrangement
+
+Array = npt.NDArray[Any]
+
+# Data below this is not worth looking for.
+_SMALLEST = 512
+# Elements compared before the rest is.
+_PROBE = 64
+_SIGN = np.uint8(0x80)
+
+
+def arrange(stored: Array, spec: TensorSpec, how: Arrangement) -> Array:
+    """The tensor's data from what is stored. Raises BadBinary if the two do not fit."""
+    rank = len(how.shape)
+    if sorted(how.order) != list(range(rank)) or math.prod(how.shape) != stored.size:
+        raise BadBinary(f"tensor {spec.name!r} is stored as {how.shape} with axes {how.order}")
+    if tuple(how.shape[axis] for axis in how.order) != spec.shape or (how.flipped and spec.dtype.itemsize != 1):
+        raise BadBinary(f"tensor {spec} cannot be made of {how.shape} with axes {how.order}")
+    array = np.array(stored.reshape(how.shape).transpose(how.order), order="C")
+    return _flipped(array) if how.flipped else array
+
+
+def find_arrangement(static: Array, candidates: Sequence[Array]) -> tuple[Array, Arrangement] | None:
+    """The candidate that holds the same numbers in another order or signedness, and how; None if none does."""
+    if static.nbytes < _SMALLEST:
+        return None
+    for candidate in candidates:
+        if candidate.nbytes != static.nbytes or candidate.ndim != static.ndim:
+            continue
+        if candidate.dtype.itemsize != static.dtype.itemsize:
+            continue
+        data = candidate.view(static.dtype)
+        for order in itertools.permutations(range(static.ndim)):
+            if tuple(data.shape[axis] for axis in order) != static.shape:
+                continue
+            turned = data.transpose(order)
+            for flipped in (False, True) if static.dtype.itemsize == 1 and static.dtype.kind in "iu" else (False,):
+                if _is_same(static, turned, flipped=flipped):
+                    return candidate, Arrangement(list(data.shape), list(order), flipped)
+    return None
+
+
+def _is_same(static: Array, turned: Array, *, flipped: bool) -> bool:
+    """Compare bits, so that no NaN or negative zero is taken for another."""
+    bits = np.dtype(f"u{static.dtype.itemsize}")
+    left, right = static.view(bits), turned.view(bits)
+    mask = _SIGN if flipped else bits.type(0)
+    return bool(
+        np.array_equal(left.flat[:_PROBE], right.flat[:_PROBE] ^ mask) and np.array_equal(left, right ^ mask)
+    )
+
+
+def _flipped(array: Array) -> Array:
+    array.view(np.uint8)[...] ^= _SIGN
+    return array

@@ -1,0 +1,199 @@
+"""Graphs as they are stored: weights in another arrangement, prepared forms beside them, and older files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openhtp.compiler.driver import compile_graph
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadBinary
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ir.builder import GraphBuilder
+from openhtp.program import container
+from openhtp.program.arranging import arrange, find_arrangement
+from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
+from openhtp.program.packed import PackedGraph, pack_program
+from openhtp.program.program import Program
+from openhtp.program.records import Arrangement, PreparedRecord
+
+OLD = Path(__file__).with_name("data") / "version1.bin"
+U8 = DType.UFIXED_POINT_8
+
+
+def conv_program(name: str = "g", seed: int = 0) -> Program:
+    rng = np.random.default_rng(seed)
+    x = TensorSpec("x", (1, 6, 6, 16), U8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
+    w = TensorSpec("w", (3, 3, 16, 8), U8, ScaleOffset(0.01, -128), TensorKind.STATIC)
+    y = TensorSpec("y", (1, 6, 6, 8), U8, ScaleOffset(0.05, 0), TensorKind.APP_READ)
+    builder = GraphBuilder(name)
+    builder.add_tensor(x)
+    builder.add_tensor(w, rng.integers(0, 256, w.shape).astype(np.uint8))
+    builder.add_tensor(y)
+    params = {"stride": [1, 1], "pad_amount": np.array([[1, 1], [1, 1]], np.uint32)}
+    builder.add_node(OpCall("Conv2d", "conv", (x, w), (y,), params))
+    return compile_graph(builder.finish())
+
+
+def turned_weights(program: Program) -> np.ndarray:
+    """As the integer kernels take them: signed, output channels first."""
+    return (program.statics["w"].transpose(3, 2, 0, 1) ^ np.uint8(0x80)).view(np.int8).copy()
+
+
+def packed_with_prepared(name: str = "g", seed: int = 0) -> PackedGraph:
+    program = conv_program(name, seed)
+    packed, places = pack_program(program, [turned_weights(program), np.arange(300, dtype=np.float32)])
+    return PackedGraph(packed.record, packed.blobs, PreparedRecord(b"words", b"seal", places))
+
+
+def stored(*graphs: PackedGraph) -> bytes:
+    return b"".join(pack_graphs(graphs, BinaryInfo()))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_arrangement_is_found_and_undone(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    shape = (shape[0] * 600, *shape[1:])
+    dtype = data.draw(st.sampled_from(["u1", "i1", "u2", "f2", "f4", "i4"]))
+    raw = np.random.default_rng(data.draw(st.integers(0, 99)))
+    static = raw.integers(0, 256, (*shape, np.dtype(dtype).itemsize)).astype(np.uint8).view(dtype)[..., 0]
+    order = data.draw(st.permutations(range(len(shape))))
+    flip = data.draw(st.booleans()) and np.dtype(dtype).itemsize == 1
+    kept = static.transpose(order).copy()
+    if flip:
+        kept.view(np.uint8)[...] ^= 0x80
+    other = np.zeros_like(kept)
+    found = find_arrangement(static, [other, kept])
+    assert found is not None
+    assert found[0] is kept
+    names = {"u1": "uint8", "i1": "int8", "u2": "uint16", "f2": "float16", "f4": "float32", "i4": "int32"}
+    spec = TensorSpec("t", shape, DType.parse(names[dtype]), kind=TensorKind.STATIC)
+    back = arrange(np.frombuffer(kept.tobytes(), dtype), spec, found[1])
+    assert back.tobytes() == static.tobytes()
+
+
+def test_data_that_differs_in_one_bit_is_not_taken_for_the_same() -> None:
+    static = np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32)
+    other = static.T.copy()
+    other[30, 30] = -other[30, 30]
+    assert find_arrangement(static, [other]) is None
+    static[:] = 0.0
+    assert find_arrangement(static, [-static.T]) is None, "negative zero is another number"
+
+
+def test_weights_are_stored_once_in_the_arrangement_of_the_engine() -> None:
+    program, graph = conv_program(), packed_with_prepared()
+    assert [blob.record.nbytes for blob in graph.blobs] == [program.statics["w"].nbytes, 1200]
+    after = read_binary(stored(graph)).program("g")
+    np.testing.assert_array_equal(after.statics["w"], program.statics["w"])
+    assert not after.statics["w"].flags.writeable
+    assert after.statics["w"].flags.c_contiguous
+
+
+def test_a_graph_keeps_its_packed_form_among_others() -> None:
+    """Its hash is sealed, so it must not depend on what else is in a file."""
+    graphs = [packed_with_prepared("a"), packed_with_prepared("b", seed=1), packed_with_prepared("c")]
+    data = stored(*graphs)
+    binary = read_binary(data)
+    for graph in graphs:
+        again = binary.packed(graph.name)
+        assert again.record == graph.record
+        assert again.prepared == graph.prepared
+        assert [blob.digest for blob in again.blobs] == [blob.digest for blob in graph.blobs]
+    assert stored(*(binary.packed(name) for name in binary.graph_names)) == data
+    assert len(data) < len(stored(graphs[0])) + 2 * len(stored(graphs[1])), "equal data is stored once"
+
+
+def test_a_binary_of_version_1_still_loads() -> None:
+    data = OLD.read_bytes()
+    assert int.from_bytes(data[8:12], "little") == 1
+    binary = read_binary(data)
+    assert binary.graph_names == ("a", "b")
+    assert binary.info.soc == "SM8650"
+    program = binary.program("b")
+    assert program.statics["w"].shape == (3, 3, 4, 8)
+    assert binary.packed("a").prepared is None
+    assert int.from_bytes(stored(binary.packed("a"))[8:12], "little") == container.VERSION == 2
+
+
+@pytest.mark.parametrize("length", [1, 64, 300, 1500])
+def test_a_cut_file_is_refused(length: int) -> None:
+    with pytest.raises(BadBinary):
+        read_binary(stored(packed_with_prepared())[:-length])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damage_is_found_by_checksum_or_by_hash(data: st.DataObject) -> None:
+    graph = packed_with_prepared()
+    whole = bytearray(stored(graph))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        again = read_binary(whole).packed("g")
+    except BadBinary:
+        return
+    assert [blob.digest for blob in again.blobs] != [blob.digest for blob in graph.blobs]
+    damaged = [number for number, blob in enumerate(again.blobs) if not blob.is_sound]
+    assert damaged
+    if 0 in damaged:
+        with pytest.raises(BadBinary, match="'w' is damaged"):
+            again.program()
+
+
+def forged(path: tuple[str | int, ...], value: object) -> bytes:
+    """The file with one thing changed and right checksums: what a skilled enemy would send."""
+    graph = packed_with_prepared()
+    header: Any = msgspec.msgpack.decode(container.open_header(memoryview(stored(graph)))[0])
+    place = header
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return b"".join(container.pack(msgspec.msgpack.encode(header), graph.blobs))
+
+
+WEIGHTS = ("programs", 0, "tensors", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((*WEIGHTS, "stored", "order"), [0, 1, 2, 2]),
+        ((*WEIGHTS, "stored", "order"), [0, 1, 2, 3]),
+        ((*WEIGHTS, "stored", "order"), [0, 1, 2, 9]),
+        ((*WEIGHTS, "stored", "order"), [0, 1, 2]),
+        ((*WEIGHTS, "stored", "order"), [0, -1, 2, 3]),
+        ((*WEIGHTS, "stored", "order"), "3210"),
+        ((*WEIGHTS, "stored", "shape"), [1 << 39, 1 << 39, 1, 1]),
+        ((*WEIGHTS, "stored", "shape"), [0, 0, 0, 0]),
+        ((*WEIGHTS, "stored", "shape"), [1] * 200),
+        ((*WEIGHTS, "stored", "flipped"), 3),
+        ((*WEIGHTS, "blob"), 1),
+        (("prepared", "g", "blobs"), [0, 2]),
+        (("prepared", "g", "blobs"), [-1]),
+        (("prepared", "g", "blobs"), [1 << 63]),
+        (("prepared", "g", "manifest"), 5),
+        (("prepared",), [1]),
+    ],
+)
+def test_nonsense_with_right_checksums_is_refused(path: tuple[str | int, ...], value: object) -> None:
+    with pytest.raises(BadBinary):
+        read_binary(forged(path, value)).program("g")
+
+
+def test_the_enemy_tool_makes_a_valid_file_when_nothing_is_changed() -> None:
+    assert read_binary(forged((*WEIGHTS, "stored", "flipped"), True)).program("g").name == "g"
+
+
+def test_flipping_is_for_bytes_only() -> None:
+    spec = TensorSpec("t", (2, 3), DType.FLOAT_32, kind=TensorKind.STATIC)
+    with pytest.raises(BadBinary):
+        arrange(np.zeros(6, np.float32), spec, Arrangement([2, 3], [0, 1], True))
