@@ -10,6 +10,14 @@ import pytest
 import openhtp as htp
 
 
+@pytest.fixture(scope="session", autouse=True)
+def key_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prepared forms are sealed with a key in the user's home; tests have one of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENHTP_KEY_FILE", str(tmp_path_factory.mktemp("key") / "prepared.key"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_backend() -> Iterator[htp.Backend]:
     with htp.Backend() as backend:

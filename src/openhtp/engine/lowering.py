@@ -108,7 +108,7 @@ def _declare_inputs(program: Program, values: Values) -> dict[str, str]:
         if spec.name not in used:
             continue
         names[spec.name] = name = f"in:{spec.name}"
-        graph.add_input(name, spec.dtype.numpy, _sizes(spec))
+        graph.add_input(name, spec.dtype.numpy, model_sizes(spec))
         if spec.dtype is DType.FLOAT_16:
             name = graph.node("Cast", [name], to="float32")[0]
         elif spec.dtype is DType.FLOAT_32 and values.rounds:
@@ -122,10 +122,11 @@ def _declare_output(spec: TensorSpec, values: Values) -> str:
     if spec.dtype is DType.FLOAT_16:
         source = values.graph.node("Cast", [source], to="float16")[0]
     name = f"out:{spec.name}"
-    values.graph.add_output(name, source, spec.dtype.numpy, _sizes(spec))
+    values.graph.add_output(name, source, spec.dtype.numpy, model_sizes(spec))
     return name
 
 
-def _sizes(spec: TensorSpec) -> list[int | str]:
+def model_sizes(spec: TensorSpec) -> tuple[int | str, ...]:
+    """Sizes of an input or output in the model: names where they may vary."""
     flags = spec.dynamic or (False,) * spec.rank
-    return [f"{spec.name}.{axis}" if flags[axis] else size for axis, size in enumerate(spec.shape)]
+    return tuple(f"{spec.name}.{axis}" if flags[axis] else size for axis, size in enumerate(spec.shape))

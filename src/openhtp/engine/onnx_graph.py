@@ -17,6 +17,8 @@ from onnx import TensorProto, helper
 OPSET = 21
 IR_VERSION = 10
 INLINE_BYTES = 512
+# Stands where a model names the file of a constant; no such file is ever opened.
+IN_MEMORY = "given-in-memory"
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +53,7 @@ def external_tensor(name: str, array: Array) -> Any:
     """An initializer whose data the session is given by name; the location is never opened."""
     tensor = TensorProto(name=name, data_type=onnx_type(array.dtype), dims=array.shape)
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="given-in-memory")
+    tensor.external_data.add(key="location", value=IN_MEMORY)
     tensor.external_data.add(key="length", value=str(array.nbytes))
     return tensor
 

@@ -1,12 +1,14 @@
 """The engine that computes: ONNX Runtime's CPU kernels.
 
 A program becomes one ONNX model (``lowering.py``), is optimised as a whole, and is cut into segments when it is
-long (``sessions.py``). Inputs and outputs are bound to the caller's arrays, so nothing is copied on the way.
+long (``sessions.py``). What comes of that can be stored, and is then ready quickly (``prepared.py``). Inputs and
+outputs are bound to the caller's arrays, so nothing is copied on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -14,10 +16,16 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, error_context
 from openhtp.core.tensor import TensorSpec
+from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.onnx_graph import onnx_type
-from openhtp.engine.sessions import Staged, make_stages
+from openhtp.engine.prepared import open_prepared, pack_prepared
+from openhtp.engine.seal import read_key
+from openhtp.engine.sessions import Staged, make_stages, prepare
+from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.program import Program
+
+log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
@@ -43,11 +51,12 @@ class OrtRun:
 class OrtProgram:
     """A program whose sessions are made."""
 
-    def __init__(self, program: Program, staged: Staged, names: Mapping[str, str]) -> None:
-        self._program = program
+    def __init__(self, name: str, specs: Sequence[TensorSpec], staged: Staged, names: Mapping[str, str]) -> None:
+        """``specs`` are inputs and outputs; ``names`` says what those that are used are called in the sessions."""
+        self._name = name
         self._staged: Staged | None = staged
         self._names = names
-        self._specs = {spec.name: spec for spec in (*program.inputs, *program.outputs)}
+        self._specs = {spec.name: spec for spec in specs}
 
     @property
     def steps(self) -> int:
@@ -57,12 +66,12 @@ class OrtProgram:
     @property
     def _stages(self) -> Staged:
         if self._staged is None:
-            raise InternalError(f"program {self._program.name!r} is used after it was closed")
+            raise InternalError(f"program {self._name!r} is used after it was closed")
         return self._staged
 
     def bind(self, arrays: Mapping[str, Array]) -> OrtRun:
         """Bind every input and output to an array; intermediate buffers are made here, once."""
-        with error_context(graph=self._program.name):
+        with error_context(graph=self._name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
         places |= self._stages.new_buffers()
         calls = []
@@ -113,7 +122,35 @@ class OrtEngine:
                 raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
-        return OrtProgram(program, staged, names)
+        return OrtProgram(program.name, (*program.inputs, *program.outputs), staged, names)
+
+    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> OrtProgram | None:
+        """Make ready a graph that was prepared before. None if it was not, or not by and for this engine."""
+        if packed.prepared is None or not self._yield_points:
+            return None
+        key = read_key()
+        if key is None:
+            return None
+        try:
+            staged = open_prepared(packed, info, key, self._threads)
+        except Unusable as reason:
+            log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
+            return None
+        ends = {name for stage in staged.stages for name in (*stage.inputs, *stage.outputs)}
+        names = {name: name for name in ends if name not in staged.buffers}
+        return OrtProgram(info.name, (*info.inputs, *info.outputs), staged, names)
+
+    def pack(self, program: Program) -> PackedGraph | None:
+        """The program together with its prepared form. None if it is ready quickly without one."""
+        key = read_key()
+        if key is None:
+            return None
+        with error_context(graph=program.name):
+            try:
+                prepared = prepare(program, lower_program(program), self._threads)
+            except (RuntimeError, ValueError) as error:
+                raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
+        return None if prepared is None else pack_prepared(program, prepared, key)
 
 
 def _described(array: Array) -> tuple[int, list[int], int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
+from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.program import Program
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -45,3 +46,14 @@ class Engine(Protocol):
 
     def load(self, program: Program) -> LoadedProgram:
         """Prepare a program; may take seconds, so it is never called on the loop's thread."""
+
+
+@runtime_checkable
+class PreparingEngine(Engine, Protocol):
+    """An engine that can store what it made of a program, and load that again in a fraction of the time."""
+
+    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> LoadedProgram | None:
+        """Make a stored graph ready from its prepared form. None if that must not be used: load its program."""
+
+    def pack(self, program: Program) -> PackedGraph | None:
+        """The program together with its prepared form. None if there is no use in one."""

@@ -36,10 +36,10 @@ from openhtp.program.program import Program
 
 Array = npt.NDArray[Any]
 
-# Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
-# tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
 # What one serialized model may hold, with room to spare below the format's 2 GiB.
 _LARGEST_MESSAGE = 1_500_000_000
+# Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
+# tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
 _HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
 
 
@@ -50,6 +50,21 @@ class Stage:
     session: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one segment's session is made of: an optimised model and the large constants that it names."""
+
+    model: bytes
+    constants: Mapping[str, Array]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def open(self, threads: int) -> Stage:
+        """Make the session."""
+        session = _session(self.model, self.constants, _options(threads, optimise=False))
+        return Stage(session, self.inputs, self.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +98,36 @@ class Staged:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The parts that a program was cut into, and its sessions, made from nothing but them."""
+
+    parts: tuple[Part, ...]
+    staged: Staged
+
+
 def make_stages(program: Program, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Staged:
     """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
-    seconds = program_seconds(program)
-    count = 1 if program.is_dynamic or not yield_points else segment_count(sum(seconds))
-    if count > 1 or lowered.marks:
-        model, external = _optimised(lowered, threads)
-        if place_rounding(model, lowered.marks):
-            staged = _cut_model(program, model, external, seconds, count, threads)
-            if staged is not None:
-                return staged
+    prepared = prepare(program, lowered, threads, yield_points=yield_points)
+    if prepared is not None:
+        return prepared.staged
+    if lowered.marks:
         lowered = lower_program(program, Rounding.CASTS)
     session = _session(model_bytes(lowered.model), lowered.external, _options(threads, optimise=True))
     stage = Stage(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
     return Staged((stage,), {})
+
+
+def prepare(program: Program, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Prepared | None:
+    """Optimise a program as a whole and cut it. None if it is too short to be worth it, or cannot be cut."""
+    seconds = program_seconds(program)
+    count = 1 if program.is_dynamic or not yield_points else segment_count(sum(seconds))
+    if count == 1 and not lowered.marks:
+        return None
+    model, external = _optimised(lowered, threads)
+    if not place_rounding(model, lowered.marks):
+        return None
+    return _cut_model(program, model, external, seconds, count, threads)
 
 
 @cache
@@ -221,7 +252,7 @@ def _cut_model(
     seconds: Sequence[float],
     count: int,
     threads: int,
-) -> Staged | None:
+) -> Prepared | None:
     nodes = list(model.graph.node)
     outputs = [value.name for value in model.graph.output]
 
@@ -234,23 +265,25 @@ def _cut_model(
         return None  # an output that was folded to a constant is made by no node, so no segment would write it
     segments = cut(nodes, outputs, _spread_seconds(nodes, seconds), count, nbytes)
     known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+    parts: list[Part] = []
     stages: list[Stage] = []
     buffers: dict[str, Buffer] = {}
     for segment in segments:
-        stage = _make_stage(model, segment, initializers, external, known, threads)
+        parts.append(_make_part(model, segment, initializers, external, known))
+        stage = parts[-1].open(threads)
         stages.append(stage)
         for value in stage.session.get_outputs():
             if value.name in known:
                 continue
             if not all(isinstance(size, int) for size in value.shape):
                 return None
-            buffers[value.name] = Buffer(_type_in_words(value.type), tuple(value.shape))
+            buffers[value.name] = Buffer(type_in_words(value.type), tuple(value.shape))
             known[value.name] = helper.make_tensor_value_info(
                 value.name, onnx_type(buffers[value.name].dtype), value.shape
             )
     slots, sizes = share_memory(segments, {name: buffer.nbytes for name, buffer in buffers.items()})
     placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in buffers.items()}
-    return Staged(tuple(stages), placed, tuple(sizes))
+    return Prepared(tuple(parts), Staged(tuple(stages), placed, tuple(sizes)))
 
 
 def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[float]:
@@ -266,14 +299,13 @@ def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[floa
     return spread
 
 
-def _make_stage(
+def _make_part(
     model: ModelProto,
     segment: Segment,
     initializers: Mapping[str, TensorProto],
     external: Mapping[str, Array],
     known: Mapping[str, ValueInfoProto],
-    threads: int,
-) -> Stage:
+) -> Part:
     inputs = tuple(name for name in segment.inputs if name not in initializers)
     constants = [name for name in segment.inputs if name in initializers]
     graph = helper.make_graph(
@@ -286,10 +318,10 @@ def _make_stage(
     )
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     mine = {name: external[name] for name in constants if name in external}
-    return Stage(_session(model_bytes(part), mine, _options(threads, optimise=False)), inputs, segment.outputs)
+    return Part(model_bytes(part), mine, inputs, segment.outputs)
 
 
-def _type_in_words(words: str) -> np.dtype[Any]:
+def type_in_words(words: str) -> np.dtype[Any]:
     """``tensor(uint8)`` -> the numpy type."""
     inner = words.removeprefix("tensor(").removesuffix(")")
     return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))

@@ -1,0 +1,88 @@
+"""What a stored part of a program must be before, and after, the runtime is given it.
+
+A seal says who made a part. Even so it must hold nothing that lowering could not have made: no operators from
+elsewhere, no code, no files, and ends that fit the program and each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, ModelProto, TensorProto
+
+from openhtp.engine.lowering import model_sizes
+from openhtp.engine.onnx_graph import IN_MEMORY, parse_model
+from openhtp.engine.sessions import Part, Staged, type_in_words
+from openhtp.program.packed import GraphInfo
+
+
+class Unusable(Exception):
+    """A prepared form that must not be used; says why. The program it came with may still be good."""
+
+
+# ONNX's own operators, and those that the runtime's optimiser puts in their place.
+_DOMAINS = {"", "ai.onnx", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+# Operators that run something else than themselves: other graphs, other libraries, files.
+_FORBIDDEN = {"EPContext", "If", "Loop", "Scan", "SequenceMap"}
+_GRAPHS = {AttributeProto.GRAPH, AttributeProto.GRAPHS}
+# Large constants are stored beside the model; what is left is small.
+_MOST_MODEL_BYTES = 64 << 20
+
+# Type and sizes of a value where two parts, or a part and the client, meet.
+_End = tuple[np.dtype[Any], tuple[int | str, ...]]
+
+
+def inspect_part(part: Part) -> None:
+    """Raise Unusable unless the part's model is a plain graph whose data is all at hand."""
+    if len(part.model) > _MOST_MODEL_BYTES:
+        raise Unusable(f"a part has {len(part.model)} bytes")
+    try:
+        model: ModelProto = parse_model(part.model)
+    except DecodeError as error:
+        raise Unusable("a part is no model") from error
+    graph = model.graph
+    if model.functions or model.training_info or graph.sparse_initializer:
+        raise Unusable("a part holds more than a graph")
+    for node in graph.node:
+        if node.domain not in _DOMAINS or node.op_type in _FORBIDDEN:
+            raise Unusable(f"a part has the operator {node.domain}:{node.op_type}")
+        if any(attribute.type in _GRAPHS for attribute in node.attribute):
+            raise Unusable(f"operator {node.op_type} holds a graph")
+    for tensor in graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+            if tensor.name not in part.constants or places != [IN_MEMORY]:
+                raise Unusable(f"constant {tensor.name!r} is taken from a file")
+    for node in graph.node:
+        for attribute in node.attribute:
+            held = (attribute.t, *attribute.tensors)
+            if any(tensor.data_location == TensorProto.EXTERNAL for tensor in held):
+                raise Unusable(f"an attribute of {node.op_type} is taken from a file")
+
+
+def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
+    """Raise Unusable unless all ends meet: each value is made once, before it is read, in that shape."""
+    inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.inputs}
+    outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
+    between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
+    made: set[str] = set()
+    for stage in staged.stages:
+        reads = inputs | {name: between[name] for name in made if name in between}
+        _check_ends(stage.session.get_inputs(), stage.inputs, reads)
+        _check_ends(stage.session.get_outputs(), stage.outputs, outputs | between)
+        if made.intersection(stage.outputs):
+            raise Unusable("a value is made twice")
+        made.update(stage.outputs)
+    if not made.issuperset(outputs):
+        raise Unusable("an output is never made")
+
+
+def _check_ends(values: list[Any], names: tuple[str, ...], known: Mapping[str, _End]) -> None:
+    if sorted(value.name for value in values) != sorted(names):
+        raise Unusable("a part reads or makes other values than it says")
+    for value in values:
+        if known.get(value.name) != (type_in_words(value.type), tuple(value.shape)):
+            raise Unusable(f"value {value.name!r} has another type or shape, or comes from nowhere")

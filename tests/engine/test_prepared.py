@@ -1,0 +1,310 @@
+"""Prepared forms: the same results sooner, and nothing from anyone else."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import AttributeProto, ModelProto, TensorProto, helper
+
+import openhtp.onnx
+from openhtp import zoo
+from openhtp.compiler.driver import compile_graph
+from openhtp.core.errors import BadBinary
+from openhtp.engine import prepared, seal, segments
+from openhtp.engine.inspection import Unusable, inspect_part
+from openhtp.engine.ort import OrtEngine, OrtProgram
+from openhtp.engine.prepared import Manifest, open_prepared
+from openhtp.engine.protocol import PreparingEngine
+from openhtp.engine.sessions import Part
+from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
+from openhtp.program.container import make_blob
+from openhtp.program.packed import PackedGraph
+from openhtp.program.program import Program
+from openhtp.program.records import PreparedRecord
+
+Change = Callable[[Manifest], Manifest]
+replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_segments() -> Iterator[None]:
+    """Small networks are cut too, so that there is something between parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "_SEGMENT_SECONDS", 1e-5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return compile_graph(openhtp.onnx.load(zoo.quantized(zoo.MODELS["small_cnn"]())))
+
+
+@pytest.fixture(scope="module")
+def packed(program: Program) -> PackedGraph:
+    made = OrtEngine().pack(program)
+    assert made is not None
+    # Through a file, as it would come.
+    return read_binary(b"".join(pack_graphs([made], BinaryInfo()))).packed(program.name)
+
+
+def results(program: Program, loaded: OrtProgram, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    arrays = {
+        spec.name: rng.integers(0, 256, spec.shape).astype(spec.dtype.numpy)
+        for spec in (*program.inputs, *program.outputs)
+    }
+    run = loaded.bind(arrays)
+    for step in range(loaded.steps):
+        run.step(step)
+    return {spec.name: arrays[spec.name] for spec in program.outputs}
+
+
+def load(packed: PackedGraph) -> OrtProgram | None:
+    return OrtEngine().load_packed(packed, packed.info())
+
+
+def test_results_and_yield_points_are_those_of_the_program(program: Program, packed: PackedGraph) -> None:
+    fresh, stored = OrtEngine().load(program), load(packed)
+    assert stored is not None
+    assert stored.steps == fresh.steps > 2
+    for seed in range(3):
+        expected, found = results(program, fresh, seed), results(program, stored, seed)
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values)
+
+
+def test_float_graphs_too() -> None:
+    program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()))
+    packed = OrtEngine().pack(program)
+    assert packed is not None
+    stored = load(packed)
+    assert stored is not None
+    for name, values in results(program, OrtEngine().load(program)).items():
+        np.testing.assert_array_equal(results(program, stored)[name], values)
+
+
+def test_the_program_is_whole_beside_it(program: Program, packed: PackedGraph) -> None:
+    after = packed.program()
+    assert after.tensors == program.tensors
+    for name, data in program.statics.items():
+        assert after.statics[name].tobytes() == data.tobytes()
+    large = [blob for blob in packed.blobs if blob.record.nbytes >= 512]
+    assert sum(blob.record.nbytes for blob in large) < 1.2 * program.static_bytes, "8-bit weights are stored once"
+
+
+def test_packing_twice_gives_the_same(program: Program, packed: PackedGraph) -> None:
+    again = OrtEngine().pack(program)
+    assert again is not None
+    assert again.prepared == packed.prepared
+
+
+def test_an_engine_without_yield_points_has_no_use_for_it(packed: PackedGraph) -> None:
+    assert OrtEngine(yield_points=False).load_packed(packed, packed.info()) is None
+    assert isinstance(OrtEngine(), PreparingEngine)
+
+
+# Not ours, or no longer true
+
+
+def refused(packed: PackedGraph, caplog: pytest.LogCaptureFixture, why: str) -> None:
+    with caplog.at_level(logging.INFO, "openhtp.engine"):
+        assert load(packed) is None
+    assert why in caplog.text
+
+
+def test_another_users_seal(
+    packed: PackedGraph, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("OPENHTP_KEY_FILE", str(tmp_path / "other.key"))
+    refused(packed, caplog, "not made by this user's engine")
+
+
+def test_no_key(program: Program, packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENHTP_KEY_FILE", "/dev/null/key")
+    assert load(packed) is None
+    assert OrtEngine().pack(program) is None
+
+
+def test_another_machine(
+    packed: PackedGraph, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seal, "fingerprint", lambda: "another")
+    refused(packed, caplog, "another version, or for another processor")
+
+
+def test_another_program(packed: PackedGraph, caplog: pytest.LogCaptureFixture) -> None:
+    record = replace(packed.record, nodes=packed.record.nodes[:-1])
+    refused(dataclasses.replace(packed, record=record), caplog, "another program")
+
+
+def test_weights_changed_behind_the_seal(packed: PackedGraph, caplog: pytest.LogCaptureFixture) -> None:
+    for number in (0, len(packed.blobs) - 1):
+        data = bytearray(packed.blobs[number].data)
+        data[7] ^= 1
+        blobs = list(packed.blobs)
+        blobs[number] = make_blob(memoryview(data))
+        refused(dataclasses.replace(packed, blobs=tuple(blobs)), caplog, "not what was sealed")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_change_of_what_is_sealed_is_noticed(packed: PackedGraph, data: st.DataObject) -> None:
+    assert packed.prepared is not None
+    words = bytearray(packed.prepared.manifest)
+    if data.draw(st.booleans()):
+        words[data.draw(st.integers(0, len(words) - 1))] ^= data.draw(st.integers(1, 255))
+    else:
+        del words[data.draw(st.integers(0, len(words) - 1)) :]
+    assert load(dataclasses.replace(packed, prepared=replace(packed.prepared, manifest=bytes(words)))) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_damage_anywhere_is_an_error_or_a_fallback(packed: PackedGraph, data: st.DataObject) -> None:
+    whole = bytearray(b"".join(pack_graphs([packed], BinaryInfo())))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        found = read_binary(whole).packed(packed.name)
+        assert load(found) is None
+        found.program()
+    except BadBinary:
+        return
+    assert not all(blob.is_sound for blob in found.blobs), "only data that the program does not use may be damaged"
+
+
+# An enemy who has the key: still no foreign operators, files or ends that do not meet
+
+
+def resealed(packed: PackedGraph, change: Change) -> PackedGraph:
+    assert packed.prepared is not None
+    key = seal.read_key()
+    assert key is not None
+    manifest = change(msgspec.msgpack.decode(packed.prepared.manifest, type=Manifest))
+    words = msgspec.msgpack.encode(manifest)
+    return dataclasses.replace(
+        packed, prepared=PreparedRecord(words, seal.sealed(key, words), packed.prepared.blobs)
+    )
+
+
+def test_the_enemy_tool_makes_a_valid_form_when_nothing_is_changed(packed: PackedGraph) -> None:
+    assert load(resealed(packed, lambda manifest: manifest)) is not None
+
+
+def part_changed(manifest: Manifest, number: int, **changes: Any) -> Manifest:
+    parts = list(manifest.parts)
+    parts[number] = replace(parts[number], **changes)
+    return replace(manifest, parts=parts)
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "no parts": (lambda m: replace(m, parts=[]), "cannot be read"),
+    "a part left out": (lambda m: replace(m, parts=m.parts[1:]), "comes from nowhere"),
+    "no end": (lambda m: replace(m, parts=m.parts[:-1]), "never made"),
+    "a part twice": (lambda m: replace(m, parts=[*m.parts[:1], *m.parts]), "made twice"),
+    "in another order": (lambda m: replace(m, parts=m.parts[::-1]), "comes from nowhere"),
+    "no model": (lambda m: part_changed(m, 0, model=b"\xff" * 40), "no model"),
+    "an empty model": (lambda m: part_changed(m, 0, model=b""), "CPU runtime refuses"),
+    "other inputs": (lambda m: part_changed(m, 0, inputs=["in:other"]), "other values than it says"),
+    "other outputs": (lambda m: part_changed(m, 0, outputs=[]), "other values than it says"),
+    "constants": (lambda m: part_changed(m, 0, constants=[9999]), "does not exist"),
+    "constants missing": (lambda m: part_changed(m, len(m.parts) - 1, constants=[]), "taken from a file"),
+    "fewer constants": (lambda m: replace(m, constants=m.constants[:-1]), "not complete"),
+    "constant size": (
+        lambda m: replace(m, constants=[replace(m.constants[0], shape=[1 << 39, 1 << 39]), *m.constants[1:]]),
+        "another size",
+    ),
+    "constant type": (
+        lambda m: replace(m, constants=[replace(m.constants[0], dtype=16), *m.constants[1:]]),
+        "type 16 is unknown",
+    ),
+    "no buffers": (lambda m: replace(m, buffers=[], slot_bytes=[]), "comes from nowhere"),
+    "small slots": (lambda m: replace(m, slot_bytes=[1 for _ in m.slot_bytes]), "does not fit its slot"),
+    "no slots": (lambda m: replace(m, slot_bytes=[]), "does not fit its slot"),
+    "buffer shapes": (
+        lambda m: replace(m, buffers=[replace(buffer, shape=[1]) for buffer in m.buffers]),
+        "another type or shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_does_not_fit_is_refused(packed: PackedGraph, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    change, why = CHANGES[name]
+    refused(resealed(packed, change), caplog, why)
+
+
+def a_part(node: Any, *, initializers: tuple[Any, ...] = ()) -> Part:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], list(initializers)))
+    return Part(model.SerializeToString(), {}, ("x",), ("y",))
+
+
+def in_a_file(location: str) -> Any:
+    tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def with_graph() -> Any:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    node.attribute.append(AttributeProto(name="body", type=AttributeProto.GRAPH))
+    return node
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (a_part(helper.make_node("Anything", ["x"], ["y"], domain="my.library")), "my.library:Anything"),
+        (a_part(helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft")), "EPContext"),
+        (a_part(helper.make_node("Loop", ["x"], ["y"])), "Loop"),
+        (a_part(with_graph()), "holds a graph"),
+        (a_part(helper.make_node("Relu", ["x"], ["y"]), initializers=(in_a_file("secrets"),)), "from a file"),
+        (a_part(helper.make_node("Relu", ["x"], ["y"]), initializers=(in_a_file("given-in-memory"),)), "a file"),
+        (a_part(helper.make_node("Constant", [], ["y"], value=in_a_file("secrets"))), "from a file"),
+    ],
+)
+def test_what_lowering_could_not_have_made_is_refused(part: Part, why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        inspect_part(part)
+
+
+def test_a_plain_part_passes() -> None:
+    inspect_part(a_part(helper.make_node("Relu", ["x"], ["y"])))
+
+
+def test_functions_are_code_from_elsewhere() -> None:
+    part = a_part(helper.make_node("Relu", ["x"], ["y"]))
+    model = ModelProto.FromString(part.model)
+    model.functions.add(name="f", domain="")
+    with pytest.raises(Unusable, match="more than a graph"):
+        inspect_part(dataclasses.replace(part, model=model.SerializeToString()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_inspection_has_one_kind_of_failure(junk: bytes, place: int) -> None:
+    model = a_part(helper.make_node("Relu", ["x"], ["y"])).model
+    try:
+        inspect_part(Part(model[:place] + junk + model[place:], {}, ("x",), ("y",)))
+    except Unusable:
+        return
+
+
+def test_nothing_is_made_before_all_is_verified(packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Part] = []
+    monkeypatch.setattr(prepared.Part, "open", lambda part, threads: made.append(part))
+    bad = resealed(packed, lambda m: part_changed(m, len(m.parts) - 1, model=b"\xff" * 40))
+    key = seal.read_key()
+    assert key is not None
+    with pytest.raises(Unusable):
+        open_prepared(bad, bad.info(), key, 1)
+    assert not made
