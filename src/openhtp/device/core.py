@@ -18,12 +18,12 @@ from openhtp.core.errors import (
 from openhtp.device.clock import Clock
 from openhtp.device.executions import Executions
 from openhtp.device.jobs import Job
+from openhtp.device.loading import Ready, attempt, make_ready, pack_ready
 from openhtp.device.loop import Loop
 from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
 from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session
-from openhtp.engine.protocol import Engine, LoadedProgram
-from openhtp.program.program import Program
+from openhtp.engine.protocol import Engine
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
@@ -131,17 +131,24 @@ class DeviceCore:
             raise
 
         def slow() -> Callable[[], ms.Reply]:
-            try:
-                program = Program.from_bytes(buffer.view[: request.nbytes])
-                loaded = self._engine.load(program)
-            except QnnError as failure:
-                error = failure
-            except Exception as failure:
-                log.exception("loading failed")
-                error = ExecutionError(f"the program cannot be loaded: {failure}")
-            else:
-                return lambda: self._loaded(session, context, request, buffer, program, loaded)
-            return lambda: self._not_loaded(session, buffer, error)
+            ready = attempt("loading", lambda: make_ready(self._engine, buffer.view[: request.nbytes]))
+            if isinstance(ready, QnnError):
+                return lambda: self._not_loaded(session, buffer, ready)
+            return lambda: self._loaded(session, context, request, buffer, ready)
+
+        return slow
+
+    def start_packing(
+        self, session: Session, request: ms.PackGraph
+    ) -> Callable[[], Callable[[], ms.Reply | SharedBuffer]]:
+        """Check a PackGraph request; returns the slow part, as ``start_loading`` does."""
+        graph = _find(session.graphs, request.graph, "graph")
+        program = graph.program if isinstance(graph, DeviceGraph) else None
+
+        def slow() -> Callable[[], ms.Reply | SharedBuffer]:
+            packed = attempt("preparing", lambda: pack_ready(self._engine, program))
+            answer = error_reply(packed) if isinstance(packed, QnnError) else packed or ms.Reply()
+            return lambda: answer
 
         return slow
 
@@ -156,16 +163,16 @@ class DeviceCore:
         context: DeviceContext,
         request: ms.LoadGraph,
         buffer: SharedBuffer,
-        program: Program,
-        loaded: LoadedProgram,
+        ready: Ready,
     ) -> ms.Reply:
+        info, loaded = ready.info, ready.loaded
         if context.closed:
             loaded.close()
             return self._not_loaded(session, buffer, InvalidHandle("the context was freed while loading"))
-        graph = DeviceGraph(next(self._numbers), context, program, loaded)
+        graph = DeviceGraph(next(self._numbers), context, info, loaded, ready.program)
         graph.nbytes = buffer.nbytes
         buffer.close()
-        has, asks = self.loop.scheduler.resources, program.options
+        has, asks = self.loop.scheduler.resources, info.options
         added = ClientAdded(
             t=self.clock.now(),
             client=graph.number,
@@ -182,8 +189,8 @@ class DeviceCore:
             graph.close()
             return error_reply(error)
         session.graphs[graph.number] = context.graphs[graph.number] = graph
-        self.recording.name_graph(graph.number, program.name, session.number, request.priority)
-        return ms.Reply(value=graph.number, steps=loaded.steps)
+        self.recording.name_graph(graph.number, info.name, session.number, request.priority)
+        return ms.Reply(value=graph.number, steps=loaded.steps, info={"prepared": ready.program is None})
 
     def _create_context(self, session: Session, request: ms.CreateContext) -> ms.Reply:
         number = next(self._numbers)

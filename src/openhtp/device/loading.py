@@ -2,11 +2,64 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.engine.protocol import Engine, LoadedProgram, PreparingEngine
+from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
+from openhtp.program.packed import GraphInfo
+from openhtp.program.program import Program
+from openhtp.rpc.shm import SharedBuffer
+
+log = logging.getLogger(__name__)
 
 Work = Callable[[], Callable[[], None]]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A graph that can run. ``program`` is what it was made from, None if that was a prepared form."""
+
+    info: GraphInfo
+    loaded: LoadedProgram
+    program: Program | None
+
+
+def make_ready(engine: Engine, data: memoryview) -> Ready:
+    """Make a stored graph ready: from its prepared form if that can be used, else from its program."""
+    binary = read_binary(data)
+    packed = binary.packed(binary.graph_names[0])
+    info = packed.info()
+    loaded = engine.load_packed(packed, info) if isinstance(engine, PreparingEngine) else None
+    if loaded is not None:
+        return Ready(info, loaded, None)
+    program = packed.program()
+    return Ready(info, engine.load(program), program)
+
+
+def pack_ready(engine: Engine, program: Program | None) -> SharedBuffer | None:
+    """The program and its prepared form as a binary. None if the engine makes none, or there is no program."""
+    if program is None or not isinstance(engine, PreparingEngine):
+        return None
+    packed = engine.pack(program)
+    return None if packed is None else SharedBuffer.holding(pack_graphs([packed], BinaryInfo()))
+
+
+def attempt(what: str, work: Callable[[], _T]) -> _T | QnnError:
+    """The work's result, or its failure as an error that can be sent to the client."""
+    try:
+        return work()
+    except QnnError as error:
+        return error
+    except Exception as error:
+        log.exception("%s failed", what)
+        return ExecutionError(f"{what} failed: {error}")
 
 
 class Loader:

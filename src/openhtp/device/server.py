@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from openhtp.core.errors import QnnError
+from openhtp.device.connection import Connection, Lane
 from openhtp.device.core import DeviceCore, error_reply
 from openhtp.device.loading import Loader
-from openhtp.device.outlet import Outlet
-from openhtp.device.sessions import Session
 from openhtp.rpc import channel, frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
@@ -36,24 +35,8 @@ SPIN_NS = 60_000
 MAX_LANES = 256
 
 
-class Lane:
-    """One data socket of a client and what could not be sent on it yet."""
-
-    def __init__(self, sock: socket.socket, on_news: Callable[[Lane], None]) -> None:
-        self.sock = sock
-        self.outlet = Outlet(lambda: on_news(self))
-        self.unsent: deque[bytes] = deque()
-        self.closed = False
-
-
-class Connection:
-    """One client: its control socket and its lanes. The first lane is shared, the others serve one thread each."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-        self.lanes: list[Lane] = []
-        self.session: Session | None = None
-        self.closed = False
+# A reply, or what is too long for one and goes beside it.
+Answer = ms.Reply | SharedBuffer
 
 
 class Server:
@@ -254,27 +237,34 @@ class Server:
             self._add_lane(connection, descriptors)
             return ms.Reply()
         if isinstance(request, ms.LoadGraph):
-            slow = self.core.start_loading(session, request, descriptors)
-
-            def work() -> Callable[[], None]:
-                finish = slow()
-
-                def then() -> None:
-                    reply = finish()  # even for a client that has gone: it gives back what was loaded
-                    self._guard(connection, lambda c: self._reply(c, reply))
-
-                return then
-
-            self._loader.submit(work)
+            self._answer_later(connection, self.core.start_loading(session, request, descriptors))
+            return None
+        if isinstance(request, ms.PackGraph):
+            self._answer_later(connection, self.core.start_packing(session, request))
             return None
         if isinstance(request, ms.ReadTrace):
-            self._reply_with_data(connection, self.core.recording.take())
+            with contextlib.closing(SharedBuffer.holding([self.core.recording.take()])) as records:
+                self._reply(connection, records)
             return None
         if isinstance(request, ms.Shutdown):
             self._keep = False
             self._told_to_stop = self._stopping = request.now
             return ms.Reply()
         return self.core.request(session, request, descriptors)
+
+    def _answer_later(self, connection: Connection, slow: Callable[[], Callable[[], Answer]]) -> None:
+        def work() -> Callable[[], None]:
+            finish = slow()
+
+            def then() -> None:
+                answer = finish()  # even for a client that has gone: it gives back what was loaded
+                self._guard(connection, lambda c: self._reply(c, answer))
+                if isinstance(answer, SharedBuffer):
+                    answer.close()
+
+            return then
+
+        self._loader.submit(work)
 
     def _hello(self, connection: Connection, request: ms.Hello, descriptors: list[int]) -> ms.Reply:
         if connection.session is not None:
@@ -304,17 +294,13 @@ class Server:
         connection.lanes.append(lane)
         self._watch(sock.fileno(), lambda events: self._on_lane(connection, lane, events))
 
-    def _reply(self, connection: Connection, reply: ms.Reply, descriptors: tuple[int, ...] = ()) -> None:
+    def _reply(self, connection: Connection, answer: Answer) -> None:
+        beside = () if isinstance(answer, ms.Reply) else (answer.fd,)
+        reply = answer if isinstance(answer, ms.Reply) else ms.Reply(value=answer.nbytes)
         try:
-            channel.send(connection.control, ms.encode(reply), descriptors)
+            channel.send(connection.control, ms.encode(reply), beside)
         except BlockingIOError as error:
             raise ProtocolError("the client does not read its replies") from error
-
-    def _reply_with_data(self, connection: Connection, data: bytes) -> None:
-        buffer = SharedBuffer.create(len(data))
-        buffer.view[:] = data
-        self._reply(connection, ms.Reply(value=len(data)), (buffer.fd,))
-        buffer.close()
 
     # Executions
 

@@ -14,6 +14,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import GIB, bytes_in_words
 from openhtp.device.jobs import Job
 from openhtp.engine.protocol import LoadedProgram, Run
+from openhtp.program.packed import GraphInfo
 from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
@@ -28,14 +29,17 @@ MAX_BINDINGS_KEPT = 512
 class DeviceGraph:
     """A program made ready, and the bindings that were made for it."""
 
-    def __init__(self, number: int, context: DeviceContext, program: Program, loaded: LoadedProgram) -> None:
+    def __init__(
+        self, number: int, context: DeviceContext, info: GraphInfo, loaded: LoadedProgram, program: Program | None
+    ) -> None:
+        """``program`` is what it was made from; None if that was a prepared form."""
         self.number = number
         self.context = context
         self.program = program
         self.loaded = loaded
         self.steps = loaded.steps
-        self.ports: list[TensorSpec] = [*program.inputs, *program.outputs]
-        self.name = program.name
+        self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
+        self.name = info.name
         self.last_step_ns = 1_000_000_000
         self.nbytes = 0
         self.started = False

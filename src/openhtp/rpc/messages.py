@@ -12,7 +12,7 @@ from msgspec import Struct
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.virtual import Work
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -45,12 +45,24 @@ class FreeContext(_Request):
 
 
 class LoadGraph(_Request):
-    """Make a program ready to run. Descriptor: shared memory that holds the program's bytes."""
+    """Make a graph ready to run. Descriptor: shared memory that holds it, alone in a context binary.
+
+    The reply's info says whether its ``prepared`` form was used.
+    """
 
     context: int
     nbytes: int
     priority: int
     core: int = 0
+
+
+class PackGraph(_Request):
+    """Fetch a graph together with its prepared form, as a context binary. Reply descriptor: shared memory with it.
+
+    Replies without a descriptor, and with value 0, where there is no use in a prepared form or no way to make one.
+    """
+
+    graph: int
 
 
 class AddApp(_Request):
@@ -133,6 +145,7 @@ Request = (
     | CreateContext
     | FreeContext
     | LoadGraph
+    | PackGraph
     | AddApp
     | SetPace
     | RegisterMemory

@@ -19,7 +19,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.program.binary import BinaryInfo, ContextBinary, write_binary
+from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.app import App
@@ -203,18 +203,15 @@ class Context:
         self._life.require("use")
         if not self._graphs:
             raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
-        programs = []
         for graph in self._graphs.values():
             graph._life.require("save")
-            assert graph._program is not None
-            programs.append(graph._program)
         soc = find_soc(self.device.soc)
         ids = {
             graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)}
             for graph in self._graphs.values()
         }
         info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
-        return write_binary(programs, info)
+        return b"".join(pack_graphs([graph._pack() for graph in self._graphs.values()], info))
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
@@ -243,21 +240,23 @@ class Context:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
         for name in binary.graph_names:
-            program = binary.program(name)
-            options = program.options
+            packed = binary.packed(name)
+            about = packed.info()
+            options = about.options
             if priority is not None:
                 options = dataclasses.replace(options, priority=priority)
             graph = self._graphs[name] = Graph(self, name, options)
             graph._builder = None
             ids = binary.info.tensor_ids.get(name, {})
-            for spec in (*program.inputs, *program.outputs):
+            for spec in (*about.inputs, *about.outputs):
                 # Ids are kept, so that tensors of whoever built the binary still fit.
                 number = ids.get(spec.name) or self._next_tensor_id()
                 graph._tensors[spec.name] = Tensor(number, spec, graph)
             if enable_graphs is not None and name not in enable_graphs:
+                packed.program()  # nothing looks at its data later: say now if it is damaged
                 graph._life.become(State.DISABLED)
                 continue
-            graph._load(program)
+            graph._load(packed)
 
     # What graphs, memory and the device need
 

@@ -20,7 +20,9 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
+from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.options import GraphOptions
+from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
@@ -52,6 +54,8 @@ class Graph:
         self._tensors: dict[str, Tensor] = {}
         self._nodes = 0
         self._program: Program | None = None
+        self._packed: PackedGraph | None = None
+        self._was_prepared = False
         self._number = 0
         self._ports = Ports([], 0, {})
         self._bindings: Bindings | None = None
@@ -158,23 +162,22 @@ class Graph:
             profile._life.require("use")
         link = self.context._link
         begin = link.now()
-        program = compile_graph(self._builder.finish(), CompileOptions(graph=self._options))
-        self._load(program)
+        self._program = compile_graph(self._builder.finish(), CompileOptions(graph=self._options))
+        self._load(pack_program(self._program)[0])
         self._builder = None
         if profile is not None:
             profile._fill_once(ProfileEvent(300, "QNN (finalize) time", (link.now() - begin) // 1000, "us"))
 
-    def _load(self, program: Program) -> None:
-        """Send a program to the device and become executable."""
-        data = program.to_bytes()
-        buffer = SharedBuffer.create(len(data))
+    def _load(self, packed: PackedGraph) -> None:
+        """Send the graph to the device and become executable."""
+        info = packed.info()
+        buffer = SharedBuffer.holding(pack_graphs([packed], BinaryInfo()))
         try:
-            buffer.view[: len(data)] = data
             with error_context(graph=self.name):
                 reply = self.context._link.request(
                     ms.LoadGraph(
                         context=self.context._number,
-                        nbytes=len(data),
+                        nbytes=buffer.nbytes,
                         priority=int(self._options.priority),
                         core=self.core,
                     ),
@@ -182,12 +185,30 @@ class Graph:
                 )
         finally:
             buffer.close()
-        self._program = program
+        self._packed = packed
+        self._was_prepared = bool(reply.info.get("prepared"))
         self._number = reply.value
         self.steps = reply.steps
-        self._ports = Ports([*program.inputs, *program.outputs], len(program.inputs), self._tensors)
-        self._bindings = Bindings(self.context, self._ports, program.infer_dims)
+        self._ports = Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors)
+        self._bindings = Bindings(self.context, self._ports, lambda sizes: self._whole_program().infer_dims(sizes))
+        if self._ports.is_dynamic:
+            self._whole_program()  # now rather than during the first execution
         self._life.become(State.FINALIZED)
+
+    def _pack(self) -> PackedGraph:
+        """The graph as it is to be stored: as it came, or with what the device makes of it."""
+        assert self._packed is not None
+        if not self._was_prepared:
+            data = self.context._link.pack_graph(self._number)
+            if data:
+                return read_binary(data).packed(self.name)
+        return self._packed
+
+    def _whole_program(self) -> Program:
+        if self._program is None:
+            assert self._packed is not None
+            self._program = self._packed.program()
+        return self._program
 
     # Looking
 

@@ -54,6 +54,9 @@ class Link(Protocol):
     def read_trace(self) -> bytes:
         """What the device recorded."""
 
+    def pack_graph(self, graph: int) -> bytes:
+        """A loaded graph with its prepared form, as a context binary; nothing if it has no use for one."""
+
     def close(self) -> None:
         """Let the device go."""
 

@@ -93,6 +93,17 @@ class LocalLink:
         with self._lock:
             return self._core.recording.take()
 
+    def pack_graph(self, graph: int) -> bytes:
+        """A loaded graph with its prepared form."""
+        with self._lock:
+            answer = self._core.start_packing(self._session, ms.PackGraph(graph=graph))()()
+        if isinstance(answer, ms.Reply):
+            raise_reply(answer)
+            return b""
+        data = bytes(answer.view)
+        answer.close()
+        return data
+
     def close(self) -> None:
         """End the session; what was pending ends with it."""
         with self._lock:

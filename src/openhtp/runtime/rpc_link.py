@@ -164,8 +164,18 @@ class RpcLink:
 
     def read_trace(self) -> bytes:
         """What the device recorded."""
-        reply, received = self._exchange(ms.ReadTrace(), ())
+        return self._fetch(ms.ReadTrace())
+
+    def pack_graph(self, graph: int) -> bytes:
+        """A loaded graph with its prepared form."""
+        return self._fetch(ms.PackGraph(graph=graph))
+
+    def _fetch(self, message: ms.Request) -> bytes:
+        """Ask for something that comes in shared memory."""
+        reply, received = self._exchange(message, ())
         raise_reply(reply)
+        if not received:
+            return b""
         buffer = SharedBuffer.attach(received[0])
         data = bytes(buffer.view[: reply.value])
         buffer.close()

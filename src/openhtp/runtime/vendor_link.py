@@ -110,6 +110,10 @@ class VendorLink:
         """What the core recorded."""
         return self._on_loop(self._core.recording.take)
 
+    def pack_graph(self, graph: int) -> bytes:
+        """Nothing: the library's own binaries are not ours to carry."""
+        return b""
+
     def _describe(self) -> dict[str, object]:
         info = self._process.info
         return {"pid": self.pid, "library": info.path, "library_version": info.build_id}

@@ -1,0 +1,147 @@
+"""Context binaries with prepared forms, from the client's side: for any file the same results, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import openhtp as htp
+from openhtp import onnx, zoo
+from openhtp.program.binary import read_binary
+from tests.conftest import ramp, relu_graph
+
+MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
+Outputs = dict[str, np.ndarray]
+
+
+def image(graph: htp.Graph) -> Outputs:
+    rng = np.random.default_rng(0)
+    return {t.name: rng.integers(0, 256, t.shape).astype(t.dtype.numpy) for t in graph.inputs}
+
+
+@pytest.fixture(scope="module")
+def made(shared_device: htp.Device) -> Iterator[tuple[bytes, Outputs]]:
+    """A binary, and what its graph computes."""
+    with shared_device.create_context() as context:
+        graph = context.compose_graph(onnx.load(MODEL), "net")
+        graph.finalize()
+        yield context.get_binary(), graph.execute(image(graph))
+
+
+def check_results(context: htp.Context, expected: Outputs) -> None:
+    graph = context.graph("net")
+    for name, values in graph.execute(image(graph)).items():
+        np.testing.assert_array_equal(values, expected[name])
+
+
+def was_prepared(context: htp.Context) -> bool:
+    return context.graph("net")._was_prepared
+
+
+@pytest.mark.parametrize("transport", ["rpc", "inprocess"])
+def test_a_restored_graph_is_ready_from_its_prepared_form(
+    backend: htp.Backend, made: tuple[bytes, Outputs], transport: str
+) -> None:
+    """The device is another process than the one that made the binary; both are this user's."""
+    binary, expected = made
+    assert read_binary(binary).packed("net").prepared is not None
+    device = backend.create_device(transport=transport)
+    with device.create_context_from_binary(binary) as context:
+        assert was_prepared(context)
+        check_results(context, expected)
+
+
+def test_saving_a_restored_context_gives_the_same_binary(
+    shared_device: htp.Device, made: tuple[bytes, Outputs]
+) -> None:
+    binary, _ = made
+    with shared_device.create_context_from_binary(binary) as context:
+        assert context.get_binary() == binary
+
+
+@pytest.mark.parametrize("transport", ["rpc", "inprocess"])
+def test_another_user_gets_the_same_results_from_the_program(
+    backend: htp.Backend,
+    made: tuple[bytes, Outputs],
+    transport: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    binary, expected = made
+    monkeypatch.setenv("OPENHTP_KEY_FILE", str(tmp_path / "other.key"))
+    device = backend.create_device(transport=transport)
+    with device.create_context_from_binary(binary) as context:
+        assert not was_prepared(context)
+        check_results(context, expected)
+        mine = context.get_binary()
+    assert read_binary(mine).packed("net").prepared != read_binary(binary).packed("net").prepared
+    with device.create_context_from_binary(mine) as context:
+        assert was_prepared(context)
+        check_results(context, expected)
+
+
+def test_a_place_without_a_key_stores_the_program_alone(
+    backend: htp.Backend, made: tuple[bytes, Outputs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary, expected = made
+    monkeypatch.setenv("OPENHTP_KEY_FILE", "/dev/null/key")
+    device = backend.create_device(transport="inprocess")
+    with device.create_context() as context:
+        graph = context.compose_graph(onnx.load(MODEL), "net")
+        graph.finalize()
+        plain = context.get_binary()
+    assert read_binary(plain).packed("net").prepared is None
+    for data in (plain, binary):
+        with device.create_context_from_binary(data) as context:
+            assert not was_prepared(context)
+            check_results(context, expected)
+
+
+def test_graphs_with_and_without_share_a_binary(backend: htp.Backend, made: tuple[bytes, Outputs]) -> None:
+    device = backend.create_device(transport="inprocess")
+    with device.create_context() as context:
+        relu_graph(context, "short")
+        context.compose_graph(onnx.load(MODEL), "net").finalize()
+        binary = context.get_binary()
+    with device.create_context_from_binary(binary) as context:
+        assert was_prepared(context)
+        check_results(context, made[1])
+        np.testing.assert_array_equal(context.graph("short").execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
+    with device.create_context_from_binary(binary, enable_graphs=["short"]) as context:
+        with pytest.raises(htp.QnnError):
+            context.graph("net").execute({})
+        context.graph("short").execute({"x": ramp()})
+
+
+def test_dynamic_sizes_survive_a_binary(shared_device: htp.Device) -> None:
+    with shared_device.create_context() as context:
+        graph = context.create_graph("net")
+        x = graph.add_tensor("x", (4, 8), "float32", kind="app_write", dynamic=(True, False))
+        y = graph.add_tensor("y", (4, 8), "float32", kind="app_read", dynamic=(True, False))
+        graph.add_node("Relu", inputs=[x], outputs=[y])
+        graph.finalize()
+        binary = context.get_binary()
+    with shared_device.create_context_from_binary(binary) as restored:
+        for rows in (1, 3, 4):
+            given = ramp((rows, 8))
+            np.testing.assert_array_equal(restored.graph("net").execute({"x": given})["y"], np.maximum(given, 0))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_binary_is_an_error_or_computes_the_same(
+    shared_device: htp.Device, made: tuple[bytes, Outputs], data: st.DataObject
+) -> None:
+    binary, expected = bytearray(made[0]), made[1]
+    binary[data.draw(st.integers(0, len(binary) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        with shared_device.create_context_from_binary(binary) as context:
+            assert not was_prepared(context)
+            check_results(context, expected)
+    except htp.BadBinary:
+        return
