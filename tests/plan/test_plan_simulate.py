@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from openhtp.core.units import MIB
-from openhtp.plan import plan
+from openhtp.plan import parse_scenario, plan
 from openhtp.plan.result import percentile
+from openhtp.plan.simulate import simulate
 from openhtp.sched.events import ClientAdded, StepDone, Submitted
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
@@ -204,3 +205,19 @@ def test_speed_of_one_idle_execution():
             scheduler.handle(StepDone(t=job, job=job, token=start.token))
         rounds.append((time.perf_counter() - began) / 5_000)
     assert statistics.median(rounds) < 6e-6
+
+
+def test_progress_is_told_and_changes_nothing() -> None:
+    text = """
+    duration: 1000
+    device: {hvx: 4, hmx: 1, vtcm_mb: 8}
+    clients: [{name: a, run: 7}, {name: b, priority: high, run: 3}]
+    events: [{client: a, closed: 1}, {client: b, every: 10}]
+    """
+    parts: list[float] = []
+    told = simulate(parse_scenario(text), progress=parts.append)
+    silent = simulate(parse_scenario(text))
+    assert parts == sorted(parts)
+    assert parts[-1] == 1.0
+    assert [client.latencies_ns for client in told.clients] == [client.latencies_ns for client in silent.clients]
+    assert told.events == silent.events

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from openhtp.cli._terminal import console, errors_reported, write_json
@@ -76,8 +77,8 @@ def plan(
         if advice is not None and not detail:
             result = PlanResult(advice.run)  # it was run already, and may have taken seconds
         else:
-            result = run_plan(loaded, detail=detail, window=shown)
-        others = [run_plan(replace(loaded, policy=other), detail=False) for other in policies[1:]]
+            result = _run(loaded, detail=detail, window=shown)
+        others = [_run(replace(loaded, policy=other)) for other in policies[1:]]
         _write_pictures(result, timeline=timeline, svg=svg, trace=trace)
         if json_file == _STANDARD_OUTPUT:
             typer.echo(json.dumps(_document(result, others), indent=1))
@@ -88,6 +89,15 @@ def plan(
     _print_results([result, *others], gantt=gantt)
     if advice is not None and not advice.holds:
         raise typer.Exit(1)
+
+
+def _run(scenario: Scenario, *, detail: bool = False, window: tuple[float, float] | None = None) -> PlanResult:
+    """Plan, with a bar for those that take longer than a moment."""
+    with Bar(console=Console(stderr=True), transient=True) as bar:  # --json - owns the standard output
+        task = bar.add_task(f"planning, {scenario.policy.name} policy", total=1.0)
+        return run_plan(
+            scenario, detail=detail, window=window, progress=lambda part: bar.update(task, completed=part)
+        )
 
 
 def _document(result: PlanResult, others: list[PlanResult]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from openhtp.plan.parsing import ModelTime, load_scenario, parse_scenario
 from openhtp.plan.reading import BadScenario
 from openhtp.plan.result import ClientSummary, PlanResult
 from openhtp.plan.scenario import Scenario
-from openhtp.plan.simulate import simulate
+from openhtp.plan.simulate import Progress, simulate
 from openhtp.sched.history import History
 
 __all__ = [
@@ -49,6 +49,7 @@ def plan(
     detail: bool = True,
     window: tuple[float, float] | None = None,
     model_time: ModelTime | None = None,
+    progress: Progress | None = None,
 ) -> PlanResult:
     """Run a scenario (a file, the same as a mapping, or a ``Scenario``) on the virtual clock.
 
@@ -58,6 +59,7 @@ def plan(
             long scenarios of which only the table matters.
         window: keep detail only between these two times, in the scenario's unit.
         model_time: how long a model file takes, for scenarios with ``model:``.
+        progress: told from time to time which part of the scenario's duration, 0 to 1, is behind.
 
     Raises:
         BadScenario: the scenario is wrong; the message names the place.
@@ -68,7 +70,7 @@ def plan(
         first, last = window or (0, None)
         last_ns = None if last is None else round(last * loaded.unit_ns)
         history = History(round(first * loaded.unit_ns), last_ns)
-    return PlanResult(simulate(loaded, history=history))
+    return PlanResult(simulate(loaded, history=history, progress=progress))
 
 
 def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: ModelTime | None) -> Scenario:

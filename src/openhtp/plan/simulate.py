@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from openhtp.plan.scenario import Scenario
@@ -101,7 +102,18 @@ class _Tally:
         self.traffic.finished(asked, t)
 
 
-def simulate(scenario: Scenario, *, history: History | None = None, keep_log: bool = False) -> Run:
+Progress = Callable[[float], None]
+"""Told from time to time which part of the scenario, 0 to 1, is behind."""
+_REPORTS = 100
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    history: History | None = None,
+    keep_log: bool = False,
+    progress: Progress | None = None,
+) -> Run:
     """Run the scenario to its end: sources stop at its duration, and what was asked for is finished."""
     run = Run(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], history=history)
     tally = _Tally(run)
@@ -123,6 +135,10 @@ def simulate(scenario: Scenario, *, history: History | None = None, keep_log: bo
             )
         )
     tally.traffic = Traffic(scenario, loop)
+    if progress is not None and scenario.duration_ns is not None:
+        for part in range(1, _REPORTS + 1):
+            loop.run_until(scenario.duration_ns * part // _REPORTS)
+            progress(part / _REPORTS)
     run.events = loop.run_until()
     run.log = loop.log
     return run
