@@ -16,6 +16,7 @@ from rich.table import Table
 from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
+from openhtp.plan.result import ClientSummary
 from openhtp.report.gantt import records_to_svg, records_to_text, svg_to_png
 from openhtp.report.timeline import records_to_html
 from openhtp.sched.policy import policy_named
@@ -34,6 +35,9 @@ _COLUMNS = (
     "missed",
     "busy",
 )
+_TIMES = _COLUMNS.index("yields")
+_WIDE = 116
+"""Columns that the whole table needs; a narrower terminal gets the times and the rest one below the other."""
 _LARGE = 20_000
 """Scheduling events above which the terminal picture is left out: a column would stand for too many runs."""
 
@@ -111,7 +115,8 @@ def _print_results(results: list[PlanResult], *, gantt: bool) -> None:
     # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
     wide = console if console.is_terminal else Console(width=120)
     for result in results:
-        wide.print(_table(result))
+        for table in _tables(result, wide.width):
+            wide.print(table)
         _print_footer(result)
     first = results[0]
     scenario = first.scenario
@@ -161,28 +166,37 @@ def _write_pictures(result: PlanResult, *, timeline: Path | None, svg: Path | No
         timeline.write_text(text, encoding="utf-8")
 
 
-def _table(result: PlanResult) -> Table:
+def _tables(result: PlanResult, width: int) -> list[Table]:
+    """One table, or the times and the rest apart where a terminal is too narrow."""
+    rows = {name: _cells(row) for name, row in result.clients.items()}
+    if width >= _WIDE:
+        return [_table(result, rows, 0, len(_COLUMNS))]
+    return [_table(result, rows, 0, _TIMES), _table(result, rows, _TIMES, len(_COLUMNS))]
+
+
+def _table(result: PlanResult, rows: dict[str, list[str]], first: int, end: int) -> Table:
     scenario = result.scenario
-    table = Table(
-        title=f"{scenario.name}: modelled times in {scenario.unit}, {scenario.policy.name} policy",
-        box=box.SIMPLE_HEAD,
-    )
+    title = f"{scenario.name}: modelled times in {scenario.unit}, {scenario.policy.name} policy"
+    table = Table(title=title if not first else None, box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("client")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right")
-    for name, row in result.clients.items():
-        missed = str(row.missed) if row.deadline is not None else "-"
-        table.add_row(
-            name,
-            row.priority,
-            str(row.runs),
-            *(_number(value) for value in (row.p50, row.p99, row.max, row.waiting_mean, row.waiting_max)),
-            str(row.yields),
-            _number(row.deadline),
-            f"[red]{missed}[/red]" if row.missed else missed,
-            f"{row.busy:.1%}",
-        )
+    for name in _COLUMNS[first:end]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, cells in rows.items():
+        table.add_row(name, *cells[first:end])
     return table
+
+
+def _cells(row: ClientSummary) -> list[str]:
+    missed = str(row.missed) if row.deadline is not None else "-"
+    return [
+        row.priority,
+        str(row.runs),
+        *(_number(value) for value in (row.p50, row.p99, row.max, row.waiting_mean, row.waiting_max)),
+        str(row.yields),
+        _number(row.deadline),
+        f"[red]{missed}[/red]" if row.missed else missed,
+        f"{row.busy:.1%}",
+    ]
 
 
 def _number(value: float | None) -> str:
@@ -196,7 +210,7 @@ def _print_footer(result: PlanResult) -> None:
     parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
     end = result.scenario.in_unit(result.run.end_ns)
     console.print(
-        f"Utilisation (modelled): {parts}, until {end:,} {result.scenario.unit}", highlight=False, soft_wrap=True
+        f"Utilisation (modelled): {parts}, until {_number(end)} {result.scenario.unit}", highlight=False, soft_wrap=True
     )
 
 
