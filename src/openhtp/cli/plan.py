@@ -210,7 +210,9 @@ def _print_footer(result: PlanResult) -> None:
     parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
     end = result.scenario.in_unit(result.run.end_ns)
     console.print(
-        f"Utilisation (modelled): {parts}, until {_number(end)} {result.scenario.unit}", highlight=False, soft_wrap=True
+        f"Utilisation (modelled): {parts}, until {_number(end)} {result.scenario.unit}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 
