@@ -2,8 +2,12 @@
 
 Inputs, by number: 0 the sequence; 1, 2, 3 weights from it to the forget gate, the cell and the output gate;
 4, 5, 6 the same from the hidden state; 7, 8, 9 their biases; 10 and 11 the first hidden and cell state;
-16, 17, 21 weights and bias of the input gate. Layer normalization (12..15), peepholes (18..20), projection
-(22, 23) and the reset flag (24) are not offered.
+16, 17, 21 weights and bias of the input gate, which is what the forget gate leaves if they are left out;
+12 to 15 factors of normalized gates (fixed point only); 18 to 20 what gates see of the cell; 22 and 23 weights and
+bias of a projection, behind which the hidden state may have another size. The reset flag (24) is not offered.
+
+Fixed point is computed on real values and rounded where a tensor is given. The scales of what lies between, which
+the parameters could tell, have no effect.
 """
 
 from __future__ import annotations
@@ -14,14 +18,29 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter
+from openhtp.ops._lstm_steps import (
+    CELL_GATE,
+    FORGET_GATE,
+    INPUT_GATE,
+    NORM_EPSILON,
+    OUTPUT_GATE,
+    PROJECTION,
+    PROJECTION_BIAS,
+    Gate,
+    Steps,
+)
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-from openhtp.ops._types import rows
+from openhtp.ops._types import TypeRow, rows
 
-# Inputs of each gate in the order that ONNX stacks them: input, output, forget, cell.
-_FROM_INPUT, _FROM_HIDDEN, _BIASES = (16, 3, 1, 2), (17, 6, 4, 5), (21, 9, 7, 8)
-_UNOFFERED = (*range(12, 16), *range(18, 21), *range(22, 25))
+# In the order that ONNX stacks them.
+_GATES = (INPUT_GATE, OUTPUT_GATE, FORGET_GATE, CELL_GATE)
+_FROM_INPUT = tuple(gate.from_input for gate in _GATES)
+_FROM_HIDDEN = tuple(gate.from_hidden for gate in _GATES)
+_BIASES = tuple(gate.bias for gate in _GATES)
+_NORMS, _PEEPHOLES = range(12, 16), range(18, 21)
+_RESET = 24
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
@@ -33,25 +52,45 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return steps, batch, shape[2]
 
 
+def _out_size(node: Node) -> int:
+    """Size of the hidden state."""
+    return node.shape(PROJECTION if node.has(PROJECTION) else 1)[0]
+
+
 def _infer(node: Node) -> tuple[Shape, ...]:
     _, batch, features = _sizes(node)
-    units = node.shape(1)[0]
-    for index in (16, 17, 21):
-        if not node.has(index):
-            refuse(node, f"input {index} is left out; coupling the input gate to the forget gate is not offered")
+    units, out = node.shape(1)[0], _out_size(node)
+    if len({node.has(index) for index in (16, 17, 21)}) > 1:
+        refuse(node, "inputs 16, 17 and 21 make the input gate: expected all of them or none")
     for number in _FROM_INPUT:
         expect_shape(node, number, (units, features), "units by features")
     for number in _FROM_HIDDEN:
-        expect_shape(node, number, (units, units), "units by units")
-    for number in _BIASES:
+        expect_shape(node, number, (units, out), "units by size of the hidden state")
+    for number in (*_BIASES, *_NORMS, *_PEEPHOLES):
         expect_shape(node, number, (units,), "one per unit")
-    for number in (10, 11):
-        expect_shape(node, number, (batch, units), "batch by units")
-    return (*node.shape()[:-1], units), (batch, units), (batch, units)
+    expect_shape(node, PROJECTION, (out, units), "size of the hidden state by units")
+    expect_shape(node, PROJECTION_BIAS, (out,), "one per number of the hidden state")
+    expect_shape(node, 10, (batch, out), "batch by size of the hidden state")
+    expect_shape(node, 11, (batch, units), "batch by units")
+    return (*node.shape()[:-1], out), (batch, units), (batch, out)
 
 
 def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 * (1 + np.tanh(x / 2)))
+
+
+def _gate(node: Node, arrays: Sequence[Array], gate: Gate, x: Array, hidden: Array, cell: Array) -> Array:
+    total = x @ arrays[gate.from_input].T + hidden @ arrays[gate.from_hidden].T
+    if gate.peephole is not None and node.has(gate.peephole):
+        total = total + cell * arrays[gate.peephole]
+    if node.has(gate.norm):
+        spread = np.sqrt(total.var(axis=-1, keepdims=True) + NORM_EPSILON)
+        total = (total - total.mean(axis=-1, keepdims=True)) / spread * arrays[gate.norm]
+    return np.asarray(total + arrays[gate.bias])
+
+
+def _limited(x: Array, threshold: float) -> Array:
+    return np.clip(x, -threshold, threshold) if threshold else x
 
 
 def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -59,21 +98,24 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     x = arrays[0].reshape(1, batch, features) if node.input().rank == 2 else arrays[0]
     if node.input().rank == 3 and not node.params["time_major"]:
         x = np.moveaxis(x, 1, 0)
-    units = node.shape(1)[0]
-    hidden = arrays[10] if node.has(10) else np.zeros((batch, units))
+    units, size = node.shape(1)[0], _out_size(node)
+    hidden = arrays[10] if node.has(10) else np.zeros((batch, size))
     cell = arrays[11] if node.has(11) else np.zeros((batch, units))
-    out = np.zeros((steps, batch, units))
+    out = np.zeros((steps, batch, size))
     for step in range(steps)[:: -1 if node.params["direction"] else 1]:
-        i, o, f, c = (
-            x[step] @ arrays[w].T + hidden @ arrays[r].T + arrays[b]
-            for w, r, b in zip(_FROM_INPUT, _FROM_HIDDEN, _BIASES, strict=True)
-        )
-        cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(c)
-        hidden = _sigmoid(o) * np.tanh(cell)
+        old = (node, arrays)
+        forget = _sigmoid(_gate(*old, FORGET_GATE, x[step], hidden, cell))
+        enter = _sigmoid(_gate(*old, INPUT_GATE, x[step], hidden, cell)) if node.has(16) else 1 - forget
+        fresh = np.tanh(_gate(*old, CELL_GATE, x[step], hidden, cell))
+        cell = _limited(forget * cell + enter * fresh, node.params["cell_clip_threshold"])
+        hidden = _sigmoid(_gate(*old, OUTPUT_GATE, x[step], hidden, cell)) * np.tanh(cell)
+        if node.has(PROJECTION):
+            hidden = hidden @ arrays[PROJECTION].T + (arrays[PROJECTION_BIAS] if node.has(PROJECTION_BIAS) else 0)
+            hidden = _limited(hidden, node.params["output_clip_threshold"])
         out[step] = hidden
     if node.input().rank == 3 and not node.params["time_major"]:
         out = np.moveaxis(out, 0, 1)
-    return out.reshape(*node.shape()[:-1], units), cell, hidden
+    return out.reshape(*node.shape()[:-1], size), cell, hidden
 
 
 def _stacked(e: Emitter, numbers: Sequence[int], rank: int) -> str:
@@ -82,28 +124,55 @@ def _stacked(e: Emitter, numbers: Sequence[int], rank: int) -> str:
     return e.node("Unsqueeze", [e.node("Concat", parts, axis=0), e.const(np.array([0], np.int64))])
 
 
-def _lower(node: Node, e: Emitter) -> None:
-    steps, batch, features = _sizes(node)
-    units, time_major = node.shape(1)[0], node.params["time_major"]
-    three_axes = node.input().rank == 3
-    x = e.permuted(0, (1, 0, 2)) if three_axes and not time_major else e.value(0)
-    if not three_axes:
-        x = e.reshaped(0, (1, batch, features))
+def _is_plain(node: Node) -> bool:
+    """Whether ONNX's operator can do it."""
+    extras = (*_NORMS, *_PEEPHOLES, PROJECTION)
+    return node.has(16) and not any(node.has(index) for index in extras) and not node.params["cell_clip_threshold"]
+
+
+def _emit_whole(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
+    """By ONNX's operator: the sequence, the last hidden and the last cell state, in shapes of its own."""
+    units = node.shape(1)[0]
     biases = e.node("Concat", [_stacked(e, _BIASES, 1), e.const(np.zeros((1, 4 * units), np.float32))], axis=1)
     first = e.const(np.array([0], np.int64))
     states = [e.node("Unsqueeze", [e.value(number), first]) if node.has(number) else "" for number in (10, 11)]
     inputs = [x, _stacked(e, _FROM_INPUT, 2), _stacked(e, _FROM_HIDDEN, 2), biases, "", *states]
     direction = "reverse" if node.params["direction"] else "forward"
     out, hidden, cell = e.nodes("LSTM", inputs, 3, hidden_size=units, direction=direction)
-    sequence = e.node("Reshape", [out, e.const(np.array([steps, batch, units], np.int64))])
+    return out, hidden, cell
+
+
+def _emit_steps(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
+    """The same, written out."""
+    steps, batch, _ = _sizes(node)
+    sizes = (10, (batch, _out_size(node))), (11, (batch, node.shape(1)[0]))
+    first = [e.value(index) if node.has(index) else e.const(np.zeros(shape, np.float32)) for index, shape in sizes]
+    order = range(steps)[:: -1 if node.params["direction"] else 1]
+    found, cell = Steps(node, e, x).emit(order, first[0], first[1])
+    in_time = found[:: order.step]
+    front = e.const(np.array([0], np.int64))
+    whole = e.node("Concat", [e.node("Unsqueeze", [name, front]) for name in in_time], axis=0)
+    return whole, found[-1], cell
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    steps, batch, features = _sizes(node)
+    units, size, time_major = node.shape(1)[0], _out_size(node), node.params["time_major"]
+    three_axes = node.input().rank == 3
+    x = e.permuted(0, (1, 0, 2)) if three_axes and not time_major else e.value(0)
+    if not three_axes:
+        x = e.reshaped(0, (1, batch, features))
+    out, hidden, cell = _emit_whole(node, e, x) if _is_plain(node) else _emit_steps(node, e, x)
+
+    def shaped(name: str, *sizes: int) -> str:
+        return e.node("Reshape", [name, e.const(np.array(sizes, np.int64))])
+
+    sequence = shaped(out, steps, batch, size) if three_axes else shaped(out, batch, size)
     if three_axes and not time_major:
         sequence = e.node("Transpose", [sequence], perm=[1, 0, 2])
-    if not three_axes:
-        sequence = e.node("Reshape", [out, e.const(np.array([batch, units], np.int64))])
-    flat = e.const(np.array([batch, units], np.int64))
     e.put(0, sequence)
-    e.put(1, e.node("Reshape", [cell, flat]))
-    e.put(2, e.node("Reshape", [hidden, flat]))
+    e.put(1, shaped(cell, batch, units))
+    e.put(2, shaped(hidden, batch, size))
 
 
 def _work(node: Node) -> Work:
@@ -113,25 +182,53 @@ def _work(node: Node) -> Work:
     return Work(4 * steps * batch * units * (features + units), 40 * steps * batch * units, read, written)
 
 
-def _inputs(steps_first: Shape, units: int) -> tuple[Shape | None, ...]:
+def _inputs(
+    steps_first: Shape, units: int, *extra: int, out: int = 0, coupled: bool = False
+) -> tuple[Shape | None, ...]:
     features, batch = steps_first[-1], steps_first[-2]
-    shapes: list[Shape | None] = [None] * 22
-    shapes[0], shapes[10], shapes[11] = steps_first, (batch, units), (batch, units)
-    for number in _FROM_INPUT:
-        shapes[number] = (units, features)
-    for number in _FROM_HIDDEN:
-        shapes[number] = (units, units)
-    for number in _BIASES:
+    size = out or units
+    shapes: list[Shape | None] = [None] * 24
+    shapes[0], shapes[10], shapes[11] = steps_first, (batch, size), (batch, units)
+    for gate in _GATES[1:] if coupled else _GATES:
+        shapes[gate.from_input] = (units, features)
+        shapes[gate.from_hidden] = (units, size)
+        shapes[gate.bias] = (units,)
+    if out:
+        shapes[PROJECTION], shapes[PROJECTION_BIAS] = (out, units), (out,)
+    for number in extra:
         shapes[number] = (units,)
     return tuple(shapes)
 
 
-_STATIC = (*_FROM_INPUT, *_FROM_HIDDEN, *_BIASES)
+_STATIC = (*range(1, 10), *range(12, 24))
 _RANGES = dict.fromkeys(_STATIC, (-0.6, 0.6))
 _QSCALES = tuple(
     Param(f"{name}_qscale", DType.FLOAT_32, default=0.0)
     for name in ("input_gate", "forget_gate", "cell_gate", "output_gate", "hidden_state")
 )
+
+
+def _fixed_point(weight: str) -> TypeRow:
+    """Activations of 8 bits, states and factors of 16, biases of 32."""
+    words = [
+        "u8",
+        *[weight] * 6,
+        *["s32"] * 3,
+        "u8",
+        *["s16"] * 5,
+        weight,
+        weight,
+        *["s16"] * 3,
+        "s32",
+        weight,
+        "s32",
+    ]
+    return rows(f"{' '.join(words)} b > u8 s16 u8")[0]
+
+
+def _sample(shapes: tuple[Shape | None, ...], types: tuple[str, ...] = (), **params: object) -> Sample:
+    return Sample(shapes, params, static=_STATIC, ranges=_RANGES, types=types)
+
 
 OPS = (
     OpDef(
@@ -139,7 +236,7 @@ OPS = (
         summary="long short-term memory over a sequence; outputs are the sequence, the last cell and hidden state",
         inputs=tuple(Port(f"in[{index}]", optional=index > 9) for index in range(25)),
         outputs=(Port("out[0]"), Port("out[1]"), Port("out[2]")),
-        types=rows("T* > T T T : f16 f32"),
+        types=(*rows("T* > T T T : f16 f32"), *(_fixed_point(word) for word in ("u8", "s8"))),
         infer=_infer,
         reference=_reference,
         lower=_lower,
@@ -153,19 +250,24 @@ OPS = (
             Param("hidden_state_offset", DType.FLOAT_32, default=0.0),
         ),
         constraints=(
+            Constraint("the reset flag is left out", lambda node: not node.has(_RESET)),
             Constraint(
-                "layer normalization, peepholes, projection and reset are left out",
-                lambda node: not any(node.has(index) for index in _UNOFFERED),
+                "normalization is for fixed point",
+                lambda node: node.input().dtype.is_fixed_point or not any(node.has(index) for index in _NORMS),
             ),
             Constraint(
-                "cell and output are not clipped",
-                lambda node: not (node.params["cell_clip_threshold"] or node.params["output_clip_threshold"]),
+                "direction is FORWARD in fixed point",
+                lambda node: not (node.input().dtype.is_fixed_point and node.params["direction"]),
             ),
         ),
         samples=(
-            Sample(_inputs((3, 2, 4), 5), static=_STATIC, ranges=_RANGES),
-            Sample(_inputs((3, 2, 4), 5), {"direction": "REVERSE"}, static=_STATIC, ranges=_RANGES),
-            Sample(_inputs((2, 4), 5), static=_STATIC, ranges=_RANGES),
+            _sample(_inputs((3, 2, 4), 5)),
+            _sample(_inputs((3, 2, 4), 5), types=("f16", "f32"), direction="REVERSE"),
+            _sample(_inputs((2, 4), 5)),
+            _sample(_inputs((2, 4), 5, *_PEEPHOLES, out=3), cell_clip_threshold=0.4, output_clip_threshold=0.3),
+            _sample(_inputs((3, 3, 4), 5, coupled=True), time_major=False),
+            _sample(_inputs((3, 2, 4), 5, *_PEEPHOLES, out=3), types=("f16", "f32"), direction="REVERSE"),
+            _sample(_inputs((2, 4), 5, *_NORMS, out=6), types=("u8",)),
         ),
     ),
 )
