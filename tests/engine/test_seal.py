@@ -81,3 +81,23 @@ def test_a_seal_holds_for_one_key_and_one_text() -> None:
     assert not seal.is_own(one, b"texT", mark)
     assert not seal.is_own(one, b"text", mark[:-1])
     assert not seal.is_own(one, b"text", b"")
+
+
+def test_the_fingerprint_follows_the_code_that_lowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "ops").mkdir()
+    monkeypatch.setattr(seal, "__file__", str(tmp_path / "engine" / "seal.py"))
+    seen = {seal._lowering()}
+    (tmp_path / "ops" / "relu.py").write_text("one way")
+    seen.add(seal._lowering())
+    (tmp_path / "ops" / "relu.py").write_text("another")
+    seen.add(seal._lowering())
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("what", ["_lowering", "_processor"])
+def test_the_fingerprint_has_all_it_depends_on(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = seal.fingerprint.__wrapped__()
+    assert seal.fingerprint.__wrapped__() == before == seal.fingerprint()
+    monkeypatch.setattr(seal, what, lambda: "another")
+    assert seal.fingerprint.__wrapped__() != before

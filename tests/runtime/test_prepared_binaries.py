@@ -40,7 +40,7 @@ def check_results(context: htp.Context, expected: Outputs) -> None:
 
 
 def was_prepared(context: htp.Context) -> bool:
-    return context.graph("net")._was_prepared
+    return context.graph("net").was_prepared
 
 
 @pytest.mark.parametrize("transport", ["rpc", "inprocess"])

@@ -20,7 +20,7 @@ from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
-from openhtp.engine.seal import read_key
+from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged, make_stages, prepare
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.program import Program
@@ -111,6 +111,7 @@ class OrtEngine:
             raise InvalidArgument(f"threads is {threads}; expected at least 1")
         self._threads = threads
         self._yield_points = yield_points
+        fingerprint()  # now, when nobody waits for a graph yet
 
     def load(self, program: Program) -> OrtProgram:
         """Lower, optimise and cut a program."""

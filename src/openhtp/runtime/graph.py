@@ -55,7 +55,8 @@ class Graph:
         self._nodes = 0
         self._program: Program | None = None
         self._packed: PackedGraph | None = None
-        self._was_prepared = False
+        # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
+        self.was_prepared = False
         self._number = 0
         self._ports = Ports([], 0, {})
         self._bindings: Bindings | None = None
@@ -186,7 +187,7 @@ class Graph:
         finally:
             buffer.close()
         self._packed = packed
-        self._was_prepared = bool(reply.info.get("prepared"))
+        self.was_prepared = bool(reply.info.get("prepared"))
         self._number = reply.value
         self.steps = reply.steps
         self._ports = Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors)
@@ -198,7 +199,7 @@ class Graph:
     def _pack(self) -> PackedGraph:
         """The graph as it is to be stored: as it came, or with what the device makes of it."""
         assert self._packed is not None
-        if not self._was_prepared:
+        if not self.was_prepared:
             data = self.context._link.pack_graph(self._number)
             if data:
                 return read_binary(data).packed(self.name)
