@@ -35,6 +35,7 @@ bench: $(STAMP)  ## sync against async, pre-emption, whole networks and the plan
 	$(BIN)/openhtp bench preempt
 	$(BIN)/openhtp bench networks
 	$(BIN)/openhtp bench plan
+	$(BIN)/openhtp bench load
 
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
 	$(BIN)/python -W ignore tests/conformance/suite.py

@@ -47,6 +47,7 @@ def test_help_names_every_command(run) -> None:
     "words",
     [
         ["bench", "async"],
+        ["bench", "load"],
         ["bench", "networks"],
         ["bench", "plan"],
         ["bench", "preempt"],
@@ -93,6 +94,28 @@ def test_bench_writes_the_promised_shape(run, tmp_path: Path) -> None:
     assert set(row) == {"network", "client_work", "memory", "depth", "sync_ips", "async_ips", "ratio"}
     assert {row["memory"] for row in result["rows"]} == {"raw", "registered"}
     assert all(row["ratio"] == pytest.approx(row["async_ips"] / row["sync_ips"]) for row in result["rows"])
+
+
+def test_bench_of_loading(run, tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
+    text = run("bench", "load", "--network", "small_cnn", "--rounds", 1, "--json", out)
+    assert "could not use" not in text
+    result = json.loads(out.read_text())
+    assert result["prepared"]
+    ways = {row["way"]: row for row in result["rows"]}
+    assert len(ways) == len(result["rows"]) == 5
+    plain = ways["ONNX Runtime, same file"]
+    for row in ways.values():
+        assert 0 < row["ready_s"] < row["first_result_s"]
+        assert row["times_onnxruntime"] == pytest.approx(plain["ready_s"] / row["ready_s"])
+    assert ways["OpenHTP, from its binary"]["file_bytes"] > 1000
+
+
+def test_bench_of_loading_where_nothing_can_be_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENHTP_KEY_FILE", "/dev/null/key")
+    words = ["bench", "load", "--network", "small_cnn", "--rounds", "1"]
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=110, check=True)
+    assert "could not use" in done.stdout
 
 
 def test_bench_of_the_planner(run, tmp_path: Path) -> None:

@@ -12,12 +12,20 @@ from rich.table import Table
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.bench import loading, planning, preemption, queueing
 from openhtp.bench import networks as whole
-from openhtp.bench import planning, preemption, queueing
+from openhtp.cli._bench_load import NOT_PREPARED, load_table
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_table
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
 
-R = TypeVar("R", queueing.Result, preemption.PreemptResult, whole.NetworksResult, planning.PlanResult)
+R = TypeVar(
+    "R",
+    queueing.Result,
+    preemption.PreemptResult,
+    whole.NetworksResult,
+    planning.PlanResult,
+    loading.LoadResult,
+)
 
 app = typer.Typer(help="Measure this machine; every number is of the wall clock.", no_args_is_help=True)
 
@@ -126,6 +134,26 @@ def networks(
     write_json(json_file, msgspec.to_builtins(result))
 
 
+@app.command()
+def load(
+    json_file: JsonFile = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of every way; medians are shown.")] = 9,
+    network: Annotated[list[str] | None, typer.Option(help="Only these networks of the zoo.")] = None,
+) -> None:
+    """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
+    names = tuple(network or loading.NETWORKS)
+    for word in names:
+        if word not in zoo.MODELS:
+            raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(zoo.MODELS)}")
+    with errors_reported():
+        result = _last(loading.run(networks=names, rounds=rounds))
+    console.print(load_table(result))
+    if not result.prepared:
+        console.print(NOT_PREPARED, style="yellow")
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
 def _last(steps: Iterator[queueing.Progress | R]) -> R:
     """Show progress until the result comes."""
     with Bar(console=console, transient=True) as bar:
@@ -138,7 +166,11 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
 
 
 def _warn_of_noise(
-    result: queueing.Result | preemption.PreemptResult | planning.PlanResult | whole.NetworksResult,
+    result: queueing.Result
+    | preemption.PreemptResult
+    | planning.PlanResult
+    | whole.NetworksResult
+    | loading.LoadResult,
 ) -> None:
     if result.noisy_pieces:
         console.print(

@@ -1,0 +1,178 @@
+"""How soon a network is ready, and how soon its first result is there: from ONNX, and from a context binary.
+
+The binary is made on one device and loaded on another, whose process already runs, as a client finds it. The peer
+is plain ONNX Runtime, making its session from the same QDQ file and from that file as it saves it, optimised. All
+are measured in turns. Who only defers work to the first inference is found out by the time of the first result.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+import openhtp as htp
+from openhtp import zoo
+from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.subjects import import_network, quantized_network
+
+NETWORKS = ("mobilenet_v2", "resnet50")
+IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
+PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"
+_GRAPH = "network"
+
+
+class Times(NamedTuple):
+    """Seconds from the start of loading until it is done, and until the first inference is."""
+
+    ready: float
+    first: float
+
+
+class LoadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to get one network ready. The ratio says how many times sooner than the plain peer."""
+
+    network: str
+    way: str
+    ready_s: float
+    first_result_s: float
+    times_onnxruntime: float
+    file_bytes: int
+
+
+class LoadResult(msgspec.Struct, kw_only=True):
+    """Everything ``openhtp bench load`` measured: medians, of the wall clock."""
+
+    rows: list[LoadRow] = []
+    prepared: bool = True  # False if a device could not use what another had prepared, and prepared it again
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
+
+
+class _Way(NamedTuple):
+    piece: Callable[[], Times]
+    file: bytes
+
+
+def run(*, networks: Sequence[str] = NETWORKS, rounds: int = 9) -> Iterator[Progress | LoadResult]:
+    """Measure; yields progress, and the result last."""
+    result = LoadResult()
+    total = len(networks) * (rounds + 1)
+    with htp.Backend() as makers, htp.Backend() as readers:
+        maker = makers.create_device(threads=1)
+        reader, local = readers.create_device(threads=1), readers.create_device(transport="inprocess", threads=1)
+        quiet = Quiet()
+        for place, name in enumerate(networks):
+            done = place * (rounds + 1)
+            yield Progress(f"{name}: quantizing and compiling", done, total)
+            ways = _ways(name, maker, reader, local)
+            result.prepared &= _is_prepared(reader, ways[BINARY].file)
+            times: dict[str, list[Sample[Times]]] = {way: [] for way in ways}
+            for number in range(rounds):
+                yield Progress(f"{name}: round {number + 1} of {rounds}", done + 1 + number, total)
+                for way, contender in ways.items():
+                    times[way].append(quiet.measure(contender.piece))
+            result.rows += _rows(name, ways, times)
+    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    yield result
+
+
+def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device) -> dict[str, _Way]:
+    model = quantized_network(name)
+    feed = zoo.random_feeds(model, 1, seed=7)[0]
+    with maker.create_context() as context:
+        graph = import_network(context, model, _GRAPH)
+        binary = context.get_binary()
+        stored = _stored(graph, feed)
+    saved = _saved(model)
+    ways = {
+        IMPORT: _Way(lambda: _imported(reader, model, stored), model),
+        BINARY: _Way(lambda: _restored(reader, binary, stored), binary),
+        IN_PROCESS: _Way(lambda: _restored(local, binary, stored), binary),
+        PLAIN: _Way(lambda: _plain(model, feed), model),
+        SAVED: _Way(lambda: _plain(saved, feed), saved),
+    }
+    for way in ways.values():
+        way.piece()  # code is loaded, and memory met, for the first time
+    return ways
+
+
+def _rows(name: str, ways: dict[str, _Way], times: dict[str, list[Sample[Times]]]) -> list[LoadRow]:
+    ready = {way: median([Sample(s.value.ready, s.quiet) for s in found]) for way, found in times.items()}
+    first = {way: median([Sample(s.value.first, s.quiet) for s in found]) for way, found in times.items()}
+    return [
+        LoadRow(
+            network=name,
+            way=way,
+            ready_s=ready[way],
+            first_result_s=first[way],
+            times_onnxruntime=ready[PLAIN] / ready[way],
+            file_bytes=len(contender.file),
+        )
+        for way, contender in ways.items()
+    ]
+
+
+def _imported(device: htp.Device, model: bytes, feed: dict[str, npt.NDArray[Any]]) -> Times:
+    begin = time.perf_counter()
+    with device.create_context() as context:
+        graph = import_network(context, model, _GRAPH)
+        return _times(begin, lambda: graph.execute(feed))
+
+
+def _restored(device: htp.Device, binary: bytes, feed: dict[str, npt.NDArray[Any]]) -> Times:
+    begin = time.perf_counter()
+    with device.create_context_from_binary(binary) as context:
+        graph = context.graph(_GRAPH)
+        return _times(begin, lambda: graph.execute(feed))
+
+
+def _is_prepared(device: htp.Device, binary: bytes) -> bool:
+    with device.create_context_from_binary(binary) as context:
+        return context.graph(_GRAPH).was_prepared
+
+
+def _plain(model: bytes, feed: dict[str, npt.NDArray[Any]]) -> Times:
+    begin = time.perf_counter()
+    session = onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
+    return _times(begin, lambda: session.run(None, feed))
+
+
+def _times(begin: float, infer: Callable[[], object]) -> Times:
+    ready = time.perf_counter() - begin
+    infer()
+    return Times(ready, time.perf_counter() - begin)
+
+
+def _stored(graph: htp.Graph, feed: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Any input of the right size does: the time does not depend on it."""
+    values = iter(feed.values())
+    return {
+        tensor.name: np.resize(next(values), tensor.shape).astype(tensor.dtype.numpy) for tensor in graph.inputs
+    }
+
+
+def _options() -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def _saved(model: bytes) -> bytes:
+    """The model as ONNX Runtime saves it for quick loading."""
+    with tempfile.TemporaryDirectory(prefix="openhtp-") as folder:
+        path = Path(folder) / "model.ort"
+        options = _options()
+        options.optimized_model_filepath = str(path)
+        options.add_session_config_entry("session.save_model_format", "ORT")
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return path.read_bytes()
