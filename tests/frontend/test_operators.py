@@ -44,6 +44,7 @@ def _weights(*shape: int) -> np.ndarray:
     return np.random.default_rng(5).normal(0, 0.5, shape).astype(np.float32)
 
 
+_REGIONS = np.array([[0, 0, 6, 5], [1.5, 2.25, 9.5, 7], [3, 1, 4.5, 6.75]], np.float32)
 _UNARY = "Abs Atan Cos Elu Exp Floor HardSwish LeakyRelu Neg Relu Round Sigmoid Sign Sin Tanh"
 _BINARY = ("Add", "Div", "Max", "Min", "Mul", "Sub")
 _STEPS = {"Floor", "Round", "Sign"}
@@ -119,6 +120,14 @@ CASES = [
     Case("Unsqueeze", constants=(_ints(1),)),
     Case("Tile", constants=(_ints(1, 2, 1, 3),)),
     Case("TopK", ((2, 9),), constants=(_ints(3),), outputs=2),
+    Case("RoiAlign", ((1, 3, 8, 9),), {"output_height": 2, "output_width": 3}, (_REGIONS, _ints(0, 0, 0))),
+    Case(
+        "RoiAlign",
+        ((2, 3, 8, 9),),
+        {"output_height": 2, "output_width": 2, "spatial_scale": 0.5, "sampling_ratio": 2},
+        (_REGIONS, _ints(1, 0, 1)),
+        opset=15,
+    ),
     Case("Transpose", attrs={"perm": [0, 2, 3, 1]}),
 ]
 
@@ -265,8 +274,8 @@ def test_unsupported_forms_name_the_node_and_the_nearest() -> None:
 # Ops of QNN's list that the library does not have in that type.
 _NOT_IN_LIBRARY = {
     "float": ("Asin-", "MaxPool-1x2x4x6x4", "ReduceProd-"),
-    "u8": ("MaxPool-1x2x4x6x4",),
-    "u16": ("MaxPool-1x2x4x6x4",),
+    "u8": ("MaxPool-1x2x4x6x4", "RoiAlign-1x3x8x9"),
+    "u16": ("MaxPool-1x2x4x6x4", "RoiAlign-1x3x8x9"),
 }
 
 

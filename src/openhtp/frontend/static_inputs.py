@@ -13,6 +13,7 @@ STATIC_INPUTS: dict[str, tuple[int, ...]] = {
     "DequantizeLinear": (1, 2),
     "Dropout": (1, 2),
     "Expand": (1,),
+    "NonMaxSuppression": (2, 3, 4),
     "Pad": (1, 2, 3),
     "QuantizeLinear": (1, 2),
     "Range": (0, 1, 2),

@@ -13,6 +13,12 @@ from openhtp.frontend.onnx_reader import infer_types
 
 # com.microsoft operators and what ONNX's own rules know under another name.
 _SAME_SHAPE = ("Gelu", "QuickGelu")
+_GENERAL_ADVICE = "Fix the inputs' sizes (dims=...), or make what it reads constant"
+_ADVICE = {
+    "NonMaxSuppression": "Make max_output_boxes_per_class a constant of at least 1: there is room for so many",
+    "NonZero": "QNN's op of this name fills up with -1, which ONNX does not know: end the model before it, or use"
+    " the op through the graph API",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +88,28 @@ def _output_types(
         return {node.outputs[0]: types[node.inputs[0]]}
     found = infer_types(node, types, constants)
     if found is None:
+        found = _padded_selection(node, types, constants)
+    if found is None:
         raise UnsupportedFeature(
             f"{node.title}: the size of its output depends on data; the HTP takes fixed shapes only."
-            " Fix the inputs' sizes (dims=...), or make what it reads constant"
+            f" {_ADVICE.get(node.op_type, _GENERAL_ADVICE)}"
         )
     for name, kind in found.items():
         if any(size < 0 for size in kind.shape):
             raise BadModel(f"{node.title}: output {name!r} has the shape {list(kind.shape)}")
     return found
+
+
+def _padded_selection(
+    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]
+) -> dict[str, ValueType] | None:
+    """A selection of boxes as the HTP gives it: with room for all that could be selected."""
+    if node.op_type != "NonMaxSuppression" or not node.has(2) or node.inputs[2] not in constants:
+        return None
+    boxes, scores, most = types[node.inputs[0]].shape, types[node.inputs[1]].shape, constants[node.inputs[2]]
+    if len(boxes) != 3 or len(scores) != 3 or most.size != 1:
+        raise BadModel(
+            f"{node.title}: boxes {list(boxes)} and scores {list(scores)}; expected rank 3, and one limit"
+        )
+    rows = boxes[0] * scores[1] * min(int(most.item()), boxes[1])
+    return {node.outputs[0]: ValueType(np.dtype(np.int64), (rows, 3))} if rows > 0 else None
