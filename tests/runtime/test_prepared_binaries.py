@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import openhtp as htp
 from openhtp import onnx, zoo
+from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
+from openhtp.program.program import Program
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
@@ -100,6 +102,21 @@ def test_a_place_without_a_key_stores_the_program_alone(
         with device.create_context_from_binary(data) as context:
             assert not was_prepared(context)
             check_results(context, expected)
+
+
+def test_a_graph_that_cannot_be_prepared_is_still_saved(
+    backend: htp.Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(engine: OrtEngine, program: Program) -> None:
+        raise htp.OutOfMemory("no room for it")
+
+    monkeypatch.setattr(OrtEngine, "pack", fail)
+    device = backend.create_device(transport="inprocess")
+    with device.create_context() as context:
+        binary = relu_graph(context).context.get_binary()
+    assert "stored without its prepared form" in caplog.text
+    with device.create_context_from_binary(binary) as context:
+        np.testing.assert_array_equal(context.graph("g").execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
 
 
 def test_graphs_with_and_without_share_a_binary(backend: htp.Backend, made: tuple[bytes, Outputs]) -> None:

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import dataclasses
 import itertools
+import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
+from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, QnnError, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
+from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs, read_binary
+from openhtp.program.packed import PackedGraph
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.app import App
@@ -33,6 +35,8 @@ from openhtp.runtime.tensor import Tensor
 if TYPE_CHECKING:
     from openhtp.runtime.device import Device
     from openhtp.runtime.link import Link
+
+log = logging.getLogger(__name__)
 
 
 class Context:
@@ -211,7 +215,7 @@ class Context:
             for graph in self._graphs.values()
         }
         info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
-        return b"".join(pack_graphs([graph._pack() for graph in self._graphs.values()], info))
+        return b"".join(pack_graphs([_stored_form(graph) for graph in self._graphs.values()], info))
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
@@ -340,3 +344,19 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"
+
+
+def _stored_form(graph: Graph) -> PackedGraph:
+    """The graph as it came, if that was prepared, or with what the device makes of it."""
+    packed = graph._packed
+    assert packed is not None
+    if graph.was_prepared:
+        return packed
+    try:
+        data = graph.context._link.pack_graph(graph._number)
+    except DeviceLost:
+        raise
+    except QnnError as error:
+        log.warning("graph %r is stored without its prepared form: %s", graph.name, error)
+        data = b""
+    return read_binary(data).packed(graph.name) if data else packed

@@ -20,7 +20,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
+from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.options import GraphOptions
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.program import Program
@@ -195,15 +195,6 @@ class Graph:
         if self._ports.is_dynamic:
             self._whole_program()  # now rather than during the first execution
         self._life.become(State.FINALIZED)
-
-    def _pack(self) -> PackedGraph:
-        """The graph as it is to be stored: as it came, or with what the device makes of it."""
-        assert self._packed is not None
-        if not self.was_prepared:
-            data = self.context._link.pack_graph(self._number)
-            if data:
-                return read_binary(data).packed(self.name)
-        return self._packed
 
     def _whole_program(self) -> Program:
         if self._program is None:
