@@ -293,7 +293,7 @@ def test_vendor_library_takes_every_imported_operator(kind: str) -> None:
                 continue
             feeds = _feeds(case)
             model = _model(case) if kind == "float" else _quantized(case, kind, feeds)
-            graph = import_typed(read_model(model), own_ops=False).graph
+            graph = import_typed(read_model(model)).graph
             if kind != "float":
                 feeds = {key: _stored(array, *_scale(array, kind)) for key, array in feeds.items()}
             try:

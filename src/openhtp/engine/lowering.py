@@ -29,6 +29,7 @@ from openhtp.core.errors import error_context
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
+from openhtp.engine.masked_softmax import recognise
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.values import Physical, Rounding, Values
 from openhtp.engine.weights import unsigned_tensor
@@ -58,8 +59,12 @@ def lower_program(program: Program, rounding: Rounding = Rounding.MARKS) -> Lowe
         rounding = Rounding.NONE
     values = Values(graph, program.statics, dynamic=program.is_dynamic, rounding=rounding)
     inputs = _declare_inputs(program, values)
+    found = recognise(program)
     for index, item in enumerate(program.nodes):
+        if index in found.unused:
+            continue
         graph.prefix = f"n{index}"
+        item = found.instead.get(index, item)
         node, opdef = program.resolved(item), find_op(item.call.op)
         if not opdef.by_stored_number:
             node = _unsigned(node)

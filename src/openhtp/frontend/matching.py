@@ -40,24 +40,6 @@ class Neighbours:
             return None
         return readers[0]
 
-    def through(self, name: str, *op_types: str) -> str:
-        """The value that a chain of such nodes, each with one input that matters, started from."""
-        while (node := self.maker(name, *op_types)) is not None:
-            name = node.inputs[0]
-        return name
-
-    def dequantized_number(self, name: str) -> float | None:
-        """The value of a constant that is one number, seen through a DequantizeLinear or Cast."""
-        node = self.maker(name, "DequantizeLinear", "QuantizeLinear", "Cast")
-        if node is None:
-            return self.number(name)
-        stored = self.dequantized_number(node.inputs[0])
-        if stored is None or node.op_type != "DequantizeLinear":
-            return stored
-        scale = self.number(node.inputs[1])
-        zero = self.number(node.inputs[2]) if node.has(2) else 0.0
-        return None if scale is None or zero is None else (stored - zero) * scale
-
     def number(self, name: str) -> float | None:
         """The value of a constant that is one number."""
         array = self.model.constants.get(name)

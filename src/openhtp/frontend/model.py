@@ -13,7 +13,6 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 MICROSOFT = "com.microsoft"
-OWN = "openhtp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +71,4 @@ class OnnxModel:
 
 def is_op(node: OnnxNode, op_type: str) -> bool:
     """Whether a node is a standard operator of this type (both domains count for those that have two)."""
-    return node.op_type == op_type and node.domain in ("", MICROSOFT, OWN)
+    return node.op_type == op_type and node.domain in ("", MICROSOFT)

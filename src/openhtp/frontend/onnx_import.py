@@ -22,7 +22,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.assembly import Assembly, conversion
-from openhtp.frontend.model import MICROSOFT, OWN, OnnxModel, OnnxNode, ValueType, is_op
+from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
@@ -58,13 +58,10 @@ class Imported:
     outputs: Mapping[str, ValueType]
 
 
-def import_typed(model: OnnxModel, *, own_ops: bool = True) -> Imported:
-    """Import a model that has been read, and tell the types at its edges.
-
-    ``own_ops`` may bring in ops that are not in QNN's list, where the backend would build them inside.
-    """
+def import_typed(model: OnnxModel) -> Imported:
+    """Import a model that has been read, and tell the types at its edges."""
     with error_context(model=model.name):
-        typed = fuse_patterns(settle_types(model), own_ops=own_ops)
+        typed = fuse_patterns(settle_types(model))
         outputs = {name: typed.types[name] for name in model.outputs}
         # Weights of a broken file may hold anything; what becomes of them is not news.
         with np.errstate(all="ignore"):
@@ -192,7 +189,7 @@ class _Import:
 
     def _apply(self, site: Site) -> None:
         node = site.node
-        rule = rules().get(node.op_type) if node.domain in ("", MICROSOFT, OWN) else None
+        rule = rules().get(node.op_type) if node.domain in ("", MICROSOFT) else None
         if rule is not None:
             return rule(site)
         plain = plain_rules().get(node.op_type) if not node.domain else None

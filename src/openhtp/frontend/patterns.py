@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from openhtp.frontend.gelu_pattern import find_gelu
-from openhtp.frontend.masked_softmax_pattern import find_masked_softmax
 from openhtp.frontend.matching import Group, Neighbours
 from openhtp.frontend.model import OnnxNode
 from openhtp.frontend.typing_pass import TypedModel
@@ -18,17 +17,16 @@ from openhtp.frontend.typing_pass import TypedModel
 Pattern = Callable[[OnnxNode, Neighbours], Group | None]
 
 
-def fuse_patterns(model: TypedModel, *, own_ops: bool = True) -> TypedModel:
-    """Replace each recognised group by one node, at the place of the group's last.
+_PATTERNS: tuple[Pattern, ...] = (find_gelu,)
 
-    Without ``own_ops`` only groups that are an op of QNN's public list.
-    """
-    patterns: tuple[Pattern, ...] = (find_gelu, find_masked_softmax) if own_ops else (find_gelu,)
+
+def fuse_patterns(model: TypedModel) -> TypedModel:
+    """Replace each recognised group by one node, at the place of the group's last."""
     around = Neighbours(model)
     gone: set[int] = set()
     instead: dict[int, OnnxNode] = {}
     for node in model.nodes:
-        for pattern in patterns:
+        for pattern in _PATTERNS:
             group = pattern(node, around)
             if group is not None and not gone & {id(part) for part in group.nodes}:
                 gone.update(id(part) for part in group.nodes)

@@ -1,8 +1,8 @@
 """Softmax over the entries that a mask keeps: what the HTP makes of Softmax(Where(mask, x, min(x) + B)).
 
 QNN has no such op in its public list (its MaskedSoftmax adds one number per channel); the backend builds it inside
-when it recognises the pattern, and so does the importer here. Masked entries are exactly 0 and cost no range of
-the encoding, which is the point of it.
+when it recognises the pattern, and so does the engine here. Masked entries are exactly 0 and cost no range of the
+encoding, which is the point of it.
 """
 
 from __future__ import annotations

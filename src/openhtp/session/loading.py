@@ -96,7 +96,7 @@ def load(plan: Plan) -> Loaded:
     if saved is not None:
         return _from_context(plan, kind, model, saved, path)
     request = context_cache.read_request(plan.entries, path)
-    imported = import_typed(model, own_ops=plan.options.library is None)
+    imported = import_typed(model)
     _tell_about_floats(plan, imported.graph)
     if plan.options["qnn_saver_path"]:
         saver.save_calls(imported.graph, Path(saver.FOLDER))

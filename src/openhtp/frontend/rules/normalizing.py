@@ -153,18 +153,7 @@ def _flat_softmax(op: str, site: Site, axis: int) -> None:
     site.emit("Reshape", [narrow], [out])
 
 
-def _masked_softmax(site: Site) -> None:
-    """Found by ``masked_softmax_pattern``; the mask keeps its own type, or is a boolean."""
-    mask = site.value(1)
-    if not mask.dtype.is_fixed_point and mask.dtype is not DType.BOOL_8:
-        mask = site.assembly.cast(mask, DType.BOOL_8)
-    x = site.value(0)
-    inputs = [site.assembly.form(x, vs.identity(x.rank)), site.aligned(mask, vs.identity(x.rank))]
-    site.emit("SelectSoftmax", inputs, [site.give()], {"keep_zero": bool(site.attr("keep_zero", False))})
-
-
 RULES = {
-    "MaskedSoftmax": _masked_softmax,
     "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
