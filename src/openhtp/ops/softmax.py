@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import ScaleOffset
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
@@ -40,10 +41,24 @@ def _log_softmax_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, 
     return (_log_softmax(node, arrays[0]),)
 
 
+def _has_integer_kernel(node: Node) -> bool:
+    """Whether the runtime's 8-bit Softmax is right for this output.
+
+    It divides by a whole number of steps to 1.0, and its products overflow if they are 512 or more. The usual
+    encoding has 256.
+    """
+    quant = node.outputs[0].quant
+    steps = 1.0 / quant.scale if isinstance(quant, ScaleOffset) else 0.0
+    return steps < 512 and abs(steps - round(steps)) < 1e-3
+
+
 def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
     x = e.value(0)
     if node.params["beta"] != 1.0:
         x = e.node("Mul", [x, e.const(np.array(node.params["beta"], np.float32))])
+    elif onnx_op == "Softmax" and node.outputs[0].dtype.is_fixed_point and not _has_integer_kernel(node):
+        # Adding a number to all changes nothing but that the runtime then computes in floats.
+        x = e.node("Add", [x, e.const(np.array(1.0, np.float32))])
     e.put(0, e.node(onnx_op, [x], axis=e.axis(node.params["axis"])))
 
 
@@ -54,6 +69,8 @@ def _other_axes(node: Node) -> tuple[TileAxis, ...]:
 _SAMPLES = (
     Sample(((2, 3, 10),), low=-4.0, high=4.0),
     Sample(((1, 4, 5, 6),), {"axis": 1, "beta": 0.5}, low=-4.0, high=4.0),
+    # Many numbers of about the same size: results are small, and so are their steps.
+    Sample(((1, 2, 3, 40),), low=-1.0, high=1.0),
 )
 
 OPS = (
