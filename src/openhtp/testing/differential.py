@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import OpDef, find_op, resolve
-from openhtp.ops._opdef import Sample
+from openhtp.ops._node import Shape
 from openhtp.ops._types import TypeRow, type_word
 from openhtp.testing.drawing import (
     draw_data,
@@ -32,7 +32,7 @@ from openhtp.testing.drawing import (
     moves_values,
     narrowed,
     output_encoding,
-    real_values,
+    real_inputs,
     resolved_node,
 )
 from openhtp.testing.rows import Row, samples_of
@@ -84,7 +84,7 @@ def _is_accepted(row: Row) -> bool:
 
 def draw_case(row: Row, number: int) -> Case:
     """Data and encodings of one round. The same row and round give the same case. Raises UnsupportedOp."""
-    opdef, sample = find_op(row.op), samples_of(row.op)[row.sample]
+    sample = samples_of(row.op)[row.sample]
     rng = np.random.default_rng([zlib.crc32(str(row).encode()), number])
     usual = number % 2 == 0
     specs: list[TensorSpec | None] = []
@@ -101,28 +101,61 @@ def draw_case(row: Row, number: int) -> Case:
             spec = replace(spec, quant=input_encoding(row, spec, index, (low, high), specs, usual, rng))
         stored[spec.name] = draw_data(rng, spec, low, high)
         specs.append(spec)
-    bare = OpCall(row.op, "node", tuple(specs), (), dict(sample.params))
-    call = replace(bare, outputs=_blank_outputs(row, opdef, sample, bare, stored))
-    arrays = [np.zeros(0) if spec is None else real_values(spec, stored[spec.name]) for spec in specs]
+    call, exact = with_outputs(
+        row, OpCall(row.op, "node", tuple(specs), (), dict(sample.params)), stored, usual, rng
+    )
+    return Case(row, call, stored, exact)
+
+
+def with_outputs(
+    row: Row,
+    call: OpCall,
+    stored: Mapping[str, Array],
+    usual: bool,
+    rng: np.random.Generator,
+    prefix: str = "",
+    shape: Shape | None = None,
+) -> tuple[OpCall, tuple[Array, ...]]:
+    """The call with outputs that hold its exact results, and those. Raises UnsupportedOp or InvalidArgument.
+
+    ``shape`` is that of the output where the caller chooses it.
+    """
+    opdef = find_op(row.op)
+    shapes = samples_of(row.op)[row.sample].outputs if shape is None else (shape,)
+    call = replace(call, outputs=_blank_outputs(row, opdef, shapes, call, stored, prefix))
+    arrays = real_inputs(call, stored)
     exact = opdef.reference(resolved_node(opdef, call, stored), arrays)
     kept = moves_values(row.op) or all(np.isin(result, arrays[0]).all() for result in exact)
     outputs = tuple(
-        replace(spec, quant=output_encoding(row, spec, result, specs, usual, kept, rng)) if spec.quant else spec
+        replace(spec, quant=output_encoding(row, spec, result, call.inputs, usual, kept, rng))
+        if spec.quant
+        else spec
         for spec, result in zip(call.outputs, exact, strict=True)
     )
     call = replace(call, outputs=outputs)
     resolve(call, stored)
-    return Case(row, call, stored, opdef.reference(resolved_node(opdef, call, stored), arrays))
+    return call, exact_results(call, stored)
+
+
+def exact_results(call: OpCall, stored: Mapping[str, Array], nudge: float = 1.0) -> tuple[Array, ...]:
+    """Real outputs of a call on stored inputs, in exact arithmetic; the first input may be nudged a little."""
+    opdef = find_op(call.op)
+    first, *others = real_inputs(call, stored)
+    return opdef.reference(resolved_node(opdef, call, stored), [first if nudge == 1.0 else first * nudge, *others])
 
 
 def _blank_outputs(
-    row: Row, opdef: OpDef, sample: Sample, call: OpCall, stored: dict[str, Array]
+    row: Row, opdef: OpDef, shapes: tuple[Shape, ...], call: OpCall, stored: Mapping[str, Array], prefix: str
 ) -> tuple[TensorSpec, ...]:
-    shapes = sample.outputs or opdef.infer(resolved_node(opdef, call, stored))
+    shapes = shapes or opdef.infer(resolved_node(opdef, call, stored))
     types = [row.outputs[min(index, len(row.outputs) - 1)] for index in range(len(shapes))]
     return tuple(
         TensorSpec(
-            f"y{index}", shape, dtype, ScaleOffset(1.0, 0) if dtype.is_fixed_point else None, TensorKind.APP_READ
+            f"{prefix}y{index}",
+            shape,
+            dtype,
+            ScaleOffset(1.0, 0) if dtype.is_fixed_point else None,
+            TensorKind.APP_READ,
         )
         for index, (shape, dtype) in enumerate(zip(shapes, types, strict=True))
     )
@@ -130,22 +163,28 @@ def _blank_outputs(
 
 def run_ours(case: Case, engine: OrtEngine) -> tuple[Array, ...]:
     """Compile a graph of the one node and run it on the emulator's engine."""
+    results = run_calls([case.call], case.stored, engine)
+    return tuple(results[spec.name] for spec in case.call.outputs)
+
+
+def run_calls(
+    calls: Sequence[OpCall], stored: Mapping[str, Array], engine: OrtEngine, *, fold: bool = False
+) -> dict[str, Array]:
+    """Compile a graph of these nodes and run it on the emulator's engine; all its outputs by name."""
     builder = GraphBuilder("g")
-    for spec in case.call.inputs:
-        if spec is not None:
-            builder.add_tensor(spec, case.stored[spec.name] if spec.kind is TensorKind.STATIC else None)
-    for spec in case.call.outputs:
-        builder.add_tensor(spec)
-    builder.add_node(case.call)
-    program = compile_graph(builder.finish(), CompileOptions(fold=False))
-    inputs = {spec.name: case.stored[spec.name] for spec in program.inputs}
+    for spec in {spec.name: spec for call in calls for spec in (*call.inputs, *call.outputs) if spec}.values():
+        builder.add_tensor(spec, stored[spec.name] if spec.kind is TensorKind.STATIC else None)
+    for call in calls:
+        builder.add_node(call)
+    program = compile_graph(builder.finish(), CompileOptions(fold=fold))
+    inputs = {spec.name: stored[spec.name] for spec in program.inputs}
     results = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
     loaded = engine.load(program)
     run = loaded.bind({**inputs, **results})
     for index in range(loaded.steps):
         run.step(index)
     loaded.close()
-    return tuple(results[spec.name] for spec in case.call.outputs)
+    return results
 
 
 class NotOffered(Exception):

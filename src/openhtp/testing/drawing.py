@@ -6,7 +6,7 @@ are only moved, the fixed ranges of Softmax and its like.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def draw_data(rng: np.random.Generator, spec: TensorSpec, low: float, high: floa
     return rng.integers(least, max(least + 1, int(np.floor(high)) + 1), spec.shape).astype(spec.dtype.numpy)
 
 
-def resolved_node(opdef: OpDef, call: OpCall, stored: dict[str, Array]) -> Node:
+def resolved_node(opdef: OpDef, call: OpCall, stored: Mapping[str, Array]) -> Node:
     """The node as an operation's functions take it, before it is checked."""
     bare = Node(call.op, call.name, call.inputs, call.outputs, {}, stored)
     return Node(call.op, call.name, call.inputs, call.outputs, filled_params(opdef, bare, call), stored)
@@ -152,3 +152,8 @@ def real_values(spec: TensorSpec, stored: Array) -> Array:
     if spec.quant is not None:
         return spec.quant.dequantize(stored)
     return stored.astype(np.float64) if spec.dtype.is_float else stored
+
+
+def real_inputs(call: OpCall, stored: Mapping[str, Array]) -> list[Array]:
+    """What the stored inputs of a call stand for; nothing for those left out."""
+    return [np.zeros(0) if spec is None else real_values(spec, stored[spec.name]) for spec in call.inputs]

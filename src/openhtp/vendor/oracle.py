@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
 from openhtp.core.opcall import OpCall
@@ -49,7 +49,24 @@ def run_op(
     crashes of the process (``DeviceLost``) for nodes that are not well formed.
     """
     call, static, given = _one_node_graph(call, inputs)
-    recipe = GraphRecipe("oracle", ((call, params),), static, options or GraphOptions(), validate)
+    return _run(GraphRecipe("oracle", ((call, params),), static, options or GraphOptions(), validate), given, soc)
+
+
+def run_nodes(
+    nodes: Sequence[tuple[OpCall, Params]], inputs: Mapping[str, Array], *, soc: int | str | None = None
+) -> dict[str, Array]:
+    """Build a graph of these nodes, run it once and give its outputs.
+
+    ``inputs`` has data for every tensor that no node makes; kinds are as the specs say. An output may be read by
+    other nodes.
+    """
+    used = {spec.name: spec for call, _ in nodes for spec in call.inputs if spec is not None}
+    static = {name: inputs[name] for name, spec in used.items() if spec.kind is TensorKind.STATIC}
+    given = {name: inputs[name] for name, spec in used.items() if spec.kind is TensorKind.APP_WRITE}
+    return _run(GraphRecipe("oracle", tuple(nodes), static), given, soc)
+
+
+def _run(recipe: GraphRecipe, given: Mapping[str, Array], soc: int | str | None) -> dict[str, Array]:
     with _process(soc) as process:
         context = process.create_context()
         try:
