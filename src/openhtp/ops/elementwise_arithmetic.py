@@ -42,6 +42,10 @@ def arithmetic(
             # Integer division traps on 0 and on the smallest number by -1, and would end the whole process.
             exact = e.node("Div", [e.node("Cast", [operand], to="float64") for operand in operands])
             return e.put(0, e.node("Cast", [exact], to="int32"))
+        if node.input().dtype is DType.UINT_32:
+            # The runtime has no kernel for it; the low 32 bits of the wide result are the same.
+            wide = e.node(onnx_op, [e.node("Cast", [operand], to="int64") for operand in operands])
+            return e.put(0, e.node("Cast", [wide], to="uint32"))
         return e.put(0, e.node(onnx_op, operands))
 
     return OpDef(
@@ -70,7 +74,13 @@ def _divide(a: Array, b: Array) -> Array:
 OPS = (
     arithmetic("ElementWiseAdd", "Add", np.add, "out = in[0] + in[1]"),
     arithmetic("ElementWiseSubtract", "Sub", np.subtract, "out = in[0] - in[1]"),
-    arithmetic("ElementWiseMultiply", "Mul", np.multiply, "out = in[0] * in[1]"),
+    arithmetic(
+        "ElementWiseMultiply",
+        "Mul",
+        np.multiply,
+        "out = in[0] * in[1]",
+        types=rows("T T > T : f16 f32 u16 s16 u8 s8 i32 n32"),
+    ),
     arithmetic(
         "ElementWiseDivide",
         "Div",

@@ -71,6 +71,11 @@ def _squared_difference(e: Emitter, a: str, b: str) -> str:
     return e.node("Mul", [difference, difference])
 
 
+def _power(a: Array, b: Array) -> Array:
+    # Whole powers are defined for negative numbers, too.
+    return np.asarray(np.power(a, b) if b.dtype.kind in "iu" else np.exp(b * np.log(a)))
+
+
 _NO_INT = rows("T T > T : f16 f32 u16 s16 u8 s8")
 
 _OWN = (
@@ -93,9 +98,9 @@ _OWN = (
     _binary(
         "ElementWisePower",
         "in[0] to the power of in[1]",
-        lambda a, b: np.asarray(np.exp(b * np.log(a))),
+        _power,
         lambda e, a, b: e.node("Pow", [a, b]),
-        types=rows("T T > T : f16 f32", "u16 u8|s8|u16|s16|f32 > u16", "u8|s8 u8|s8|u16|s16|f32 > u8|s8"),
+        types=rows("T T > T : f16 f32", "u16 u8|s8|u16|s16|i32|f32 > u16", "u8|s8 u8|s8|u16|s16|i32|f32 > u8|s8"),
         cost=16,
         low=0.5,
         onnx=(OnnxRule("Pow"),),

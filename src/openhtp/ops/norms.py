@@ -16,6 +16,12 @@ from openhtp.ops._types import rows
 _EPSILON = Param("epsilon", DType.FLOAT_32, default=1e-12)
 _SCALED = (Port("in[0]"), Port("in[1]", optional=True), Port("in[2]", optional=True))
 _TYPES = rows("T T T > T : f16 f32", "u16 u8|s8|u16|s16 u8|s8|u16|s16|s32 > u16", "u8 u8|s8 u8|s8|s32 > u8")
+# A group's scale and shift may also be floats beside fixed-point data.
+_GROUP_TYPES = rows(
+    "T T T > T : f16 f32",
+    "u16 u8|s8|u16|s16|f32 u8|s8|u16|s16|f32|s32 > u16",
+    "u8 u8|s8|f32 u8|s8|f32|s32 > u8",
+)
 _PLAIN_TYPES = rows("T > T : f16 f32 u16 u8 s8")
 
 
@@ -195,7 +201,7 @@ OPS = (
         summary="in[0] normalized per image and group of channels, times in[1], plus in[2]",
         inputs=_SCALED,
         outputs=(Port("out[0]"),),
-        types=_TYPES,
+        types=_GROUP_TYPES,
         infer=_per_channel,
         reference=_group_reference,
         lower=_group_lower,

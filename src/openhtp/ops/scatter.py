@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
 from openhtp.ops._shapes import axis_in_range, expect_shape, refuse
 from openhtp.ops._types import rows
 
@@ -69,6 +70,8 @@ def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
         e.put(0, e.node(onnx_op, [e.value(0), indices, e.value(2)], **attrs))
 
 
+# Types whose updates can be combined with what is there; flags are only replaced.
+_SUMMED = ("f16", "f32", "u16", "u8", "s8", "i32")
 _PORTS = (Port("in[0]"), Port("in[1]"), Port("in[2]"))
 
 OPS = (
@@ -77,7 +80,7 @@ OPS = (
         summary="in[0] with the elements at in[1] along axis replaced by, or combined with, in[2]",
         inputs=_PORTS,
         outputs=(Port("out[0]"),),
-        types=rows("T n32|i32 T > T : f16 f32 u16 u8 i32"),
+        types=rows("T n32|i32 T > T : f16 f32 u16 u8 i32 n16"),
         infer=_elements_infer,
         reference=_elements_reference,
         lower=lambda node, e: _lower_as("ScatterElements", node, e),
@@ -92,15 +95,21 @@ OPS = (
         summary="in[0] with the slices at in[1] replaced by, or combined with, in[2]",
         inputs=_PORTS,
         outputs=(Port("out[0]"),),
-        types=rows("T n32|i32 T > T : f16 f32 u16 u8 s8 i32"),
+        types=rows("T n32|i32 T > T : f16 f32 u16 u8 s8 i32 b"),
         infer=_nd_infer,
         reference=_nd_reference,
         lower=lambda node, e: _lower_as("ScatterND", node, e),
         params=(_REDUCTION,),
+        constraints=(
+            Constraint(
+                "flags are replaced, not combined",
+                lambda node: node.input().dtype is not DType.BOOL_8 or node.params["reduction"] == 0,
+            ),
+        ),
         max_rank=6,
         samples=(
             Sample(((6, 3), (1, 1), (1, 3)), ranges={1: (0, 5)}),
-            Sample(((4, 5), (3, 2), (3,)), {"reduction": "ADD"}, ranges={1: (0, 3)}),
+            Sample(((4, 5), (3, 2), (3,)), {"reduction": "ADD"}, ranges={1: (0, 3)}, types=_SUMMED),
         ),
     ),
 )

@@ -102,7 +102,7 @@ OPS = (
         summary="in[0] cut along axis before each of split_index",
         inputs=(Port("in[0]"),),
         outputs=(Port("out[0..m]", variadic=True),),
-        types=rows("T > T* : f16 f32 u16 s16 u8 s8 i32 n32"),
+        types=rows("T > T* : f16 f32 u16 s16 u8 s8 i32 n32 s32"),
         infer=_split_infer,
         reference=_split_reference,
         lower=_split_lower,
