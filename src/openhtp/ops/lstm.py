@@ -103,12 +103,11 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     cell = arrays[11] if node.has(11) else np.zeros((batch, units))
     out = np.zeros((steps, batch, size))
     for step in range(steps)[:: -1 if node.params["direction"] else 1]:
-        old = (node, arrays)
-        forget = _sigmoid(_gate(*old, FORGET_GATE, x[step], hidden, cell))
-        enter = _sigmoid(_gate(*old, INPUT_GATE, x[step], hidden, cell)) if node.has(16) else 1 - forget
-        fresh = np.tanh(_gate(*old, CELL_GATE, x[step], hidden, cell))
+        forget = _sigmoid(_gate(node, arrays, FORGET_GATE, x[step], hidden, cell))
+        enter = _sigmoid(_gate(node, arrays, INPUT_GATE, x[step], hidden, cell)) if node.has(16) else 1 - forget
+        fresh = np.tanh(_gate(node, arrays, CELL_GATE, x[step], hidden, cell))
         cell = _limited(forget * cell + enter * fresh, node.params["cell_clip_threshold"])
-        hidden = _sigmoid(_gate(*old, OUTPUT_GATE, x[step], hidden, cell)) * np.tanh(cell)
+        hidden = _sigmoid(_gate(node, arrays, OUTPUT_GATE, x[step], hidden, cell)) * np.tanh(cell)
         if node.has(PROJECTION):
             hidden = hidden @ arrays[PROJECTION].T + (arrays[PROJECTION_BIAS] if node.has(PROJECTION_BIAS) else 0)
             hidden = _limited(hidden, node.params["output_clip_threshold"])
