@@ -1,4 +1,4 @@
-"""Lstm in the one form that the vendor's library computes: a single step with first states, peepholes, projection."""
+"""Lstm in the one form that the vendor's library computes: a single step with first states and a projection."""
 
 from __future__ import annotations
 
