@@ -19,7 +19,7 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.program import container
-from openhtp.program.arranging import arrange, find_arrangement
+from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.program import Program
@@ -72,7 +72,7 @@ def test_any_arrangement_is_found_and_undone(data: st.DataObject) -> None:
     if flip:
         kept.view(np.uint8)[...] ^= 0x80
     other = np.zeros_like(kept)
-    found = find_arrangement(static, [other, kept])
+    found = find_arrangement(static, by_trait([other, kept]))
     assert found is not None
     assert found[0] is kept
     names = {"u1": "uint8", "i1": "int8", "u2": "uint16", "f2": "float16", "f4": "float32", "i4": "int32"}
@@ -85,9 +85,13 @@ def test_data_that_differs_in_one_bit_is_not_taken_for_the_same() -> None:
     static = np.random.default_rng(0).normal(size=(40, 40)).astype(np.float32)
     other = static.T.copy()
     other[30, 30] = -other[30, 30]
-    assert find_arrangement(static, [other]) is None
+    other[0, 0], other[1, 0] = other[1, 0], other[0, 0]
+    assert find_arrangement(static, by_trait([other])) is None
+    other = static.T.copy()
+    other[20, 20], other[30, 31] = other[30, 31], other[20, 20]
+    assert find_arrangement(static, by_trait([other])) is None
     static[:] = 0.0
-    assert find_arrangement(static, [-static.T]) is None, "negative zero is another number"
+    assert find_arrangement(static, by_trait([-static.T])) is None, "negative zero is another number"
 
 
 def test_weights_are_stored_once_in_the_arrangement_of_the_engine() -> None:

@@ -15,6 +15,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.program.records import Arrangement
 
 Array = npt.NDArray[Any]
+Candidates = dict[tuple[int, ...], list[Array]]
 
 # Data below this is not worth looking for.
 _SMALLEST = 512
@@ -34,15 +35,27 @@ def arrange(stored: Array, spec: TensorSpec, how: Arrangement) -> Array:
     return _flipped(array) if how.flipped else array
 
 
-def find_arrangement(static: Array, candidates: Sequence[Array]) -> tuple[Array, Arrangement] | None:
-    """The candidate that holds the same numbers in another order or signedness, and how; None if none does."""
-    if static.nbytes < _SMALLEST:
-        return None
+def by_trait(candidates: Sequence[Array]) -> Candidates:
+    """Arrays for ``find_arrangement`` to look among: a large network has hundreds of the same size."""
+    found: Candidates = {}
     for candidate in candidates:
-        if candidate.nbytes != static.nbytes or candidate.ndim != static.ndim:
-            continue
-        if candidate.dtype.itemsize != static.dtype.itemsize:
-            continue
+        found.setdefault(_trait(candidate), []).append(candidate)
+    return found
+
+
+def _trait(data: Array) -> tuple[int, ...]:
+    """Numbers that neither the order of elements nor flipped signs change."""
+    bits = data.view(f"u{data.dtype.itemsize}")
+    if data.dtype.itemsize == 1:
+        bits = bits & ~_SIGN
+    return data.ndim, data.dtype.itemsize, data.nbytes, int(bits.sum(dtype=np.uint64))
+
+
+def find_arrangement(static: Array, candidates: Candidates) -> tuple[Array, Arrangement] | None:
+    """The candidate that holds the same numbers in another order or signedness, and how; None if none does."""
+    if static.nbytes < _SMALLEST or not candidates:
+        return None
+    for candidate in candidates.get(_trait(static), ()):
         data = candidate.view(static.dtype)
         for order in itertools.permutations(range(static.ndim)):
             if tuple(data.shape[axis] for axis in order) != static.shape:

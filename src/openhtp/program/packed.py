@@ -19,7 +19,7 @@ import numpy.typing as npt
 from openhtp.core.errors import BadBinary, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
 from openhtp.program import records
-from openhtp.program.arranging import arrange, find_arrangement
+from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.container import Blob, make_blob
 from openhtp.program.options import GraphOptions
 from openhtp.program.program import Program, verify_order
@@ -107,13 +107,14 @@ def pack_program(program: Program, extra: Sequence[Array] = ()) -> tuple[PackedG
             by_identity[id(data)] = known[digest]
         return by_identity[id(data)]
 
+    candidates = by_trait(extra)
     numbers: dict[str, int] = {}
     stored: dict[str, records.Arrangement] = {}
     for name in program.tensors:
         data = program.statics.get(name)
         if data is None:
             continue
-        found = find_arrangement(data, extra)
+        found = find_arrangement(data, candidates)
         if found is None:
             numbers[name] = number(data)
         else:
