@@ -117,6 +117,29 @@ def test_a_graph_keeps_its_packed_form_among_others() -> None:
     assert len(data) < len(stored(graphs[0])) + 2 * len(stored(graphs[1])), "equal data is stored once"
 
 
+@pytest.mark.parametrize("names", [("g",), ("g", "h")])
+def test_zeros_of_different_lengths_are_different_data(names: tuple[str, ...]) -> None:
+    """Both are all zeros once they are padded."""
+    zeros = {"x": np.zeros(1, np.uint8), "y": np.zeros(1, np.uint16)}
+    graphs = []
+    for name in names:
+        builder = GraphBuilder(name)
+        for key, data in zeros.items():
+            dtype = U8 if data.itemsize == 1 else DType.UFIXED_POINT_16
+            specs = [
+                TensorSpec(f"{key}{kind.name}", (1,), dtype, ScaleOffset(1.0, 0), kind)
+                for kind in (TensorKind.APP_WRITE, TensorKind.STATIC, TensorKind.APP_READ)
+            ]
+            for spec in specs:
+                builder.add_tensor(spec, data if spec.kind is TensorKind.STATIC else None)
+            builder.add_node(OpCall("ElementWiseAdd", key, tuple(specs[:2]), (specs[2],)))
+        graphs.append(pack_program(compile_graph(builder.finish()))[0])
+    after = read_binary(stored(*graphs))
+    for name in names:
+        statics = after.program(name).statics
+        assert {key: statics[f"{key}STATIC"].dtype for key in zeros} == {k: d.dtype for k, d in zeros.items()}
+
+
 def test_a_binary_of_version_1_still_loads() -> None:
     data = OLD.read_bytes()
     assert int.from_bytes(data[8:12], "little") == 1
