@@ -115,6 +115,7 @@ def test_an_engine_without_yield_points_has_no_use_for_it(packed: PackedGraph) -
 
 
 def refused(packed: PackedGraph, caplog: pytest.LogCaptureFixture, why: str) -> None:
+    caplog.clear()
     with caplog.at_level(logging.INFO, "openhtp.engine"):
         assert load(packed) is None
     assert why in caplog.text
@@ -152,6 +153,15 @@ def test_weights_changed_behind_the_seal(packed: PackedGraph, caplog: pytest.Log
         blobs = list(packed.blobs)
         blobs[number] = make_blob(memoryview(data))
         refused(dataclasses.replace(packed, blobs=tuple(blobs)), caplog, "not what was sealed")
+
+
+def test_constants_exchanged_behind_the_seal(packed: PackedGraph, caplog: pytest.LogCaptureFixture) -> None:
+    """The file numbers the blobs of constants outside of what is sealed; others of the same size must not do."""
+    assert packed.prepared is not None
+    numbers = packed.prepared.blobs
+    for changed in (numbers[::-1], numbers[:-1], [*numbers, 0], [*numbers[1:], numbers[0]]):
+        forged = dataclasses.replace(packed, prepared=replace(packed.prepared, blobs=changed))
+        refused(forged, caplog, "not those that were sealed")
 
 
 @settings(max_examples=60, deadline=None)
@@ -216,7 +226,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "other outputs": (lambda m: part_changed(m, 0, outputs=[]), "other values than it says"),
     "constants": (lambda m: part_changed(m, 0, constants=[9999]), "does not exist"),
     "constants missing": (lambda m: part_changed(m, len(m.parts) - 1, constants=[]), "taken from a file"),
-    "fewer constants": (lambda m: replace(m, constants=m.constants[:-1]), "not complete"),
+    "fewer constants": (lambda m: replace(m, constants=m.constants[:-1]), "not those that were sealed"),
     "constant size": (
         lambda m: replace(m, constants=[replace(m.constants[0], shape=[1 << 39, 1 << 39]), *m.constants[1:]]),
         "another size",

@@ -35,11 +35,12 @@ _THREADS = 2
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A large constant; its data is the prepared form's blob of the same place."""
+    """A large constant, and the number of the blob that holds its data."""
 
     name: str
     dtype: int
     shape: list[Count]
+    blob: Count
 
 
 class PartWords(msgspec.Struct, frozen=True):
@@ -85,7 +86,10 @@ def pack_prepared(program: Program, prepared: Prepared, key: bytes) -> PackedGra
         fingerprint=seal.fingerprint(),
         program=_program_hash(packed.record),
         blobs=[blob.digest for blob in packed.blobs],
-        constants=[Constant(name, onnx_type(a.dtype), list(a.shape)) for name, a in constants.items()],
+        constants=[
+            Constant(name, onnx_type(array.dtype), list(array.shape), place)
+            for (name, array), place in zip(constants.items(), places, strict=True)
+        ],
         parts=[
             PartWords(
                 part.model, list(part.inputs), list(part.outputs), [numbers[name] for name in part.constants]
@@ -134,8 +138,9 @@ def _believed(packed: PackedGraph, key: bytes) -> Manifest:
         raise Unusable("it was made by another version, or for another processor")
     if manifest.program != _program_hash(packed.record):
         raise Unusable("it was made from another program")
-    if len(manifest.constants) != len(record.blobs):
-        raise Unusable("its constants are not complete")
+    # What the file says outside the seal only serves to find and number the blobs.
+    if [constant.blob for constant in manifest.constants] != record.blobs:
+        raise Unusable("its constants are not those that were sealed")
     return manifest
 
 
@@ -144,10 +149,9 @@ def _program_hash(record: ProgramRecord) -> bytes:
 
 
 def _parts(packed: PackedGraph, manifest: Manifest) -> list[Part]:
-    assert packed.prepared is not None
     arrays: list[Array] = []
-    for constant, number in zip(manifest.constants, packed.prepared.blobs, strict=True):
-        dtype, data = _dtype(constant.dtype), packed.blobs[number].data
+    for constant in manifest.constants:
+        dtype, data = _dtype(constant.dtype), packed.blobs[constant.blob].data
         if math.prod(constant.shape) * dtype.itemsize != data.nbytes:
             raise Unusable(f"constant {constant.name!r} has another size than its data")
         arrays.append(np.frombuffer(data, dtype).reshape(constant.shape))
