@@ -169,3 +169,14 @@ def test_door_takes_the_last_moment_caller(tmp_path: Path, monkeypatch: pytest.M
     assert rendezvous.names() == []
     caller.close()
     newcomer.close()
+
+
+def test_memory_is_filled_by_pieces_and_sealed() -> None:
+    buffer = SharedBuffer.holding([b"ab", memoryview(b""), memoryview(bytes(range(200)))[100:], b"c" * 70_000])
+    assert bytes(buffer.view) == b"ab" + bytes(range(100, 200)) + b"c" * 70_000
+    again = SharedBuffer.attach(os.dup(buffer.fd))
+    assert again.nbytes == buffer.nbytes
+    with pytest.raises(OSError):
+        os.ftruncate(again.fd, 10)
+    again.close()
+    buffer.close()

@@ -119,6 +119,17 @@ def test_a_graph_that_cannot_be_prepared_is_still_saved(
         np.testing.assert_array_equal(context.graph("g").execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
 
 
+@pytest.mark.parametrize("transport", ["rpc", "inprocess"])
+def test_packing_what_is_no_graph(backend: htp.Backend, transport: str) -> None:
+    device = backend.create_device(transport=transport)
+    with device.create_context() as context:
+        with pytest.raises(htp.InvalidHandle, match="graph 999"):
+            context._link.pack_graph(999)
+        app = context.create_app("camera")
+        assert context._link.pack_graph(app._number) == b""
+        assert context._link.pack_graph(relu_graph(context)._number) == b"", "a short graph needs no preparing"
+
+
 def test_graphs_with_and_without_share_a_binary(backend: htp.Backend, made: tuple[bytes, Outputs]) -> None:
     device = backend.create_device(transport="inprocess")
     with device.create_context() as context:
