@@ -93,7 +93,7 @@ def test_any_case_of_the_busiest_operations(op: str, number: int, pick: int, ora
         return
     for item in measure(case, number, run_ours(case, engine()), theirs):
         assert item.error_steps <= max(item.vendor_error_steps, 1.0)
-        if item.kind == "8":
+        if item.kind == "8" and not any(deviation.covers(item) for deviation in DEVIATIONS):
             assert item.vendor.most <= 2
 
 
