@@ -253,6 +253,7 @@ def _cut_model(
     count: int,
     threads: int,
 ) -> Prepared | None:
+    external = _write_folded_outputs(model, external)
     nodes = list(model.graph.node)
     outputs = [value.name for value in model.graph.output]
 
@@ -261,8 +262,6 @@ def _cut_model(
         return program.nodes[number].work.bytes_written if number is not None else 0
 
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    if any(name in initializers for name in outputs):
-        return None  # an output that was folded to a constant is made by no node, so no segment would write it
     segments = cut(nodes, outputs, _spread_seconds(nodes, seconds), count, nbytes)
     known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     parts: list[Part] = []
@@ -284,6 +283,20 @@ def _cut_model(
     slots, sizes = share_memory(segments, {name: buffer.nbytes for name, buffer in buffers.items()})
     placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in buffers.items()}
     return Prepared(tuple(parts), Staged(tuple(stages), placed, tuple(sizes)))
+
+
+def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Let a node write every output that was folded to a constant, as segments are made of nodes alone."""
+    outputs = {value.name for value in model.graph.output}
+    renamed = {}
+    for tensor in model.graph.initializer:
+        if tensor.name in outputs:
+            renamed[tensor.name] = f"{tensor.name} folded"
+            tensor.name = renamed[tensor.name]
+    for node in model.graph.node if renamed else ():
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    model.graph.node.extend(helper.make_node("Identity", [new], [old]) for old, new in renamed.items())
+    return {renamed.get(name, name): array for name, array in external.items()}
 
 
 def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[float]:
