@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
@@ -142,11 +143,36 @@ def test_missing_file_and_wrong_opset_are_said_so(tmp_path: Path) -> None:
 
 def test_subgraphs_sparse_constants_and_strings_are_refused() -> None:
     body = helper.make_graph([node("Relu", "x", "z")], "body", [], [helper.make_empty_tensor_value_info("z")])
-    with pytest.raises(htp.UnsupportedFeature, match="If, Loop and Scan"):
-        load(model_of([node("If", "c", "y", then_branch=body, else_branch=body)], {"x": [1], "c": [1]}, ["y"]))
+    with pytest.raises(htp.UnsupportedFeature, match="Loop and Scan"):
+        load(model_of([node("Loop", "c c", "y", body=body)], {"x": [1], "c": [1]}, ["y"]))
     model = ModelProto.FromString(model_of([node("Relu", "x", "y")], {"x": [1]}, ["y"]))
     model.graph.initializer.append(numpy_helper.from_array(np.array(["a"], object), "s"))
     with pytest.raises(htp.UnsupportedFeature, match="strings"):
+        load(model.SerializeToString())
+
+
+def _calling(*names: str) -> onnx.FunctionProto:
+    """A function that calls others, one after the other."""
+    calls = [
+        node(name, "x" if not index else f"t{index}", f"t{index + 1}", domain="own")
+        for index, name in enumerate(names[1:])
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_function("own", names[0], ["x"], [f"t{len(calls)}"], calls, opsets)
+
+
+@pytest.mark.parametrize(
+    ("functions", "problem"),
+    [
+        ([_calling("a", "b"), _calling("b", "a")], "in a circle: .*a"),
+        ([_calling(f"f{i}", *[f"f{i + 1}"] * 8) for i in range(12)], "more than 262144 nodes"),
+    ],
+)
+def test_functions_that_never_end_are_refused(functions: list[onnx.FunctionProto], problem: str) -> None:
+    model = ModelProto.FromString(model_of([node(functions[0].name, "x", "y", domain="own")], {"x": [1]}, ["y"]))
+    model.functions.extend(functions)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(htp.BadModel, match=problem):
         load(model.SerializeToString())
 
 

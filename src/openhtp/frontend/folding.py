@@ -1,7 +1,8 @@
 """Computes, while importing, what depends on constants only: mostly the arithmetic that makes shapes.
 
-Exporters write a reshape's target as a dozen nodes on ``Shape(x)``; with fixed shapes all of that is known. Only
-cheap operators on small arrays are here: anything larger is left to the graph, where the compiler folds it.
+Exporters write a reshape's target as a dozen nodes on ``Shape(x)``, and masks or positions as two dozen;
+with fixed shapes all of that is known. Only cheap operators on small arrays are here, the most frequent in numpy:
+anything larger is left to the graph, where the compiler folds it.
 """
 
 from __future__ import annotations
@@ -14,30 +15,38 @@ import numpy as np
 
 from openhtp.core.errors import BadModel
 from openhtp.frontend.model import Array, OnnxNode, ValueType
+from openhtp.frontend.schemas import evaluate
 
 _MAX_ELEMENTS = 1 << 20
 
 Inputs = Sequence[Array | None]
 
 
-def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) -> Array | None:
-    """The node's only result, or None when it is not of the kind that is folded here."""
+def can_fold(node: OnnxNode) -> bool:
+    """Whether the node is of the kind that is computed here."""
+    return not node.domain and (node.op_type in _FOLDS or node.op_type in _BY_DEFINITION)
+
+
+def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) -> list[Array] | None:
+    """The node's results, or None when it is not of the kind that is folded here, or too large."""
+    sizes = [math.prod(known.shape) for known in outputs if known is not None]
+    sizes.extend(array.size for array in inputs if array is not None)
+    if not can_fold(node) or any(size > _MAX_ELEMENTS for size in sizes):
+        return None
     function = _FOLDS.get(node.op_type)
-    if function is None or node.domain or len(node.outputs) != 1:
-        return None
-    known = outputs[0]
-    if known is not None and math.prod(known.shape) > _MAX_ELEMENTS:
-        return None
-    if any(array is not None and array.size > _MAX_ELEMENTS for array in inputs):
-        return None
     try:
         with np.errstate(all="ignore"):
-            result = function(node, inputs)
+            found = [function(node, inputs)] if function is not None else evaluate(node, inputs)
     except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
         raise BadModel(f"{node.title} cannot be computed: {error}") from error
-    if result is None or result.size > _MAX_ELEMENTS:
+    if found is None:
         return None
-    return np.asarray(result, known.dtype) if known is not None else result
+    results = []
+    for result, known in zip(found, outputs, strict=True):
+        if result is None or result.size > _MAX_ELEMENTS:
+            return None
+        results.append(np.asarray(result, known.dtype) if known is not None else result)
+    return results
 
 
 def constant_of(node: OnnxNode) -> Array:
@@ -126,6 +135,14 @@ def _squeeze(node: OnnxNode, inputs: Inputs) -> Array | None:
     return np.squeeze(np.asarray(inputs[0]), axes or None)
 
 
+def _gather_elements(node: OnnxNode, inputs: Inputs) -> Array | None:
+    x, where = np.asarray(inputs[0]), np.asarray(inputs[1])
+    axis = node.attr("axis", 0) % x.ndim
+    # Along the other axes there may be fewer indices than elements.
+    cut = tuple(slice(None) if other == axis else slice(size) for other, size in enumerate(where.shape))
+    return np.take_along_axis(x[cut], where, axis)
+
+
 def _of(function: Callable[..., Any]) -> Callable[[OnnxNode, Inputs], Array | None]:
     return lambda node, inputs: np.asarray(function(*inputs))
 
@@ -152,6 +169,7 @@ _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
     "Cast": _of(np.asarray),
     "Concat": lambda node, inputs: np.concatenate([np.asarray(x) for x in inputs], node.attr("axis", 0)),
     "Gather": lambda node, inputs: np.take(np.asarray(inputs[0]), np.asarray(inputs[1]), node.attr("axis", 0)),
+    "GatherElements": _gather_elements,
     "Transpose": lambda node, inputs: np.transpose(np.asarray(inputs[0]), node.attr("perm")),
     "Reshape": _reshape,
     "Unsqueeze": _unsqueeze,
@@ -164,3 +182,45 @@ _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
         np.asarray(inputs[0]), axis=_axes(node, inputs) or None, keepdims=bool(node.attr("keepdims", 1))
     ),
 }
+
+# Too rare to be worth writing down here: computed by ONNX's own definition.
+_BY_DEFINITION = frozenset(
+    {
+        "BitShift",
+        "CastLike",
+        "Clip",
+        "Cos",
+        "CumSum",
+        "Erf",
+        "Exp",
+        "EyeLike",
+        "Flatten",
+        "GatherND",
+        "GreaterOrEqual",
+        "IsInf",
+        "IsNaN",
+        "LessOrEqual",
+        "Log",
+        "Max",
+        "Min",
+        "Mod",
+        "OneHot",
+        "Pad",
+        "Reciprocal",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceSum",
+        "Round",
+        "ScatterElements",
+        "ScatterND",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Split",
+        "Sum",
+        "Tanh",
+        "Tile",
+        "Trilu",
+        "Xor",
+    }
+)

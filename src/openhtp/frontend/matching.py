@@ -34,9 +34,12 @@ class Neighbours:
         return node if node is not None and node.op_type in op_types else None
 
     def only_reader(self, name: str, *op_types: str) -> OnnxNode | None:
-        """The one node that reads a value, if there is just one, it is of these types, and no client reads it."""
+        """The one node that reads a value, if there is just one, it is of these types, and no client reads it.
+
+        Without types, any will do.
+        """
         readers = self._readers.get(name, [])
-        if len(readers) != 1 or name in self._outputs or readers[0].op_type not in op_types:
+        if len(readers) != 1 or name in self._outputs or (op_types and readers[0].op_type not in op_types):
             return None
         return readers[0]
 

@@ -52,6 +52,15 @@ class OnnxNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """One side of an If: nodes and constants of its own; other names are those of the graph around it."""
+
+    nodes: tuple[OnnxNode, ...]
+    outputs: tuple[str, ...]
+    constants: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:
     """Nodes in an order that respects their data, and everything they refer to."""
 

@@ -27,6 +27,7 @@ from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
 from openhtp.frontend.qdq import MOVES, find_targets, readers_of
+from openhtp.frontend.ranks import merge_axes
 from openhtp.frontend.rules import rules
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
@@ -61,7 +62,7 @@ class Imported:
 def import_typed(model: OnnxModel) -> Imported:
     """Import a model that has been read, and tell the types at its edges."""
     with error_context(model=model.name):
-        typed = fuse_patterns(settle_types(model))
+        typed = merge_axes(fuse_patterns(settle_types(model)))
         outputs = {name: typed.types[name] for name in model.outputs}
         # Weights of a broken file may hold anything; what becomes of them is not news.
         with np.errstate(all="ignore"):
@@ -250,13 +251,9 @@ def _nearest(op_type: str) -> str:
 
 
 _INSTEAD = {
-    "If": "run the model through onnxruntime's optimizer with a constant condition, or split it",
-    "Loop": "unroll it when exporting",
-    "Scan": "unroll it when exporting",
     "Erf": "use it inside GELU (x * (1 + erf(x / sqrt 2)) / 2), which is recognised",
-    "Einsum": "write it as Transpose, Reshape and MatMul",
-    "LSTM": "unroll it when exporting",
-    "GRU": "unroll it when exporting",
+    "GRU": "an HTP has Lstm (ONNX's LSTM); or unroll it into MatMul, Sigmoid, Tanh and Mul when exporting",
+    "RNN": "an HTP has Lstm (ONNX's LSTM); or unroll it into MatMul and Tanh when exporting",
     "MatMulInteger": "use QuantizeLinear/DequantizeLinear around MatMul",
     "QLinearConv": "use QuantizeLinear/DequantizeLinear around Conv (QDQ format)",
     "QLinearMatMul": "use QuantizeLinear/DequantizeLinear around MatMul (QDQ format)",

@@ -1,4 +1,4 @@
-"""Reads ONNX files into plain data. The only importer of ``onnx`` between a file and a graph.
+"""Reads ONNX files into plain data.
 
 Files come from anywhere, so nothing in them is believed: sizes are checked before memory is taken, external data
 must lie beside the model, nodes are put in order and cycles are refused. Every refusal names the place.
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx.checker
 import onnx.defs
-import onnx.shape_inference
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, UnsupportedOp, error_context
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
 from openhtp.frontend.external_data import read_external
-from openhtp.frontend.model import Array, OnnxModel, OnnxNode, ValueType
+from openhtp.frontend.local_functions import inlined
+from openhtp.frontend.model import Array, Branch, OnnxModel, OnnxNode, ValueType
 
 OLDEST_OPSET = 7
 _MAX_FILE_BYTES = (1 << 31) - 1
@@ -38,7 +37,7 @@ def read_model(source: str | Path | bytes, dims: Mapping[str, int] | None = None
         where, folder = path.name, path.parent
         data = _file_bytes(path)
     with error_context(model=where):
-        proto = parse_model(data)
+        proto = inlined(parse_model(data))
         return _Reader(proto, folder, dict(dims or {})).model()
 
 
@@ -124,7 +123,7 @@ class _Reader:
         if not kind.HasField("shape"):
             raise UnsupportedFeature(f"input {value.name!r} has no shape; {_FIX_SHAPES}")
         shape = tuple(self._size(value.name, axis, dim) for axis, dim in enumerate(kind.shape.dim))
-        return ValueType(_value_type(kind.elem_type, value.name), shape)
+        return ValueType(value_type(kind.elem_type, value.name), shape)
 
     def _size(self, name: str, axis: int, dim: Any) -> int:
         by_place = f"{name}.{axis}"
@@ -149,7 +148,7 @@ class _Reader:
         if not value.type.HasField("tensor_type") or not kind.elem_type:
             return None
         sizes = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-        return ValueType(_value_type(kind.elem_type, value.name), sizes)
+        return ValueType(value_type(kind.elem_type, value.name), sizes)
 
     def _dim_advice(self) -> str:
         names = {dim.dim_param for v in self._graph.input for dim in v.type.tensor_type.shape.dim if dim.dim_param}
@@ -176,9 +175,10 @@ class _Reader:
         sorter = graphlib.TopologicalSorter[int]()
         in_order = True
         for index, proto in enumerate(protos):
-            before = {made[name] for name in proto.input if name in made}
+            reads = _reads(proto)
+            before = {made[name] for name in reads if name in made}
             in_order = in_order and all(other < index for other in before)
-            missing = [name for name in proto.input if name and name not in made and name not in known]
+            missing = [name for name in reads if name not in made and name not in known]
             if missing:
                 raise BadModel(f"{_title(proto, index)} reads {missing[0]!r}, which nothing defines")
             sorter.add(index, *before)
@@ -202,7 +202,7 @@ class _Reader:
             taken.add(name)
             domain = _DOMAINS.get(proto.domain, proto.domain)
             with error_context(node=name):
-                attrs = {item.name: self._attribute(item) for item in proto.attribute}
+                attrs = {item.name: self._attribute(item, proto) for item in proto.attribute}
             nodes.append(
                 OnnxNode(
                     proto.op_type,
@@ -216,88 +216,53 @@ class _Reader:
             )
         return tuple(nodes)
 
-    def _attribute(self, proto: Any) -> Any:
-        if proto.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-            raise UnsupportedFeature(f"attribute {proto.name!r} is a graph; If, Loop and Scan are not supported")
-        if proto.type == AttributeProto.TENSOR:
-            return _array(proto.t, self._folder)
-        try:
-            value = helper.get_attribute_value(proto)
-            if isinstance(value, bytes):
-                return value.decode() if proto.name != "ep_cache_context" else value
-            if proto.type == AttributeProto.STRINGS:
-                return [item.decode() for item in value]
-        except (ValueError, UnicodeDecodeError) as error:
-            raise BadModel(f"attribute {proto.name!r} cannot be read: {error}") from error
-        if value is None:
-            raise BadModel(f"attribute {proto.name!r} has no value")
-        return list(value) if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value
+    def _attribute(self, proto: Any, node: NodeProto) -> Any:
+        if proto.type == AttributeProto.GRAPH and node.op_type == "If":
+            return self._branch(proto.g)
+        return read_attribute(proto, self._folder)
+
+    def _branch(self, graph: GraphProto) -> Branch:
+        """One side of an If; the names that it does not define are those of the graph around it."""
+        constants = {tensor.name: self._constant(tensor) for tensor in graph.initializer}
+        outputs = tuple(value.name for value in graph.output)
+        return Branch(self._named(list(enumerate(graph.node))), outputs, constants)
 
 
-def infer_types(
-    node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]
-) -> dict[str, ValueType] | None:
-    """Types of a node's outputs by ONNX's own rules; None when they do not settle every size.
-
-    ``data`` holds the constants among the inputs. Raises BadModel when the node contradicts its inputs, and
-    UnsupportedOp when ONNX knows no such operator.
-    """
+def read_attribute(proto: Any, folder: Path | None = None) -> Any:
+    """An attribute as a Python value or an array."""
+    if proto.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+        raise UnsupportedFeature(
+            f"attribute {proto.name!r} is a graph; Loop and Scan are not supported: unroll it when exporting"
+        )
+    if proto.type == AttributeProto.TENSOR:
+        return _array(proto.t, folder)
     try:
-        schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
-    except (onnx.defs.SchemaError, TypeError):
-        raise UnsupportedOp(f"{node.title}: ONNX has no such operator in opset {node.opset}") from None
-    try:
-        found = _infer(schema, node, types, data)
-    except _INFERENCE_ERRORS as error:
-        raise BadModel(f"{node.title}: {str(error).strip()}") from error
-    settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
-    if set(settled) != {name for name in node.outputs if name} or None in settled.values():
-        return None
-    return {name: kind for name, kind in settled.items() if kind is not None}
+        value = helper.get_attribute_value(proto)
+        if isinstance(value, bytes):
+            return value.decode() if proto.name != "ep_cache_context" else value
+        if proto.type == AttributeProto.STRINGS:
+            return [item.decode() for item in value]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise BadModel(f"attribute {proto.name!r} cannot be read: {error}") from error
+    if value is None:
+        raise BadModel(f"attribute {proto.name!r} has no value")
+    return list(value) if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value
 
 
-def _infer(schema: Any, node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]) -> Any:
-    proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain)
-    proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attrs.items())
-    given = [name for name in dict.fromkeys(node.inputs) if name]
-    kinds = {
-        name: helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(types[name].dtype), types[name].shape)
-        for name in given
-    }
-    held = {
-        name: numpy_helper.from_array(np.asarray(data[name], order="C"), name)
-        for name in given
-        if name in data and data[name].size <= _MAX_INFERENCE_ELEMENTS
-    }
-    opsets = [helper.make_opsetid(node.domain, node.opset)]
-    return onnx.shape_inference.infer_node_outputs(schema, proto, kinds, held, opset_imports=opsets)
-
-
-def _attribute_proto(name: str, value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return helper.make_attribute(name, numpy_helper.from_array(np.asarray(value, order="C")))
-    if isinstance(value, list) and not value:
-        return helper.make_attribute(name, value, attr_type=AttributeProto.INTS)
-    return helper.make_attribute(name, value)
-
-
-def _settled(kind: Any, name: str) -> ValueType | None:
-    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
-        return None
-    return ValueType(_value_type(kind.elem_type, name), tuple(int(dim.dim_value) for dim in kind.shape.dim))
+def _reads(proto: NodeProto) -> list[str]:
+    """Names that a node reads, those included that the graphs inside it take from around them."""
+    names = [name for name in proto.input if name]
+    for item in proto.attribute:
+        if item.type == AttributeProto.GRAPH:
+            own = {value.name for value in (*item.g.input, *item.g.initializer)}
+            own.update(name for inner in item.g.node for name in inner.output)
+            inside = [name for inner in item.g.node for name in _reads(inner)]
+            inside.extend(value.name for value in item.g.output)
+            names.extend(name for name in inside if name not in own)
+    return names
 
 
 _FIX_SHAPES = "the HTP takes fixed shapes only"
-_MAX_INFERENCE_ELEMENTS = 4096
-# What onnx raises when a node contradicts itself; some of it comes from its C++ part as it is.
-_INFERENCE_ERRORS = (
-    onnx.shape_inference.InferenceError,
-    onnx.checker.ValidationError,
-    ValueError,
-    RuntimeError,
-    TypeError,
-    OverflowError,
-)
 
 
 def _array(tensor: Any, folder: Path | None) -> Array:
@@ -342,7 +307,7 @@ def _from_bytes(raw: bytes, tensor: Any, dtype: np.dtype[Any], elements: int) ->
     return nibbles.reshape(tuple(tensor.dims))
 
 
-def _value_type(elem_type: int, name: str) -> np.dtype[Any]:
+def value_type(elem_type: int, name: str) -> np.dtype[Any]:
     """Numpy type of a value that is computed; 4-bit integers are for weights only."""
     if elem_type in _NARROW:
         raise UnsupportedFeature(f"value {name!r} has 4 bits; the HTP takes those as constant weights only")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")
+_KINDS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_REDUCTIONS = tuple(f"Reduce{kind}" for kind in _KINDS)
 
 STATIC_INPUTS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(_REDUCTIONS, (1,)),
@@ -13,6 +14,7 @@ STATIC_INPUTS: dict[str, tuple[int, ...]] = {
     "DequantizeLinear": (1, 2),
     "Dropout": (1, 2),
     "Expand": (1,),
+    "LSTM": (1, 2, 3, 4, 7),
     "NonMaxSuppression": (2, 3, 4),
     "Pad": (1, 2, 3),
     "QuantizeLinear": (1, 2),
@@ -24,6 +26,7 @@ STATIC_INPUTS: dict[str, tuple[int, ...]] = {
     "Squeeze": (1,),
     "Tile": (1,),
     "TopK": (1,),
+    "Trilu": (1,),
     "Unsqueeze": (1,),
     "Upsample": (1,),
 }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
 from openhtp.core.errors import BadModel, UnsupportedFeature
-from openhtp.frontend.folding import constant_of, fold
+from openhtp.frontend.expansion import expand
+from openhtp.frontend.folding import can_fold, constant_of, fold
 from openhtp.frontend.model import MICROSOFT, Array, OnnxModel, OnnxNode, ValueType, is_op
-from openhtp.frontend.onnx_reader import infer_types
+from openhtp.frontend.schemas import infer_types
 
-# com.microsoft operators and what ONNX's own rules know under another name.
-_SAME_SHAPE = ("Gelu", "QuickGelu")
+# Operators that ONNX's own rules have no shapes for, by domain: they give what they take.
+_SAME_SHAPE = {MICROSOFT: ("Gelu", "QuickGelu"), "": ("GroupNormalization",)}
+# And those that they have none for before this opset, though nothing changed.
+_FIRST_INFERRED = {"GreaterOrEqual": 16, "LessOrEqual": 16}
 _GENERAL_ADVICE = "Fix the inputs' sizes (dims=...), or make what it reads constant"
 _ADVICE = {
     "NonMaxSuppression": "Make max_output_boxes_per_class a constant of at least 1: there is room for so many",
@@ -36,21 +40,42 @@ def settle_types(model: OnnxModel) -> TypedModel:
     types: dict[str, ValueType] = dict(model.inputs)
     constants: dict[str, Array] = dict(model.constants)
     types.update((name, ValueType(array.dtype, array.shape)) for name, array in constants.items())
-    kept = []
-    for node in model.nodes:
-        result = _constant_result(node, types, constants)
-        if result is None:
-            types.update(_output_types(node, types, constants))
-            if all(not name or name in constants for name in node.inputs) and node.inputs:
-                arrays = [constants.get(name) for name in node.inputs]
-                result = fold(node, arrays, [types.get(name) for name in node.outputs])
-        if result is None:
-            kept.append(node)
+    kept: list[OnnxNode] = []
+    waiting = list(reversed(model.nodes))
+    while waiting:
+        node = waiting.pop()
+        results = _known_results(node, types, constants)
+        if results is not None:
+            for name, result in results.items():
+                constants[name] = result
+                types[name] = ValueType(result.dtype, result.shape)
+            continue
+        simpler = expand(node, types, constants)
+        if simpler is not None:
+            waiting.extend(reversed(simpler))
+            continue
+        found = _output_types(node, types, constants)
+        types.update(found)
+        if all(0 in kind.shape for kind in found.values()):
+            # Of nothing everything is known.
+            constants.update((name, np.zeros(kind.shape, kind.dtype)) for name, kind in found.items())
         else:
-            name = node.outputs[0]
-            constants[name] = result
-            types[name] = ValueType(result.dtype, result.shape)
+            kept.append(node)
     return TypedModel(model, tuple(kept), types, constants)
+
+
+def _known_results(
+    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]
+) -> dict[str, Array] | None:
+    """Values of the outputs, if all that they depend on is known."""
+    result = _constant_result(node, types, constants)
+    if result is not None:
+        return {node.outputs[0]: result}
+    if not node.inputs or not all(not name or name in constants for name in node.inputs) or not can_fold(node):
+        return None
+    found = _output_types(node, types, constants)
+    results = fold(node, [constants.get(name) for name in node.inputs], [found.get(name) for name in node.outputs])
+    return None if results is None else dict(zip(node.outputs, results, strict=True))
 
 
 def _named_type(node: OnnxNode) -> np.dtype[np.generic]:
@@ -70,7 +95,8 @@ def _constant_result(node: OnnxNode, types: dict[str, ValueType], constants: dic
     if node.op_type == "Size" and node.has(0):
         return np.array(np.prod(types[node.inputs[0]].shape), np.int64)
     if node.op_type == "ConstantOfShape" and node.inputs[0] in constants:
-        return fold(node, [constants[node.inputs[0]]], [None])
+        filled = fold(node, [constants[node.inputs[0]]], [None])
+        return None if filled is None else filled[0]
     return None
 
 
@@ -84,9 +110,10 @@ def _output_types(
         return {node.outputs[0]: ValueType(stored, types[node.inputs[0]].shape)}
     if is_op(node, "DequantizeLinear"):
         return {node.outputs[0]: ValueType(types[node.inputs[1]].dtype, types[node.inputs[0]].shape)}
-    if node.domain == MICROSOFT and node.op_type in _SAME_SHAPE and node.has(0):
+    if node.op_type in _SAME_SHAPE.get(node.domain, ()) and node.has(0):
         return {node.outputs[0]: types[node.inputs[0]]}
-    found = infer_types(node, types, constants)
+    first = _FIRST_INFERRED.get(node.op_type, 0)
+    found = infer_types(dataclasses.replace(node, opset=max(node.opset, first)), types, constants)
     if found is None:
         found = _padded_selection(node, types, constants)
     if found is None:

@@ -105,5 +105,5 @@ def stored(real: Array, dtype: DType, quant: Encoding | None) -> Array:
     if quant is not None:
         return quant.quantize(real, *dtype.integer_range).astype(dtype.numpy)
     if dtype.is_float or dtype is DType.BOOL_8:
-        return np.asarray(real).astype(dtype.numpy)
+        return np.asarray(real, dtype.numpy)
     return np.clip(real, *dtype.integer_range).astype(dtype.numpy)

@@ -70,8 +70,17 @@ def _instance_norm(site: Site) -> None:
 
 
 def _group_norm(site: Site) -> None:
-    perm = vs.channel_last(len(site.type(0).shape))
-    inputs = [site.take(0, perm), _per_channel(site, 1), _per_channel(site, 2, added=True)]
+    shape = site.type(0).shape
+    perm = vs.channel_last(len(shape))
+    scale, bias = _per_channel(site, 1), _per_channel(site, 2, added=True)
+    if site.node.opset < 21:
+        # They were per group then.
+        scales, biases = site.constant(1), site.constant(2)
+        if scales is None or biases is None:
+            site.refuse("its scale or bias is computed", "make them constants")
+        times = shape[1] // site.attr("num_groups")
+        scale, bias = _multiplier(site, np.repeat(scales, times)), _addend(site, np.repeat(biases, times))
+    inputs = [site.take(0, perm), scale, bias]
     params = {"epsilon": float(site.attr("epsilon", 1e-5)), "group": site.attr("num_groups")}
     site.emit("GroupNorm", inputs, [site.give(0, perm)], params)
 
@@ -85,6 +94,18 @@ def _layer_norm(site: Site) -> None:
     site.emit("LayerNorm", inputs, [site.give()], {"epsilon": epsilon, "axes": axes})
     if site.is_used(1) or site.is_used(2):
         _statistics(site, x, axes, epsilon)
+
+
+def _rms_norm(site: Site) -> None:
+    rank = len(site.type(0).shape)
+    axes = list(range(site.axis(site.attr("axis", -1), rank), rank))
+    scale = _per_channel(site, 1)
+    assert scale is not None
+    sizes = site.type(0).shape[axes[0] :]
+    if scale.shape != sizes:
+        site.refuse(f"its scale has the shape {list(scale.shape)}", f"give one of shape {list(sizes)}")
+    params = {"epsilon": float(site.attr("epsilon", 1e-5)), "axes": axes}
+    site.emit("RmsNorm", [site.take(0), scale], [site.give()], params)
 
 
 def _statistics(site: Site, x: TensorSpec, axes: list[int], epsilon: float) -> None:
@@ -158,6 +179,7 @@ RULES = {
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,
     "LayerNormalization": _layer_norm,
+    "RMSNormalization": _rms_norm,
     "LRN": _lrn,
     "LpNormalization": _lp_norm,
     "Softmax": functools.partial(_softmax, "Softmax"),

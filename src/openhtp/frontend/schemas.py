@@ -1,0 +1,168 @@
+"""What ONNX itself says about an operator: the types of its outputs, and the operators that it is short for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx.checker
+import onnx.defs
+import onnx.shape_inference
+from onnx import AttributeProto, FunctionProto, helper, numpy_helper
+
+from openhtp.core.errors import BadModel, UnsupportedOp
+from openhtp.frontend.model import Array, OnnxNode, ValueType
+from openhtp.frontend.onnx_reader import read_attribute, value_type
+
+log = logging.getLogger(__name__)
+
+_GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+_MAX_INFERENCE_ELEMENTS = 4096
+# What onnx raises when a node contradicts itself; some of it comes from its C++ part as it is.
+_INFERENCE_ERRORS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    OverflowError,
+)
+
+
+def infer_types(
+    node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]
+) -> dict[str, ValueType] | None:
+    """Types of a node's outputs by ONNX's own rules; None when they do not settle every size.
+
+    ``data`` holds the constants among the inputs. Raises BadModel when the node contradicts its inputs, and
+    UnsupportedOp when ONNX knows no such operator.
+    """
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
+    except (onnx.defs.SchemaError, TypeError):
+        raise UnsupportedOp(f"{node.title}: ONNX has no such operator in opset {node.opset}") from None
+    try:
+        found = _infer(schema, node, types, data)
+    except _INFERENCE_ERRORS as error:
+        raise BadModel(f"{node.title}: {str(error).strip()}") from error
+    settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
+    if set(settled) != {name for name in node.outputs if name} or None in settled.values():
+        return None
+    return {name: kind for name, kind in settled.items() if kind is not None}
+
+
+def _infer(schema: Any, node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]) -> Any:
+    given = [name for name in dict.fromkeys(node.inputs) if name]
+    kinds = {name: _type_proto(types[name]) for name in given}
+    held = {
+        name: numpy_helper.from_array(np.asarray(data[name], order="C"), name)
+        for name in given
+        if name in data and data[name].size <= _MAX_INFERENCE_ELEMENTS
+    }
+    opsets = [helper.make_opsetid(node.domain, node.opset)]
+    return onnx.shape_inference.infer_node_outputs(schema, _node_proto(node), kinds, held, opset_imports=opsets)
+
+
+def _attribute_proto(name: str, value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(name, numpy_helper.from_array(np.asarray(value, order="C")))
+    if isinstance(value, list) and not value:
+        return helper.make_attribute(name, value, attr_type=AttributeProto.INTS)
+    return helper.make_attribute(name, value)
+
+
+def _settled(kind: Any, name: str) -> ValueType | None:
+    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
+        return None
+    return ValueType(value_type(kind.elem_type, name), tuple(int(dim.dim_value) for dim in kind.shape.dim))
+
+
+def body_of(node: OnnxNode, types: Mapping[str, ValueType]) -> list[OnnxNode] | None:
+    """The nodes that ONNX defines an operator by, or None if it is one that stands for itself."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
+    except (onnx.defs.SchemaError, TypeError):
+        return None
+    function = _function(schema, node, types)
+    if function is None or any(item.type in _GRAPHS for inner in function.node for item in inner.attribute):
+        return None
+    opset = next((item.version for item in function.opset_import if not item.domain), node.opset)
+    names = dict(zip(function.input, node.inputs, strict=False))
+    names.update((inner, "") for inner in function.input[len(node.inputs) :])
+    names.update((inner, outer) for inner, outer in zip(function.output, node.outputs, strict=False) if outer)
+    attrs = {name: attr.default_value for name, attr in schema.attributes.items() if attr.default_value.type}
+    attrs.update((name, _attribute_proto(name, value)) for name, value in node.attrs.items())
+
+    def outside(name: str) -> str:
+        return names.setdefault(name, f"{node.outputs[0]}/{name}") if name else ""
+
+    return [
+        OnnxNode(
+            inner.op_type,
+            inner.domain,
+            f"{node.name}/{inner.op_type}_{index}",
+            tuple(outside(name) for name in inner.input),
+            tuple(outside(name) for name in inner.output),
+            _inner_attributes(inner, attrs),
+            opset,
+        )
+        for index, inner in enumerate(function.node)
+    ]
+
+
+def _function(schema: Any, node: OnnxNode, types: Mapping[str, ValueType]) -> Any:
+    if schema.has_function:
+        return schema.function_body
+    if not schema.has_context_dependent_function:
+        return None
+    kinds = [_type_proto(types[name]).SerializeToString() if name else b"" for name in node.inputs]
+    try:
+        data = schema.get_context_dependent_function(_node_proto(node).SerializeToString(), kinds)
+        return FunctionProto.FromString(data) if data else None
+    except _INFERENCE_ERRORS as error:
+        raise BadModel(f"{node.title}: {str(error).strip()}") from error
+
+
+def _inner_attributes(inner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a node in a body; some are the operator's own, under another name."""
+    found = {}
+    for item in inner.attribute:
+        if not item.ref_attr_name:
+            found[item.name] = read_attribute(item)
+        elif item.ref_attr_name in given:
+            found[item.name] = read_attribute(given[item.ref_attr_name])
+    return found
+
+
+def _node_proto(node: OnnxNode) -> Any:
+    proto = helper.make_node(node.op_type, node.inputs, node.outputs, node.name, domain=node.domain)
+    proto.attribute.extend(_attribute_proto(name, value) for name, value in node.attrs.items())
+    return proto
+
+
+def _type_proto(kind: ValueType) -> Any:
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(kind.dtype), kind.shape)
+
+
+def evaluate(node: OnnxNode, inputs: Sequence[Array | None]) -> list[Array] | None:
+    """Results of a node by ONNX's own definition, which is slow; None where that cannot compute it."""
+    # Half a second to import, and few models need it.
+    from onnx.reference import ReferenceEvaluator
+
+    given = [name for name in dict.fromkeys(node.inputs) if name]
+    graph = helper.make_graph(
+        [_node_proto(node)],
+        "one",
+        [helper.make_empty_tensor_value_info(name) for name in given],
+        [helper.make_empty_tensor_value_info(name) for name in node.outputs if name],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, node.opset)])
+    feeds = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
+    try:
+        found = iter(ReferenceEvaluator(model).run(None, feeds))
+        return [np.asarray(next(found)) if name else np.zeros(0) for name in node.outputs]
+    except Exception as error:  # Anything: it is a reference, and not made for use.
+        log.debug("%s is left to the graph: %s", node.title, error)
+        return None
