@@ -92,6 +92,7 @@ __all__ = [
     "UsageError",
     "WrongState",
     "__version__",
+    "estimate",
 ]
 
 
@@ -101,6 +102,10 @@ def __getattr__(name: str) -> object:
         from openhtp.session import InferenceSession
 
         return InferenceSession
+    if name == "estimate":
+        from openhtp.estimation import estimate
+
+        return estimate
     if name in ("onnx", "plan", "testing", "zoo"):
         from importlib import import_module
 

@@ -1,0 +1,151 @@
+"""How fast a SoC gives what kernels need, from ``parameters.toml``; for SoCs without published times, from the
+nearest one that has them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.cost.precision import Precision
+from openhtp.hw.catalog import catalog
+from openhtp.hw.soc import SocSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How much of what a block has empty is paid for: 0 nothing, 1 all of it."""
+
+    rows: float
+    channels: float
+    vector: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocRates:
+    """One SoC: matrix rates in tera multiply-accumulates a second, vector speed relative to an SM8650."""
+
+    soc: str
+    launch_us: float
+    tmacs: Mapping[str, float]
+    vector_speed: float
+    ddr_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Measured over modelled time: tenth and ninetieth percentile where the answer was known but not used."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """All fitted numbers.
+
+    ``matrix`` holds factors to the time of a plain convolution, ``vector`` microseconds for a million elements.
+    """
+
+    padding: Padding
+    overlap: float
+    spilled: float
+    edge_us: float
+    op_us: Mapping[str, float]
+    matrix: Mapping[str, Mapping[str, float]]
+    vector: Mapping[str, Mapping[str, float]]
+    socs: Mapping[str, SocRates]
+    bands: Mapping[str, Band]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRates:
+    """Rates for a SoC and, unless they are its own, the SoC they were taken from."""
+
+    rates: SocRates
+    taken_from: str | None = None
+
+
+@functools.cache
+def fitted_parameters() -> Parameters:
+    """The parameters that come with the package."""
+    text = resources.files("openhtp.cost").joinpath("parameters.toml").read_text(encoding="utf-8")
+    return parameters_from(tomllib.loads(text))
+
+
+def parameters_from(fields: Mapping[str, Any]) -> Parameters:
+    """Parameters from the values of a file."""
+    return Parameters(
+        padding=Padding(**fields["padding"]),
+        overlap=fields["overlap"],
+        spilled=fields["spilled"],
+        edge_us=fields["edge_us"],
+        op_us=fields["op_us"],
+        matrix=fields["matrix"],
+        vector=fields["vector"],
+        socs={name: SocRates(soc=name, **row) for name, row in fields["soc"].items()},
+        bands={name: Band(*pair) for name, pair in fields["band"].items()},
+    )
+
+
+def find_rates(soc: SocSpec, parameters: Parameters) -> FoundRates:
+    """The SoC's own rates, those of the same die under another name, or those of the nearest SoC, adapted."""
+    if soc.name in parameters.socs:
+        return FoundRates(parameters.socs[soc.name])
+    known = {name: spec for name, spec in catalog().items() if name in parameters.socs}
+    for name, spec in known.items():
+        if spec.soc_model == soc.soc_model:
+            return FoundRates(parameters.socs[name])
+    able = [spec for spec in known.values() if spec.fp16 or not soc.fp16]
+    near = min(able, key=lambda spec: _distance(spec, soc))
+    return FoundRates(_adapted(parameters.socs[near.name], near, soc), near.name)
+
+
+def _distance(known: SocSpec, soc: SocSpec) -> tuple[float, ...]:
+    """Architecture first, then class of chip, then what the two have; the order of the file settles the rest."""
+    speed = abs(math.log(known.dma_gbs / soc.dma_gbs)) if soc.stream_gbs else 0.0
+    return (
+        abs(known.arch - soc.arch),
+        abs(_class(known) - _class(soc)),
+        abs(known.cores - soc.cores),
+        abs(math.log(known.vtcm_mb / soc.vtcm_mb)),
+        speed,
+    )
+
+
+def _class(soc: SocSpec) -> int:
+    """The first digit of a part's number tells its class: 8 is the best of its year, 6 is modest."""
+    return next((int(letter) for letter in soc.name if letter.isdigit()), 0)
+
+
+def _adapted(rates: SocRates, near: SocSpec, soc: SocSpec) -> SocRates:
+    """Scale by what is known of the SoC: threads, bandwidth, shortest invocation."""
+    bandwidth = soc.stream_gbs / near.dma_gbs if soc.stream_gbs and near.stream_gbs else 1.0
+    return replace(
+        rates,
+        soc=soc.name,
+        vector_speed=rates.vector_speed * soc.hvx / near.hvx,
+        ddr_gbs=rates.ddr_gbs * bandwidth,
+        launch_us=float(soc.invoke_us) if soc.invoke_us is not None else rates.launch_us,
+    )
+
+
+def prices(rates: SocRates, precision: Precision, parameters: Parameters) -> dict[str, float]:
+    """Microseconds for one unit of each amount that ``demand.py`` names."""
+    word = precision.value
+    if word not in rates.tmacs:
+        raise UnsupportedFeature(f"{rates.soc} does not compute in {word}; quantize the model (w8a8, w8a16)")
+    found = {kind: 1e3 / rates.tmacs[word] * parameters.matrix[kind][word] for kind in MATRIX_KINDS}
+    for kind in (*VECTOR_KINDS, *HELPER_KINDS):
+        found[kind] = parameters.vector[kind][word] / rates.vector_speed
+    found["weights"] = 1e3 / rates.ddr_gbs
+    found["spill"] = found["weights"] * parameters.spilled
+    found["launch"] = parameters.op_us[word] / rates.vector_speed
+    found["edge"] = parameters.edge_us / rates.vector_speed
+    return found

@@ -1,0 +1,74 @@
+"""From a model file to its modelled time on a SoC: ``openhtp.estimate``.
+
+>>> import openhtp
+>>> result = openhtp.estimate("zoo:tiny_mlp", soc="SM8650")
+>>> result.low_us < result.total_us < result.high_us
+True
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+from openhtp.compiler.driver import compile_graph
+from openhtp.core.errors import InvalidArgument
+from openhtp.cost import Estimate, Precision
+from openhtp.cost import estimate as estimate_program
+from openhtp.frontend.onnx_import import load
+from openhtp.hw.catalog import find_soc
+from openhtp.hw.soc import SocSpec
+from openhtp.ir.graph import Graph
+from openhtp.program.program import Program
+from openhtp.zoo import MODELS
+
+ZOO = "zoo:"
+"""What a name of our own networks begins with where a file is expected."""
+
+
+def estimate(
+    model: str | Path | bytes | Graph | Program,
+    soc: str | int | SocSpec,
+    *,
+    precision: Precision | str | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Estimate:
+    """How long one run of a model takes on a SoC. Nothing is run: every number is modelled.
+
+    Args:
+        model: an ONNX file or its bytes, ``zoo:resnet50`` (see ``openhtp.zoo``), or a graph that was built.
+        soc: a chip by name (``SM8650``), marketing name or number.
+        precision: ``float``, ``w8a8`` or ``w8a16``: what a float model would be quantized to. Left out, the
+            model's own types decide.
+        dims: sizes of dimensions that the file leaves open, by name.
+
+    Raises:
+        InvalidArgument: the SoC, the precision or the zoo's network is unknown.
+        UnsupportedOp: the model has an operator that is not supported; the message names it.
+        UnsupportedFeature: the SoC does not compute in that precision.
+        BadModel: the file cannot be used.
+    """
+    chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
+    asked = None if precision is None else Precision.parse(precision)
+    return estimate_program(compiled(model, dims), chip, asked)
+
+
+def compiled(model: str | Path | bytes | Graph | Program, dims: Mapping[str, int] | None = None) -> Program:
+    """A model as a program, ready to be estimated for any number of SoCs."""
+    if isinstance(model, Program):
+        return model
+    if isinstance(model, Graph):
+        return compile_graph(model)
+    if isinstance(model, str) and model.startswith(ZOO):
+        return _from_zoo(model.removeprefix(ZOO))
+    return compile_graph(load(model, dims))
+
+
+@functools.lru_cache(maxsize=4)
+def _from_zoo(name: str) -> Program:
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3) or list(MODELS)
+        raise InvalidArgument(f"the zoo has no network {name!r}; nearest known: {', '.join(near)}")
+    return compile_graph(load(MODELS[name]()))

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openhtp.compiler.driver import compile_graph
+from openhtp.core.dtype import DType
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.cost import Bound, Kernel, Precision, estimate, kernels_of
+from openhtp.cost.kinds import MATRIX_KINDS, VECTOR_KINDS, kind_of_op
+from openhtp.cost.model import estimate_kernels
+from openhtp.cost.rates import find_rates, fitted_parameters, prices
+from openhtp.frontend.onnx_import import load
+from openhtp.hw.catalog import catalog, find_soc
+from openhtp.ir.builder import GraphBuilder
+from openhtp.ops import op_names
+from openhtp.zoo import mobilenet_v2, quantized, small_cnn
+
+SM8650 = find_soc("SM8650")
+PRECISIONS = st.sampled_from(list(Precision))
+
+
+def kernel(kind, **sizes):
+    return Kernel(name="k", op=kind, kind=kind, **sizes)
+
+
+def time(kernels, soc=SM8650, precision=Precision.W8A8):
+    return estimate_kernels(kernels, soc, precision).total_us
+
+
+@pytest.fixture(scope="module")
+def mobilenet():
+    return compile_graph(load(mobilenet_v2()))
+
+
+def test_ops_and_launch_add_up_to_the_total(mobilenet):
+    for precision in Precision:
+        found = estimate(mobilenet, SM8650, precision)
+        assert math.isclose(found.launch_us + sum(op.us for op in found.ops), found.total_us)
+        assert math.isclose(sum(found.bounds().values()), found.total_us - found.launch_us)
+        assert all(op.us >= 0 for op in found.ops)
+        assert found.low_us < found.total_us < found.high_us
+        assert found.macs == mobilenet.work.macs
+
+
+def test_published_time_of_mobilenet_is_near(mobilenet):
+    """The zoo's network has no normalisation of colours in it, so it must be quicker than the published one."""
+    assert 150 < estimate(mobilenet, SM8650, Precision.W8A8).total_us < 313
+    assert 180 < estimate(mobilenet, SM8650, Precision.FLOAT).total_us < 598
+
+
+@given(PRECISIONS, st.integers(1, 2**30), st.integers(1, 2**30), st.sampled_from(VECTOR_KINDS))
+def test_more_elements_never_take_less(precision, few, more, kind):
+    few, more = sorted((few, more))
+    small, large = (time([kernel(kind, read=n, written=n)], precision=precision) for n in (few, more))
+    assert small <= large
+
+
+@given(PRECISIONS, st.integers(1, 2**36), st.integers(1, 2**36), st.sampled_from(MATRIX_KINDS))
+def test_more_products_never_take_less(precision, few, more, kind):
+    few, more = sorted((few, more))
+    small, large = (time([kernel(kind, macs=n)], precision=precision) for n in (few, more))
+    assert small <= large
+    assert small < large or large < small * (1 + 1e-6) or few == more
+
+
+def tensor(name, shape, kind=TensorKind.NATIVE, dtype=DType.FLOAT_32, quant=None):
+    return TensorSpec(name, shape, dtype, quant, kind)
+
+
+def program_of(tensors, calls):
+    builder = GraphBuilder("g")
+    for spec in tensors:
+        static = spec.kind is TensorKind.STATIC
+        builder.add_tensor(spec, np.zeros(spec.shape, np.float32) if static else None)
+    for call in calls:
+        builder.add_node(call)
+    return compile_graph(builder.finish())
+
+
+def conv_program(size, channels, filters, kernel_size=3):
+    out = size - kernel_size + 1
+    x = tensor("x", (1, size, size, channels), TensorKind.APP_WRITE)
+    w = tensor("w", (kernel_size, kernel_size, channels, filters), TensorKind.STATIC)
+    y = tensor("y", (1, out, out, filters), TensorKind.APP_READ)
+    params = {"stride": [1, 1], "pad_amount": [[0, 0], [0, 0]]}
+    return program_of([x, w, y], [OpCall("Conv2d", "c", (x, w), (y,), params)])
+
+
+@given(PRECISIONS, st.integers(3, 60), st.integers(5, 70), st.integers(1, 70), st.integers(0, 9))
+def test_larger_convolutions_never_take_less(precision, size, channels, filters, grow):
+    base = estimate(conv_program(size, channels, filters), SM8650, precision).total_us
+    for other in ((size + grow, channels, filters), (size, channels, filters + grow)):
+        assert base <= estimate(conv_program(*other), SM8650, precision).total_us * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize(("slow", "fast"), [("SM8450", "SM8550"), ("SM8550", "SM8650"), ("SM8650", "SM8750")])
+def test_a_newer_phone_is_faster_at_everything(slow, fast, precision):
+    parameters = fitted_parameters()
+    old, new = (prices(find_rates(find_soc(soc), parameters).rates, precision, parameters) for soc in (slow, fast))
+    assert all(new[name] < old[name] for name in old)
+
+
+def test_what_bounds_a_kernel():
+    large = kernel("conv", macs=10**10, read=10**5, written=10**5)
+    table = kernel("fully_connected", macs=4 * 10**6, weights=4 * 10**6, read=2000, written=2000)
+    vector = kernel("softmax", read=10**6, written=10**6)
+    tiny = kernel("add", read=8, written=8)
+    for one, bound in ((large, Bound.HMX), (table, Bound.MEMORY), (vector, Bound.HVX), (tiny, Bound.OVERHEAD)):
+        assert estimate_kernels([one], SM8650, Precision.W8A8).ops[0].bound is bound
+
+
+def test_tensors_that_do_not_fit_into_vtcm_cost_more():
+    add = kernel("add", read=6 << 20, written=3 << 20)
+    small = replace(SM8650, vtcm_mb=2)
+    assert time([add], small) > 1.1 * time([add])
+    assert time([kernel("add", read=1 << 10, written=1 << 10)], small) == time(
+        [kernel("add", read=1 << 10, written=1 << 10)]
+    )
+
+
+def test_weights_hide_behind_work_and_work_behind_weights():
+    work = kernel("conv", macs=10**10)
+    weights = kernel("fully_connected", weights=10**7)
+    launch = fitted_parameters().socs["SM8650"].launch_us
+    both, one, other = (time(k) - launch for k in ([work, weights], [work], [weights]))
+    assert max(one, other) < both < 0.9 * (one + other)
+
+
+def test_socs_without_published_times_are_marked():
+    own = estimate_kernels([kernel("conv", macs=10**9)], find_soc("SM8550"), Precision.W8A8)
+    twin = estimate_kernels([kernel("conv", macs=10**9)], find_soc("QCS8550"), Precision.W8A8)
+    other = estimate_kernels([kernel("conv", macs=10**9)], find_soc("SM8845"), Precision.W8A8)
+    assert not own.extrapolated
+    assert not twin.extrapolated
+    assert twin.total_us == own.total_us
+    assert other.taken_from == "SM8850"
+    assert "extrapolated from SM8850" in other.notes[0]
+    assert other.high_us / other.low_us > own.high_us / own.low_us
+
+
+@pytest.mark.parametrize("name", catalog())
+def test_every_soc_can_be_estimated(name):
+    soc = find_soc(name)
+    found = estimate_kernels([kernel("conv", macs=10**9)], soc, Precision.W8A16)
+    assert 0 < found.total_us < 20_000
+    if not soc.fp16:
+        with pytest.raises(UnsupportedFeature, match="no half precision"):
+            estimate_kernels([kernel("conv", macs=10**9)], soc, Precision.FLOAT)
+    else:
+        estimate_kernels([kernel("conv", macs=10**9)], soc, Precision.FLOAT)
+
+
+def test_a_quantized_model_is_what_it_is():
+    program = compile_graph(load(quantized(small_cnn(), samples=2)))
+    found = estimate(program, SM8650)
+    assert found.precision in ("w8a8", "w8a16")
+    with pytest.raises(InvalidArgument, match="quantized already"):
+        estimate(program, SM8650, Precision.W8A8 if found.precision == "w8a16" else Precision.W8A16)
+
+
+def test_nodes_that_run_as_one_piece():
+    x = tensor("x", (1, 8, 8, 32), TensorKind.APP_WRITE)
+    s, m = tensor("s", x.shape), tensor("m", x.shape)
+    t = tensor("t", (1, 32, 8, 8))
+    r = tensor("r", (1, 32, 64), TensorKind.APP_READ)
+    calls = [
+        OpCall("Sigmoid", "sigmoid", (x,), (s,)),
+        OpCall("ElementWiseMultiply", "product", (x, s), (m,)),
+        OpCall("Transpose", "turn", (m,), (t,), {"perm": [0, 3, 1, 2]}),
+        OpCall("Reshape", "flatten", (t,), (r,)),
+    ]
+    found = kernels_of(program_of([x, s, m, t, r], calls))
+    assert [(one.kind, one.nodes) for one in found] == [
+        ("silu", ("sigmoid", "product")),
+        ("transpose", ("turn", "flatten")),
+    ]
+
+
+def test_precision_follows_the_types_of_tensors():
+    wide = (DType.UFIXED_POINT_16, ScaleOffset(1 / 32768, -32768))
+    x = tensor("x", (1, 8, 8, 32), TensorKind.APP_WRITE, *wide)
+    y = tensor("y", (1, 8, 8, 32), TensorKind.APP_READ, *wide)
+    program = program_of([x, y], [OpCall("Tanh", "tanh", (x,), (y,))])
+    assert kernels_of(program)[0].precision is Precision.W8A16
+
+
+def test_ops_of_no_published_network_are_told():
+    found = estimate_kernels([replace(kernel("unary", written=9), op="Odd", calibrated=False)], SM8650)
+    assert "no published network has Odd" in found.notes[0]
+
+
+def test_the_table_of_kinds_names_real_ops():
+    from openhtp.cost import kinds
+
+    known = {op for ops in kinds._MEMBERS.values() for op in ops.split()}
+    assert known <= set(op_names()), known - set(op_names())
+    assert kind_of_op("Relu") == "clamp"
+    assert set(fitted_parameters().vector) >= set(VECTOR_KINDS)

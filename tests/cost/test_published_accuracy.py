@@ -1,0 +1,88 @@
+"""What the documentation says about the model's error, against the published latencies themselves."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openhtp.cost import Precision
+from openhtp.cost.model import estimate_kernels
+from openhtp.hw.catalog import find_soc
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/cost-model.md"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import published_latencies
+
+        return published_latencies.read_kernels(), published_latencies.read_latencies()
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+
+
+def told(name):
+    """Median error and p90 of a row of the page."""
+    found = re.search(
+        rf"^\| \**{re.escape(name)}\** \| (\d+) \| ([\d.]+)% \| ([\d.]+)% ", PAGE.read_text(), re.MULTILINE
+    )
+    assert found, name
+    return int(found[1]), float(found[2]) / 100, float(found[3]) / 100
+
+
+def test_the_package_is_as_good_as_the_page_says(published):
+    kernels, rows = published
+    estimates = [estimate_kernels(kernels[r.network], find_soc(r.soc), Precision(r.precision)) for r in rows]
+    errors = np.abs([e.total_us / r.us - 1 for e, r in zip(estimates, rows, strict=True)])
+    count, median, p90 = told("all in the fit")
+    assert len(rows) == count >= 786
+    assert np.median(errors) == pytest.approx(median, abs=0.002)
+    assert np.quantile(errors, 0.9) == pytest.approx(p90, abs=0.005)
+    inside = np.mean([e.low_us <= r.us <= e.high_us for e, r in zip(estimates, rows, strict=True)])
+    assert inside > 0.8
+    assert not any(e.extrapolated for e in estimates)
+
+
+def test_networks_that_were_not_in_the_fit_are_near_enough():
+    _, median, p90 = told("families kept out of the fit")
+    assert median <= 0.15
+    assert p90 <= 0.45
+
+
+@pytest.mark.slow
+def test_the_fit_can_be_repeated(published, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from cost_fit import Fit
+
+    kernels, rows = published
+    fit = Fit(kernels, rows)
+    x = fit.solve(np.ones(len(rows), bool))
+    errors = np.abs(np.expm1(fit.cross_validate(x)))
+    _, median, p90 = told("families kept out of the fit")
+    assert np.median(errors) == pytest.approx(median, abs=0.01)
+    assert np.quantile(errors, 0.9) == pytest.approx(p90, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_fit_finds_parameters_that_are_known(published, monkeypatch):
+    """Times made by the model itself must give the model back."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from cost_fit import Fit
+    from published_latencies import Latency
+
+    kernels, rows = published
+    made = []
+    for row in rows:
+        soc = find_soc(row.soc)
+        us = estimate_kernels(kernels[row.network], soc, Precision(row.precision)).total_us
+        made.append(Latency(row.network, row.precision, row.soc, us))
+    fit = Fit(kernels, made)
+    times, _ = fit.predict(fit.solve(np.ones(len(made), bool)))
+    assert np.median(np.abs(times / fit.measured - 1)) < 0.03

@@ -1,0 +1,171 @@
+"""Fits the cost model on published latencies, says how well it predicts networks it has not seen, and writes both.
+
+    python tools/fit_cost_model.py extract FOLDER     FOLDER has latency*.csv and graphs/*.onnx.gz
+    python tools/fit_cost_model.py fit                writes parameters.toml and docs/cost-model.md
+
+The first step is needed only for new data: its tables are in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from cost_fit import OVERLAP, PADDING, WORDS, Fit, factors
+from published_latencies import SOURCE, Latency, extract, read_kernels, read_latencies
+
+from openhtp.cost.kernels import Kernel
+from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.cost.model import estimate_kernels
+from openhtp.cost.precision import Precision
+from openhtp.cost.rates import Parameters, parameters_from
+from openhtp.hw.catalog import find_soc
+
+ROOT = Path(__file__).parent.parent
+PARAMETERS = ROOT / "src/openhtp/cost/parameters.toml"
+PAGE = ROOT / "docs/cost-model.md"
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    reading = commands.add_parser("extract")
+    reading.add_argument("folder", type=Path)
+    commands.add_parser("fit")
+    given = parser.parse_args()
+    if given.command == "extract":
+        for line in extract(given.folder):
+            print("not imported:", line)
+    else:
+        fit_and_write()
+
+
+def fit_and_write() -> None:
+    """Fit, cross-validate, and write the parameters and the page."""
+    kernels, rows = read_kernels(), read_latencies()
+    fit = Fit(kernels, rows)
+    x = fit.solve(np.ones(len(rows), bool))
+    held_out = fit.cross_validate(x)
+    bands = {word: _band(held_out[[row.precision == word for row in rows]]) for word in WORDS}
+    text = _toml(fit, x, bands | {"extrapolated": (0.5, 2.0)})
+    moved = transfer_errors(parameters_from(tomllib.loads(text)), kernels, rows)
+    text = _toml(fit, x, bands | {"extrapolated": _band(moved)})
+    PARAMETERS.write_text(text, encoding="utf-8")
+    times, _ = fit.predict(x)
+    tables = _tables(fit, np.log(times / fit.measured), held_out, moved)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{tables}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(tables)
+
+
+def transfer_errors(
+    parameters: Parameters, kernels: dict[str, list[Kernel]], rows: Sequence[Latency]
+) -> np.ndarray:
+    """Errors for every SoC if its own times were not published: what an extrapolation is worth."""
+    errors = []
+    for name in sorted(parameters.socs):
+        others = {soc: rates for soc, rates in parameters.socs.items() if soc != name}
+        without = replace(parameters, socs=others)
+        for row in rows:
+            if row.soc == name:
+                soc = find_soc(name)
+                # A twin under another name would not be an extrapolation.
+                soc = replace(soc, soc_model=-1)
+                guess = estimate_kernels(kernels[row.network], soc, Precision(row.precision), without)
+                errors.append(np.log(guess.total_us / row.us))
+    return np.array(errors)
+
+
+def _band(errors: np.ndarray) -> tuple[float, float]:
+    """Tenth and ninetieth percentile of measured over modelled time."""
+    low, high = np.quantile(np.exp(-errors), [0.1, 0.9])
+    return min(1.0, float(low)), max(1.0, float(high))
+
+
+def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str:
+    def value(name: str) -> float:
+        return float(np.exp(x[fit.prior.index[name]]))
+
+    def price(amount: str, word: str) -> float:
+        """What the factors that belong to no SoC make together."""
+        soc = fit.socs[0]
+        named = [(name, power) for name, power in factors(amount, word, soc) if not name.endswith(f".{soc}")]
+        return float(np.prod([value(name) ** power for name, power in named]))
+
+    def table(name: str, kinds: Iterable[str]) -> list[str]:
+        return [f"[{name}]", *(f"{kind} = {_inline({w: price(kind, w) for w in WORDS})}" for kind in kinds), ""]
+
+    lines = [
+        "# The cost model's parameters. Written by tools/fit_cost_model.py; do not edit.",
+        f"# Fitted on published latencies ({SOURCE}).",
+        "",
+        f"overlap = {OVERLAP}",
+        f"spilled = {value('spill'):.4g}",
+        f"edge_us = {value('edge'):.4g}",
+        f"op_us = {_inline({word: value(f'op.{word}') for word in WORDS})}",
+        f"padding = {_inline({name: getattr(PADDING, name) for name in ('rows', 'channels', 'vector')})}",
+        "",
+        "# Measured over modelled time, 10th and 90th percentile, where the answer was kept out of the fit.",
+        "[band]",
+        *(f"{name} = [{low:.3f}, {high:.3f}]" for name, (low, high) in bands.items()),
+        "",
+        "# Factors to the time of a plain convolution with as many multiply-accumulates.",
+        *table("matrix", MATRIX_KINDS),
+        "# Microseconds for a million elements at a vector speed of 1.",
+        *table("vector", (*VECTOR_KINDS, *HELPER_KINDS)),
+    ]
+    for soc in fit.socs:
+        tmacs = {"w8a8": value(f"w8a8.{soc}"), "w8a16": value(f"w8a8.{soc}") * value(f"w8a16.{soc}")}
+        if find_soc(soc).fp16:
+            tmacs = {"float": value(f"float.{soc}"), **tmacs}
+        lines += [
+            f"[soc.{soc}]",
+            f"launch_us = {value(f'launch.{soc}'):.4g}",
+            f"tmacs = {_inline(tmacs)}",
+            f"vector_speed = {value(f'speed.{soc}'):.4g}",
+            f"ddr_gbs = {value(f'ddr.{soc}'):.4g}",
+            "",
+        ]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def _inline(values: dict[str, float]) -> str:
+    return "{ " + ", ".join(f"{name} = {number:.4g}" for name, number in values.items()) + " }"
+
+
+def _tables(fit: Fit, fitted: np.ndarray, held_out: np.ndarray, moved: np.ndarray) -> str:
+    rows = fit.rows
+    text = (
+        f"{len(rows)} times of {len({row.network for row in rows})} networks on {len(fit.socs)} SoCs"
+        f" ({SOURCE}); {len(fit.start)} parameters.\n\n"
+        "| what | times | median error | p90 | median bias |\n|---|---:|---:|---:|---:|\n"
+    )
+    text += _line("**families kept out of the fit**", held_out) + _line("all in the fit", fitted)
+    text += _line("a SoC without published times", moved) + "\nFamilies kept out of the fit:\n\n"
+    for heading, key in (
+        ("precision", lambda row: row.precision),
+        ("SoC", lambda row: row.soc),
+        ("family", lambda row: row.family),
+    ):
+        names = [key(row) for row in rows]
+        text += f"| {heading} | times | median error | p90 | median bias |\n|---|---:|---:|---:|---:|\n"
+        for name in sorted(set(names)):
+            text += _line(name, held_out[[each == name for each in names]])
+        text += "\n"
+    return text.rstrip("\n") + "\n"
+
+
+def _line(name: str, errors: np.ndarray) -> str:
+    size = np.abs(np.expm1(errors))
+    numbers = f"{np.median(size):.1%} | {np.quantile(size, 0.9):.1%} | {np.expm1(np.median(errors)):+.1%}"
+    return f"| {name} | {len(errors)} | {numbers} |\n"
+
+
+if __name__ == "__main__":
+    main()
