@@ -11,8 +11,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from openhtp.cli._dims import parse_dims
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
-from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.probing import read_whole, with_dims
 from openhtp.frontend.quantize import ACTIVATIONS, METHODS, WEIGHTS, quantize_model
@@ -46,7 +46,7 @@ def quantize(
 ) -> None:
     """Quantize a model for the HTP with onnxruntime's quantizer, and report its accuracy."""
     with errors_reported():
-        source = with_dims(read_whole(model), _dims(dim or []))
+        source = with_dims(read_whole(model), parse_dims(dim or []))
         samples = read_samples(calibration, source)
         with _bar() as bar:
             task = bar.add_task("calibrating", total=len(samples))
@@ -71,16 +71,6 @@ def quantize(
     if trace_accuracy:
         _print_trace(nodes, threshold)
     write_json(json_file, _as_json(target, reports, nodes, threshold, trace_accuracy))
-
-
-def _dims(given: list[str]) -> dict[str, int]:
-    found = {}
-    for item in given:
-        name, equals, size = item.partition("=")
-        if not name or not equals or not size.isdecimal() or int(size) < 1:
-            raise InvalidArgument(f"--dim {item!r}; expected NAME=SIZE, like batch=1")
-        found[name] = int(size)
-    return found
 
 
 def _bar() -> Progress:

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+import openhtp
+from openhtp.cli.main import app
+from openhtp.zoo import small_cnn
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, ["estimate", *map(str, args)])
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "small.onnx"
+    path.write_bytes(small_cnn())
+    return path
+
+
+def saved(tmp_path, op, shape):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], name="n")], "g", [x], [y])
+    path = tmp_path / "one.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_chips_side_by_side(model, tmp_path):
+    target = tmp_path / "out.json"
+    result = invoke(model, "--soc", "SM8650,SM8845", "--precision", "w8a8", "--top", 3, "--json", target)
+    assert result.exit_code == 0, result.output
+    for words in ("modelled times", "SM8650", "SM8845 *", "extrapolated from SM8850", "bound by", "Conv2d"):
+        assert words in result.output
+    document = json.loads(target.read_text())
+    assert document["times"] == "modelled"
+    first, second = document["estimates"]
+    assert (first["soc"], first["extrapolated"]) == ("SM8650", False)
+    assert (second["soc"], second["taken_from"]) == ("SM8845", "SM8850")
+    assert first["low_us"] < first["total_us"] < first["high_us"]
+    assert first["total_us"] == pytest.approx(first["launch_us"] + sum(op["us"] for op in first["ops"]), abs=0.1)
+    assert first["total_us"] == pytest.approx(
+        openhtp.estimate(model, soc="SM8650", precision="w8a8").total_us, abs=0.01
+    )
+
+
+def test_only_json(model):
+    result = invoke(model, "--soc", "SM8650", "--json", "-")
+    assert json.loads(result.stdout)["estimates"][0]["precision"] == "float"
+
+
+def test_unknown_chips_networks_and_precisions(model):
+    for args, words in (
+        ((model, "--soc", "SM8560"), "nearest known: SM8"),
+        (("zoo:resnet5", "--soc", "SM8650"), "nearest known: resnet50"),
+        ((model, "--soc", "SM8650", "--precision", "int4"), "expected float, w8a8 or w8a16"),
+        ((model, "--soc", "QCS6490"), "QCS6490 has no half precision"),
+        (("no-such.onnx", "--soc", "SM8650"), "no-such.onnx"),
+    ):
+        result = invoke(*args)
+        assert result.exit_code == 2, result.output
+        assert words in result.output.replace("\n", " ")
+
+
+def test_an_unsupported_op_is_named(tmp_path):
+    result = invoke(saved(tmp_path, "Erf", [1, 4]), "--soc", "SM8650")
+    assert result.exit_code == 2
+    assert "(Erf) is not supported" in result.output
+
+
+def test_open_dimensions_are_asked_for_and_given(tmp_path):
+    path = saved(tmp_path, "Sigmoid", ["batch", 4])
+    asked = invoke(path, "--soc", "SM8650")
+    assert asked.exit_code == 2
+    assert "--dim batch=1" in asked.output
+    assert invoke(path, "--soc", "SM8650", "--dim", "batch=2").exit_code == 0
+    assert "NAME=SIZE" in invoke(path, "--soc", "SM8650", "--dim", "batch").output
