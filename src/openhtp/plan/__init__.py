@@ -22,8 +22,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from openhtp.plan.models import ModelTime
 from openhtp.plan.optimize import Advice, optimize
-from openhtp.plan.parsing import ModelTime, load_scenario, parse_scenario
+from openhtp.plan.parsing import load_scenario, parse_scenario
 from openhtp.plan.reading import BadScenario
 from openhtp.plan.result import ClientSummary, PlanResult
 from openhtp.plan.scenario import Scenario
@@ -58,7 +59,7 @@ def plan(
         detail: keep who held what when; needed for pictures, traces and the JSON format. Leave it out for
             long scenarios of which only the table matters.
         window: keep detail only between these two times, in the scenario's unit.
-        model_time: how long a model file takes, for scenarios with ``model:``.
+        model_time: how long a model file takes, for scenarios with ``model:``; by default the cost model tells.
         progress: told from time to time which part of the scenario's duration, 0 to 1, is behind.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, SECOND, bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
+from openhtp.plan.models import Models, ModelTime
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_DEPTH, DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import ClientKind
@@ -20,18 +20,16 @@ from openhtp.sched.resources import DeviceResources
 _TOP = ("name", "unit", "device", "clients", "events", "policy", "duration")
 _DEVICE_SIZES = ("soc", "hvx", "hmx", "vtcm_mb", "vtcm_bytes", "cores", "dma_gbs", "eviction")
 _DEVICE = (*_DEVICE_SIZES, "sharing", "windowing", "parallel_graphs", "platform")
+_MODEL = ("model", "precision")
+_PRECISIONS = ("float", "w8a8", "w8a16")
 _CLIENT_SIZES = ("hmx", "hvx", "vtcm_mb", "vtcm_bytes", "page_mb", "core", "pd")
-_CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", "model")
+_CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", *_MODEL)
 _PATTERNS = tuple(pattern.value for pattern in Pattern)
-_EVENT = ("client", "run", "model", *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
+_EVENT = ("client", "run", *_MODEL, *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
 _PLATFORMS = ("android", "linux", "qnx", "windows")
 MAX_DEPTH = 300
 MAX_REQUESTS = 50_000_000
 _LONGEST_NS = 366 * 24 * 3600 * SECOND
-
-
-ModelTime = Callable[[Path, SocSpec], int]
-"""How long one run of a model file takes on a SoC, in nanoseconds."""
 
 
 def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> Scenario:
@@ -53,11 +51,12 @@ def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | Non
     clients_value = top["clients"]
     if not clients_value.items():
         clients_value.fail("a scenario needs at least one client")
-    parsed = [_client(item, times, device, soc) for item in clients_value.items()]
+    models = Models(folder, soc, model_time)
+    parsed = [_client(item, times, device, models) for item in clients_value.items()]
     clients = tuple(client for client, _ in parsed)
     _verify_names(clients_value.items(), clients)
     duration = times.get(top, "duration")
-    reader = _Sources(clients, [run for _, run in parsed], times, soc, duration, (folder, model_time))
+    reader = _Sources(clients, [run for _, run in parsed], times, duration, models)
     sources = tuple(source for item in top["events"].items() for source in reader.read(item))
     _verify_no_cycle(top["events"], sources, clients)
     return Scenario(
@@ -71,7 +70,7 @@ def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | Non
         dma_gbs=dma_gbs,
         duration_ns=duration,
         soc=soc.name if soc else None,
-        notes=_notes(soc, eviction),
+        notes=(*_notes(soc, eviction), *models.notes),
     )
 
 
@@ -147,11 +146,15 @@ def _vtcm(fields: Fields) -> int | None:
     return round(fields["vtcm_mb"].number() * MIB) if "vtcm_mb" in fields else None
 
 
-def _client(
-    value: Value, times: _Times, device: DeviceResources, soc: SocSpec | None
-) -> tuple[ClientSpec, int | None]:
+def _client(value: Value, times: _Times, device: DeviceResources, models: Models) -> tuple[ClientSpec, int | None]:
     """Return the client, and the duration of its runs if it is given here."""
     fields = value.fields(_CLIENT)
+    if "run" in fields and "model" in fields:
+        fields["run"].fail("give 'run' or 'model', not both")
+    precision = fields["precision"].choice(*_PRECISIONS) if "precision" in fields else None
+    if precision is not None and "model" not in fields:
+        fields["precision"].fail("'precision' says what a 'model' is quantized to: give one here")
+    timed = models.run(fields["model"].text(), precision, fields["model"]) if "model" in fields else None
     kind = ClientKind(fields["kind"].choice("graph", "app")) if "kind" in fields else ClientKind.GRAPH
     graph = kind is ClientKind.GRAPH
     vtcm = _vtcm(fields)
@@ -167,16 +170,15 @@ def _client(
         page_bytes=round(fields["page_mb"].number() * MIB) if "page_mb" in fields else None,
         deadline_ns=times.get(fields, "deadline", above=0),
         depth=fields["depth"].integer(least=1) if "depth" in fields else DEFAULT_DEPTH,
-        steps=fields["steps"].integer(least=1) if "steps" in fields else DEFAULT_STEPS,
+        steps=fields["steps"].integer(least=1) if "steps" in fields else timed.steps if timed else DEFAULT_STEPS,
         timeout_ns=times.get(fields, "timeout"),
         model=fields["model"].text() if "model" in fields else None,
+        precision=precision,
     )
     if client.depth > MAX_DEPTH:
         fields["depth"].fail(f"a queue depth of {client.depth} is above {MAX_DEPTH}")
-    if "run" in fields and "model" in fields:
-        fields["run"].fail("give 'run' or 'model', not both")
-    _verify_fits(value, fields, client, device, soc)
-    return client, times.get(fields, "run", above=0)
+    _verify_fits(value, fields, client, device, models.soc)
+    return client, timed.run_ns if timed else times.get(fields, "run", above=0)
 
 
 def _priority(value: Value | None) -> Priority:
@@ -239,17 +241,15 @@ class _Sources:
         clients: tuple[ClientSpec, ...],
         runs: list[int | None],
         times: _Times,
-        soc: SocSpec | None,
         duration: int | None,
-        models: tuple[Path, ModelTime | None],
+        models: Models,
     ) -> None:
         self._clients = clients
         self._numbers = {client.name: number for number, client in enumerate(clients)}
         self._runs = runs
         self._times = times
-        self._soc = soc
         self._duration = duration
-        self._folder, self._model_time = models
+        self._models = models
 
     def read(self, value: Value) -> list[Source]:
         """One entry; several sources if ``at`` is a list."""
@@ -326,26 +326,21 @@ class _Sources:
     def _run(self, value: Value, fields: Fields, client: int) -> int:
         run = self._times.get(fields, "run", above=0)
         model = fields.get("model")
-        if run is not None and model is not None:
+        if run is not None and ("model" in fields or "precision" in fields):
             value.fail("give 'run' or 'model', not both")
         if run is not None:
             return run
-        path = model.text() if model is not None else self._clients[client].model
-        if path is None:
-            default = self._runs[client]
-            if default is None:
-                value.fail("how long does it run? Give 'run' here or at the client, or a 'model'")
-            return default
-        at = model or value
-        if self._soc is None:
-            at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device'")
-        if self._model_time is None:
-            at.fail(f"no time model is at hand for {path!r}; give 'run' instead, or pass model_time to plan()")
-        try:
-            return self._model_time(self._folder / path, self._soc)
-        except (QnnError, OSError) as error:
-            message = error.message if isinstance(error, QnnError) else str(error)
-            at.fail(f"model {path!r}: {message}")
+        spec = self._clients[client]
+        precision = fields["precision"].choice(*_PRECISIONS) if "precision" in fields else spec.precision
+        name = model.text() if model is not None else spec.model
+        if name is not None:
+            return self._models.run(name, precision, model or value).run_ns
+        if "precision" in fields:
+            fields["precision"].fail("'precision' says what a 'model' is quantized to: give one here")
+        default = self._runs[client]
+        if default is None:
+            value.fail("how long does it run? Give 'run' here or at the client, or a 'model'")
+        return default
 
 
 def _verify_no_cycle(events: Value, sources: tuple[Source, ...], clients: tuple[ClientSpec, ...]) -> None:

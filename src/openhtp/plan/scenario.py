@@ -51,6 +51,7 @@ class ClientSpec:
     steps: int = DEFAULT_STEPS
     timeout_ns: int | None = None
     model: str | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
