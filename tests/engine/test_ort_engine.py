@@ -12,7 +12,7 @@ from engine_networks import mobilenet_v2
 
 from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core.dtype import DType
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import InternalError, QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -261,3 +261,11 @@ def test_per_channel_weights_agree_with_exact_arithmetic() -> None:
     node = program.resolved(program.nodes[0])
     (exact,) = find_op("Conv2d").reference(node, [x.quant.dequantize(given), w.quant.dequantize(weights)])
     assert np.abs(got.astype(int) - y.quant.quantize(exact, 0, 255)).max() <= 1
+
+
+def test_a_refusal_by_the_runtime_names_the_graph(
+    mobilenet: tuple[Program, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openhtp.engine.sessions.model_bytes", lambda model: b"no model at all")
+    with pytest.raises(InternalError, match=rf"the CPU runtime refuses .*{mobilenet[0].name}"):
+        OrtEngine().load(mobilenet[0])

@@ -7,14 +7,15 @@ outputs are bound to the caller's arrays, so nothing is copied on the way.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, error_context
+from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
@@ -115,12 +116,9 @@ class OrtEngine:
 
     def load(self, program: Program) -> OrtProgram:
         """Lower, optimise and cut a program."""
-        with error_context(graph=program.name):
+        with error_context(graph=program.name), _refusals_reported():
             lowered = lower_program(program)
-            try:
-                staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
-            except (RuntimeError, ValueError) as error:
-                raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
+            staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
         return OrtProgram(program.name, (*program.inputs, *program.outputs), staged, names)
@@ -146,12 +144,20 @@ class OrtEngine:
         key = read_key()
         if key is None:
             return None
-        with error_context(graph=program.name):
-            try:
-                prepared = prepare(program, lower_program(program), self._threads)
-            except (RuntimeError, ValueError) as error:
-                raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
+        with error_context(graph=program.name), _refusals_reported():
+            prepared = prepare(program, lower_program(program), self._threads)
         return None if prepared is None else pack_prepared(program, prepared, key)
+
+
+@contextlib.contextmanager
+def _refusals_reported() -> Iterator[None]:
+    """Say whose refusal it is. The runtime's exceptions have no base in common but ``Exception``."""
+    try:
+        yield
+    except QnnError:
+        raise
+    except Exception as error:
+        raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
 
 
 def _described(array: Array) -> tuple[int, list[int], int]:
