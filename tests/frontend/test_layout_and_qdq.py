@@ -311,3 +311,21 @@ def test_one_network_in_many_opsets(opset: int) -> None:
     )
     feeds = {"x": _normal(1, 3, 6, 6)}
     assert sqnr(run_ort(model, feeds)["y"], run_here(load(model), feeds)["y"]) > 45
+
+
+def test_cast_between_quantized_floats_keeps_the_encoding() -> None:
+    """A Cast from float to float, as inlined functions are full of: no stored number may change its meaning."""
+    constants = {"s": np.float32(0.05), "z": np.array(100, np.uint8)}
+    nodes = [
+        node("QuantizeLinear", "x s z", "xq"),
+        node("DequantizeLinear", "xq s z", "xd"),
+        node("Cast", "xd", "c", to=TensorProto.FLOAT),
+        node("QuantizeLinear", "c s z", "cq"),
+        node("DequantizeLinear", "cq s z", "y"),
+        node("Cast", "xd", "whole", to=TensorProto.INT32),
+    ]
+    model = model_of(nodes, {"x": [8]}, ["y", "whole"], constants, types={"whole": TensorProto.INT32})
+    feeds = {"x": np.linspace(-4.4, 4.6, 8, dtype=np.float32)}
+    exact, found = run_ort(model, feeds), run_here(load(model), feeds)
+    np.testing.assert_allclose(found["y"], exact["y"], atol=5e-3)
+    np.testing.assert_array_equal(found["whole"], exact["whole"])

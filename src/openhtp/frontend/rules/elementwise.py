@@ -118,7 +118,13 @@ def _gelu(site: Site) -> None:
 def _cast(site: Site) -> None:
     value = site.value(0)
     perm = next(iter(value.forms), vs.identity(value.rank))
-    target, _ = site.stored_as()
+    target, quant = site.stored_as()
+    if site.is_fixed:
+        if quant is None:
+            site.refuse("it makes integers of fixed-point numbers", "dequantize first")
+        # From one float type to another, in fixed point: the same real numbers.
+        site.result(0, site.assembly.converted(value, target, quant))
+        return
     if value.dtype == target or value.is_constant:
         site.result(0, site.assembly.cast(value, target))
         return
