@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
 from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.frontend.masks import with_finite_masks
 from openhtp.frontend.probing import with_lifted_constants, with_opset
 
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -66,10 +68,14 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """The float model as the quantizer saw it (some operators merged), and the QDQ model made from it."""
+    """The float model as the quantizer saw it (some operators merged), and the QDQ model made from it.
+
+    ``masks`` counts the constants that hid positions from attention by a number too low to be quantized.
+    """
 
     prepared: bytes
     model: bytes
+    masks: int = 0
 
 
 def quantize_model(
@@ -97,12 +103,13 @@ def quantize_model(
     if not samples:
         raise InvalidArgument("no calibration samples were given; expected at least one")
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
-        source = model if isinstance(model, Path) else Path(folder, "model.onnx")
+        source, masks = model if isinstance(model, Path) else Path(folder, "model.onnx"), 0
         if isinstance(model, bytes):
-            lifted = with_lifted_constants(model)
+            lifted, masks = with_finite_masks(with_lifted_constants(model))
             source.write_bytes(with_opset(lifted, _PER_CHANNEL_OPSET) if per_channel else lifted)
         try:
-            return _quantize(source, Path(folder), samples, activation, weight, per_channel, method, progress)
+            made = _quantize(source, Path(folder), samples, activation, weight, per_channel, method, progress)
+            return replace(made, masks=masks)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             raise BadModel(f"onnxruntime's quantizer refuses the model: {error}") from error
 
@@ -135,11 +142,16 @@ def _quantize(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The quantizer logs its advice through the root logger; only errors are of interest here."""
+    """The quantizer logs its advice through the root logger, and numpy warns about its divisions.
+
+    Only errors are of interest here.
+    """
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         root.setLevel(before)
