@@ -84,6 +84,16 @@ def test_first_diverging_is_the_first_below_the_threshold() -> None:
     assert first_diverging(nodes, 0.0) is None
 
 
+def test_losses_are_counted_across_values_that_are_not_stored(folder: Path) -> None:
+    """A Relu's own input is not in the quantized model; what its Conv lost must still show."""
+    model = (folder / "net.onnx").read_bytes()
+    samples = zoo.random_feeds(model, 2)
+    made = quantize_model(model, samples)
+    nodes = [node for node in trace_nodes(made.prepared, made.model, samples) if node.op_type == "Conv+Relu"]
+    assert len(nodes) >= 2
+    assert max(node.lost_db for node in nodes[1:]) > 0.1
+
+
 def test_open_dimension_is_fixed_on_the_way(folder: Path) -> None:
     model = ModelProto.FromString((folder / "net.onnx").read_bytes())
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"

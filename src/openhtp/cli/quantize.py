@@ -14,6 +14,7 @@ from rich.table import Table
 from openhtp.cli._dims import parse_dims
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
 from openhtp.frontend.calibration import read_samples
+from openhtp.frontend.masks import LOWEST
 from openhtp.frontend.probing import read_whole, with_dims
 from openhtp.frontend.quantize import ACTIVATIONS, METHODS, WEIGHTS, quantize_model
 from openhtp.session.accuracy import (
@@ -66,7 +67,9 @@ def quantize(
                 source, made.model, samples, soc=soc, progress=lambda done: bar.update(checked, completed=done + 1)
             )
         nodes = trace_nodes(made.prepared, made.model, samples, soc=soc) if trace_accuracy else []
-    console.print(f"wrote {target} ({target.stat().st_size:,} bytes; float: {model.stat().st_size:,})")
+    console.print(f"wrote {target} ({len(made.model):,} bytes; float: {len(source):,})")
+    if made.masks:
+        console.print(f"{made.masks} constants that hide positions from attention brought to {LOWEST:g}")
     console.print(_output_table(reports, len(samples)))
     if trace_accuracy:
         _print_trace(nodes, threshold)
@@ -102,7 +105,10 @@ def _print_trace(nodes: list[NodeReport], threshold: float) -> None:
             f"first diverging op: [bold]{first.node}[/] ({first.op_type}), {first.htp.sqnr_db:.2f} dB on the HTP,"
             f" {first.cpu.sqnr_db:.2f} on the CPU"
         )
-    table = Table("op", "type", "SQNR dB, HTP", "SQNR dB, CPU", "lost in it", title="where most is lost")
+    table = Table(title="where most is lost, in dB")
+    # Names of nodes differ at their ends.
+    for column in ("op", "type", "HTP", "CPU", "lost in it"):
+        table.add_column(column, overflow="fold", justify="left" if column in ("op", "type") else "right")
     for node in sorted(nodes, key=lambda node: -node.lost_db)[:_SHOWN]:
         numbers = (node.htp.sqnr_db, node.cpu.sqnr_db, node.lost_db)
         table.add_row(node.node, node.op_type, *(f"{number:.2f}" for number in numbers))

@@ -17,7 +17,11 @@ _TAIL = "_DequantizeLinear_Output"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A value that the float and the quantized model have in common, and the node that makes it."""
+    """A value that the float and the quantized model have in common, and the node that makes it.
+
+    The quantized model does not store what lies between a Conv and its Relu: such nodes are one probe, with the
+    types of all of them. ``inputs`` are the values of other probes that it depends on.
+    """
 
     node: str
     op_type: str
@@ -32,12 +36,21 @@ def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
     proto = ModelProto.FromString(prepared)
     outputs = {value.name for value in proto.graph.output}
     probes = []
+    # For values that are not stored: what they depend on, and the types of the nodes in between.
+    hidden: dict[str, tuple[tuple[str, ...], str]] = {}
+    known: set[str] = set()
     for node in proto.graph.node:
+        sources = [((name,), "") if name in known else hidden.get(name, ((), "")) for name in node.input]
+        inputs = tuple(dict.fromkeys(name for names, _ in sources for name in names))
+        op_type = "+".join([*dict.fromkeys(kind for _, kind in sources if kind), node.op_type])
         for name in node.output:
             # The quantizer keeps an output's name for the dequantized value, and adds a tail to all others.
             after = name if name in outputs else name + _TAIL
             if after in stored:
-                probes.append(Probe(node.name or name, node.op_type, name, after, tuple(node.input)))
+                probes.append(Probe(node.name or name, op_type, name, after, inputs))
+                known.add(name)
+            else:
+                hidden[name] = (inputs, op_type)
     return probes
 
 
