@@ -8,6 +8,8 @@ from openhtp.frontend.matching import Group, Neighbours
 from openhtp.frontend.model import MICROSOFT, OnnxNode
 
 _ROOT = math.sqrt(2.0)
+DOUBLED = "openhtp_doubled"
+"""An attribute of our own: the node stands for twice the GELU."""
 
 
 def find_gelu(node: OnnxNode, around: Neighbours) -> Group | None:
@@ -24,10 +26,21 @@ def find_gelu(node: OnnxNode, around: Neighbours) -> Group | None:
         return None
     products = _products(x, plus.outputs[0], around)
     if products is None:
-        return None
+        return _doubled(x, (scaling, node, plus), around)
     nodes = (scaling, node, plus, *products)
     name = products[-1].name
     return Group(nodes, OnnxNode("Gelu", MICROSOFT, name, (x,), products[-1].outputs, {}, 1))
+
+
+def _doubled(x: str, nodes: tuple[OnnxNode, ...], around: Neighbours) -> Group | None:
+    """``x * (erf(x / sqrt(2)) + 1)``: optimizers move the half into the weights of what follows."""
+    grown = nodes[-1].outputs[0]
+    product = around.only_reader(grown, "Mul")
+    if product is None or around.other(product, grown) != x:
+        return None
+    return Group(
+        (*nodes, product), OnnxNode("Gelu", MICROSOFT, product.name, (x,), product.outputs, {DOUBLED: 1}, 1)
+    )
 
 
 def _scaled(node: OnnxNode, around: Neighbours) -> str | None:

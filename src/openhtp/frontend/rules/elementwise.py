@@ -10,6 +10,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import values as vs
+from openhtp.frontend.gelu_pattern import DOUBLED
 from openhtp.frontend.site import Site
 from openhtp.frontend.values import Perm
 
@@ -112,7 +113,15 @@ def _pow(site: Site) -> None:
 
 def _gelu(site: Site) -> None:
     """The HTP has one GELU for both of ONNX's; the tanh formula differs by at most 0.0005."""
-    _unary("Gelu", site)
+    if not site.attr(DOUBLED, 0):
+        return _unary("Gelu", site)
+    if site.is_fixed:
+        site.refuse("what lies between GELU and its double has no encoding")
+    perm = _perm(site)
+    out = site.give(0, perm)
+    once = site.between(out.shape, out)
+    site.emit("Gelu", [site.take(0, perm)], [once])
+    return site.emit("ElementWiseMultiply", [once, site.number(2.0)], [out])
 
 
 def _cast(site: Site) -> None:
