@@ -21,7 +21,7 @@ from openhtp.hw.catalog import find_soc
 
 PADDING = Padding(rows=0.5, channels=1.0, vector=0.2)
 OVERLAP = 2.0
-MEAN_SIGMA, SPREAD_SIGMA = 0.2, 0.2
+MEAN_SIGMA, SPREAD_SIGMA = 0.25, 0.2
 WORDS = [precision.value for precision in Precision]
 # Where to start, and how far data may move it (standard deviation of the logarithm). Matrix rates, tera MAC/s:
 _TMACS = {
