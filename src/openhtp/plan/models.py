@@ -63,8 +63,8 @@ class Models:
             self._programs[model] = compiled(model if model.startswith(ZOO) else self._folder / model)
         found = estimate(self._programs[model], soc, None if precision is None else Precision(precision))
         self.notes.append(
-            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}, modelled;"
-            f" 8 of 10 published times lie within {found.low_us:,.0f} to {found.high_us:,.0f} of such an estimate"
+            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}: modelled, likely between"
+            f" {found.low_us:,.0f} and {found.high_us:,.0f} us"
         )
         self.notes += [f"{model}: {note}" for note in found.notes]
         return ModelRun(max(1, round(found.total_us * US)), found.steps)
