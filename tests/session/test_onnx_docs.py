@@ -44,6 +44,15 @@ def test_further_operators_have_rules() -> None:
         assert operator.strip() in rules() or operator.strip() in plain_rules(), operator
 
 
+def test_operators_written_as_others_have_node_tests() -> None:
+    text = re.search(r"Written as others: (.*?)\. So", PAGE, re.DOTALL)
+    assert text is not None
+    tested = (ROOT / "tests/conformance/beyond.txt").read_text().split()
+    for operator in text[1].replace("\n", " ").split(", "):
+        assert operator in tested, operator
+        assert operator not in rules(), operator
+
+
 def test_quantize_page_has_the_command_s_options() -> None:
     page = (ROOT / "docs/quantization.md").read_text()
     shown = CliRunner().invoke(app, ["quantize", "--help"], env={"COLUMNS": "200"}).output
