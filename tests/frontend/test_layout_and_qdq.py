@@ -329,3 +329,32 @@ def test_cast_between_quantized_floats_keeps_the_encoding() -> None:
     exact, found = run_ort(model, feeds), run_here(load(model), feeds)
     np.testing.assert_allclose(found["y"], exact["y"], atol=5e-3)
     np.testing.assert_array_equal(found["whole"], exact["whole"])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16"])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_quantized_embeddings_are_picked_as_integers(kind: str, per_row: bool) -> None:
+    """The table is a constant and the indices are integers, so nothing computed tells that this is fixed point."""
+    top = np.iinfo(kind).max
+    scale = np.full(10, 0.5 / top, np.float32) * np.linspace(1, 2, 10, dtype=np.float32)
+    table = np.random.default_rng(2).integers(0, top + 1, (10, 6)).astype(kind)
+    constants = {
+        "t": table,
+        "ts": scale if per_row else scale[0],
+        "tz": np.full(10 if per_row else (), 3, kind),
+        "s": np.float32(0.6 / 65535),
+        "z": np.array(0, np.uint16),
+    }
+    microsoft = {"domain": "com.microsoft"}
+    nodes = [
+        node("DequantizeLinear", "t ts tz", "td", axis=0, **microsoft),
+        node("Gather", "td i", "g"),
+        node("QuantizeLinear", "g s z", "gq", **microsoft),
+        node("DequantizeLinear", "gq s z", "y", **microsoft),
+    ]
+    model = model_of(nodes, {"i": [2, 3]}, ["y"], constants, types={"i": TensorProto.INT64})
+    feeds = {"i": np.array([[1, 9, 0], [4, 4, 2]])}
+    graph = load(model)
+    (picked,) = [call for call in graph.nodes if call.op == "Gather"]
+    assert picked.outputs[0].dtype.is_fixed_point
+    assert sqnr(run_ort(model, feeds)["y"], run_here(graph, feeds)["y"]) > 55

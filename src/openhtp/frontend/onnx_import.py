@@ -29,6 +29,7 @@ from openhtp.frontend.plain import apply_plain, plain_rules
 from openhtp.frontend.qdq import MOVES, find_targets, readers_of
 from openhtp.frontend.ranks import merge_axes
 from openhtp.frontend.rules import rules
+from openhtp.frontend.rules.indexing import TABLES
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
 from openhtp.frontend.values import Perm, Value
@@ -202,6 +203,9 @@ class _Import:
         """Encodings of the float outputs if the node can compute in fixed point, else None."""
         given = [self.value(name) for name in node.inputs if name]
         computed = [value for value in given if value.is_real and not value.is_constant]
+        if node.op_type in TABLES and not computed and not all(value.is_constant for value in given):
+            # Computed are the indices only: the table decides.
+            computed = given[:1]
         if not computed or not all(value.dtype.is_fixed_point for value in computed):
             return None
         fixed: dict[int, encodings.Fixed] = {}

@@ -7,10 +7,14 @@ import functools
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorSpec
+from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.site import Site
 
+# Operators that pick from a table by indices.
+TABLES = ("Gather", "GatherElements", "GatherND")
 _REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 
 
@@ -25,11 +29,23 @@ def _indices(site: Site, index: int, size: int | None) -> TensorSpec:
     return site.take(index)
 
 
+def _table(site: Site) -> TensorSpec:
+    """What is picked from. Embeddings are constants: stored unsigned with one scale, as activations are."""
+    value = site.value(0)
+    if site.is_fixed and value.data is not None and value.quant is not None:
+        stored = encodings.activation(value.dtype, value.quant)
+        if isinstance(value.quant, AxisScaleOffset):
+            real = value.quant.dequantize(value.data)
+            stored = site.fixed_type, encodings.covering(real, site.fixed_type)
+        value = site.assembly.converted(value, *stored)
+    return site.assembly.form(value, vs.identity(value.rank))
+
+
 def _gather(site: Site) -> None:
     shape = site.type(0).shape
     axis = site.axis(site.attr("axis", 0), len(shape))
     indices = _indices(site, 1, shape[axis])
-    x, out = site.take(0), site.give()
+    x, out = _table(site), site.give()
     found = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
     if found == out.shape:
         site.emit_kept("Gather", [x, indices], [out], {"axis": axis})
@@ -43,12 +59,12 @@ def _gather(site: Site) -> None:
 def _gather_elements(site: Site) -> None:
     shape = site.type(0).shape
     axis = site.axis(site.attr("axis", 0), len(shape))
-    site.emit_kept("GatherElements", [site.take(0), _indices(site, 1, shape[axis])], [site.give()], {"axis": axis})
+    site.emit_kept("GatherElements", [_table(site), _indices(site, 1, shape[axis])], [site.give()], {"axis": axis})
 
 
 def _gather_nd(site: Site) -> None:
     params = {"batch_dims": site.attr("batch_dims", 0)}
-    site.emit_kept("GatherNd", [site.take(0), _indices(site, 1, None)], [site.give()], params)
+    site.emit_kept("GatherNd", [_table(site), _indices(site, 1, None)], [site.give()], params)
 
 
 def _scatter(op: str, site: Site) -> None:
