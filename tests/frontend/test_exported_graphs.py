@@ -84,6 +84,38 @@ def test_booleans_are_moved_as_integers(made: object) -> None:
     np.testing.assert_array_equal(run_here(load(model), feeds)["y"], exact)
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_what_changes_nothing_makes_no_node(quantized: bool) -> None:
+    """Expand to the same size, Tile by 1, Where with one answer: the library dies of the second."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Expand", "r size", "e"),
+        node("Tile", "e ones", "t"),
+        node("Where", "never zero t", "w"),
+        node("Neg", "w", "y"),
+    ]
+    constants = {
+        "size": np.array([3, 1]),
+        "ones": np.array([1, 1]),
+        "never": np.zeros((3, 1), bool),
+        "zero": np.float32(0),
+    }
+    if quantized:
+        constants |= {"s": np.float32(0.02), "z": np.array(128, np.uint8)}
+        nodes = [
+            node("QuantizeLinear", "x s z", "xq"),
+            node("DequantizeLinear", "xq s z", "r"),
+            *nodes[1:4],
+            node("QuantizeLinear", "w s z", "wq"),
+            node("DequantizeLinear", "wq s z", "y"),
+        ]
+    model = model_of(nodes, {"x": [3, 5]}, ["y"], constants)
+    graph = load(model)
+    assert {call.op for call in graph.nodes} <= {"Relu", "ElementWiseNeg", "Quantize", "Dequantize"}
+    feeds = {"x": _random(3, 5)}
+    np.testing.assert_allclose(run_here(graph, feeds)["y"], run_ort(model, feeds)["y"], atol=2e-3)
+
+
 def test_comparisons_have_shapes_before_opset_16() -> None:
     nodes = [node("LessOrEqual", "x c", "b"), node("Where", "b x c", "y")]
     model = model_of(nodes, {"x": [2, 3]}, ["y"], {"c": np.float32([0.1, 0.2, 0.3])}, opset=13)

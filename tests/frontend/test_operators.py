@@ -129,6 +129,14 @@ CASES = [
         opset=15,
     ),
     Case("Transpose", attrs={"perm": [0, 2, 3, 1]}),
+    # Beyond the provider's table.
+    Case("Attention", ((1, 2, 5, 8),) * 3, {"is_causal": 1}, types=(), opset=23),
+    Case("Einsum", ((2, 5, 3, 4), (2, 6, 3, 4)), {"equation": "bihd,bjhd->bhij"}, types=()),
+    Case("LSTM", ((5, 1, 4),), {"hidden_size": 3}, (_weights(1, 12, 4), _weights(1, 12, 3)), types=()),
+    Case("ReduceL2", attrs={"axes": [1]}, types=()),
+    Case("RMSNormalization", ((1, 6, 16),), {"axis": -1}, (_weights(16),), types=(), opset=23),
+    Case("RotaryEmbedding", ((1, 2, 5, 8),), {}, (_weights(1, 5, 4), _weights(1, 5, 4)), types=(), opset=23),
+    Case("Trilu", types=()),
 ]
 
 
@@ -276,7 +284,8 @@ def test_unsupported_forms_name_the_node_and_the_nearest() -> None:
 
 # Ops of QNN's list that the library does not have in that type.
 _NOT_IN_LIBRARY = {
-    "float": ("Asin-", "MaxPool-1x2x4x6x4", "ReduceProd-"),
+    # LSTM: it computes single steps with a projection only.
+    "float": ("Asin-", "LSTM-", "MaxPool-1x2x4x6x4", "ReduceProd-"),
     "u8": ("MaxPool-1x2x4x6x4", "RoiAlign-1x3x8x9"),
     "u16": ("MaxPool-1x2x4x6x4", "RoiAlign-1x3x8x9"),
 }

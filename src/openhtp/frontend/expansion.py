@@ -203,7 +203,9 @@ def _l1(w: Writer) -> None:
 
 
 def _l2(w: Writer) -> None:
-    w.end("Sqrt", [_reduced(w, "ReduceSumSquare", w.input(0), keep=bool(w.attr("keepdims", 1)))])
+    """QNN's ReduceSumSquare is not in the HTP's library, Multiply and ReduceSum are."""
+    squares = w.add("Mul", [w.input(0), w.input(0)])
+    w.end("Sqrt", [_reduced(w, "ReduceSum", squares, keep=bool(w.attr("keepdims", 1)))])
 
 
 def _log_sum(w: Writer) -> None:

@@ -154,6 +154,12 @@ def _reciprocal(site: Site) -> None:
 def _where(site: Site) -> None:
     perm = _perm(site)
     chosen = [site.value(1), site.value(2)]
+    known = site.constant(0)
+    if known is not None and (np.all(known) or not np.any(known)):
+        taken = chosen[0 if np.all(known) else 1]
+        if taken.shape == site.out_type().shape:
+            site.result(0, site.assembly.converted(taken, *site.stored_as()))
+            return
     if site.is_fixed:
         chosen = [site.like(value, site.fixed_type) for value in chosen]
     inputs = [site.aligned(site.value(0), perm), *(site.aligned(value, perm) for value in chosen)]
