@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Apart, so that nothing comes to need the vendor's library.
 VENDOR := .venv-vendor
 
-.PHONY: demo test lint test-slow browser soak bench conformance trained-models vendor-diff docs clean
+.PHONY: demo test lint test-slow browser soak bench conformance trained-models vendor-diff cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -46,6 +46,9 @@ trained-models: $(STAMP)  ## networks from PyPI packages, quantized: float again
 vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulator and exact arithmetic
 	$(VENDOR)/bin/python tools/vendor_diff.py $(ARGS)
 	$(VENDOR)/bin/python -m pytest -m vendor --timeout 600
+
+cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
+	$(BIN)/python tools/fit_cost_model.py fit
 
 docs: $(STAMP)  ## regenerate generated pages
 	$(BIN)/python tools/gen_ops_doc.py

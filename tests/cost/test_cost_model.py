@@ -168,6 +168,15 @@ def test_a_quantized_model_is_what_it_is():
         estimate(program, SM8650, Precision.W8A8 if found.precision == "w8a16" else Precision.W8A16)
 
 
+@pytest.mark.parametrize(("activation", "precision"), [("u8", Precision.W8A8), ("u16", Precision.W8A16)])
+def test_a_float_model_is_estimated_as_what_it_will_be_quantized_to(activation, precision):
+    """Only the conversions at the edges come on top."""
+    model = small_cnn()
+    before = estimate(compile_graph(load(model)), SM8650, precision).total_us
+    after = estimate(compile_graph(load(quantized(model, activation, samples=2))), SM8650).total_us
+    assert before <= after < 1.1 * before
+
+
 def test_nodes_that_run_as_one_piece():
     x = tensor("x", (1, 8, 8, 32), TensorKind.APP_WRITE)
     s, m = tensor("s", x.shape), tensor("m", x.shape)
