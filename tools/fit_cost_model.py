@@ -146,7 +146,8 @@ def _tables(fit: Fit, fitted: np.ndarray, held_out: np.ndarray, moved: np.ndarra
         "| what | times | median error | p90 | median bias |\n|---|---:|---:|---:|---:|\n"
     )
     text += _line("**families kept out of the fit**", held_out) + _line("all in the fit", fitted)
-    text += _line("families kept out, on a SoC without published times", moved) + "\nFamilies kept out of the fit:\n\n"
+    text += _line("families kept out, on a SoC without published times", moved)
+    text += "\nFamilies kept out of the fit:\n\n"
     for heading, key in (
         ("precision", lambda row: row.precision),
         ("SoC", lambda row: row.soc),

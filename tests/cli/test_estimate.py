@@ -57,6 +57,7 @@ def test_only_json(model):
 
 def test_unknown_chips_networks_and_precisions(model):
     for args, words in (
+        ((model, "--soc", ","), "names no chip"),
         ((model, "--soc", "SM8560"), "nearest known: SM8"),
         (("zoo:resnet5", "--soc", "SM8650"), "nearest known: resnet50"),
         ((model, "--soc", "SM8650", "--precision", "int4"), "expected float, w8a8 or w8a16"),

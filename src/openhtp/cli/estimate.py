@@ -13,6 +13,7 @@ from rich.table import Table
 
 from openhtp.cli._dims import parse_dims
 from openhtp.cli._terminal import console, errors_reported, write_json
+from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Bound, Estimate, OpTime, Precision
 from openhtp.cost import estimate as estimate_program
 from openhtp.estimation import compiled
@@ -37,6 +38,8 @@ def estimate(
     """Estimate the time of one inference in burst mode: total, range, what takes most (modelled)."""
     with errors_reported():
         chips = [find_soc(name.strip()) for item in soc for name in item.split(",") if name.strip()]
+        if not chips:
+            raise InvalidArgument("--soc names no chip; expected one, like SM8650")
         asked = None if precision is None else Precision.parse(precision)
         program = compiled(model, parse_dims(dim or []))
         results = [estimate_program(program, chip, asked) for chip in chips]
