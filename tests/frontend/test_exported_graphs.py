@@ -61,6 +61,7 @@ def test_arithmetic_on_shapes_and_positions_is_computed_while_importing() -> Non
         node("Expand", "b two", "c"),
         node("Tile", "b two", "c"),
         node("Concat", "b b", "c", axis=0),
+        node("Gather", "b order", "c", axis=1),
         node("Pad", "b pads", "c"),
         node("Where", "b b other", "c"),
     ],
@@ -74,6 +75,7 @@ def test_booleans_are_moved_as_integers(made: object) -> None:
         "one": np.float32(1),
         "two": np.array([2, 1]),
         "pads": np.array([0, 1, 1, 0]),
+        "order": np.array([3, 0, 2]),
         "other": np.array([[True], [False]]),
     }
     shape = [1, 4]

@@ -358,3 +358,37 @@ def test_quantized_embeddings_are_picked_as_integers(kind: str, per_row: bool) -
     (picked,) = [call for call in graph.nodes if call.op == "Gather"]
     assert picked.outputs[0].dtype.is_fixed_point
     assert sqnr(run_ort(model, feeds)["y"], run_here(graph, feeds)["y"]) > 55
+
+
+@pytest.mark.parametrize(
+    ("made", "op"),
+    [
+        (node("Tile", "xd c", "t"), "Tile"),
+        (node("DepthToSpace", "xd", "t", blocksize=2), "DepthToSpace"),
+        (node("SpaceToDepth", "xd", "t", blocksize=2), "SpaceToDepth"),
+    ],
+    ids=["Tile", "DepthToSpace", "SpaceToDepth"],
+)
+def test_moved_values_keep_their_encoding(made: object, op: str) -> None:
+    """The vendor's library refuses another one for Tile, and ignores it for SpaceToDepth: a Convert follows."""
+    constants = {
+        "s": np.float32(4 / 255),
+        "z": np.array(127, np.uint8),
+        "s2": np.float32(5.3 / 255),
+        "z2": np.array(130, np.uint8),
+        "c": np.array([1, 2, 1, 1]),
+    }
+    nodes = [
+        node("QuantizeLinear", "x s z", "xq"),
+        node("DequantizeLinear", "xq s z", "xd"),
+        made,
+        node("QuantizeLinear", "t s2 z2", "tq"),
+        node("DequantizeLinear", "tq s2 z2", "y"),
+    ]
+    model = model_of(nodes, {"x": [1, 4, 6, 8]}, ["y"], constants)
+    graph = load(model)
+    (call,) = [call for call in graph.nodes if call.op == op]
+    assert call.inputs[0] is not None
+    assert call.inputs[0].quant == call.outputs[0].quant
+    feeds = {"x": np.random.default_rng(0).uniform(-2, 2, (1, 4, 6, 8)).astype(np.float32)}
+    assert np.abs(run_ort(model, feeds)["y"] - run_here(graph, feeds)["y"]).max() < 1.1 * 5.3 / 255

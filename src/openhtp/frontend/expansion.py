@@ -86,6 +86,7 @@ def _without_empty(node: OnnxNode, types: Types, constants: Mapping[str, Array])
 _NO_TRUTH: dict[str, Sequence[int] | None] = {
     "Concat": None,
     "Expand": (0,),
+    "Gather": (0,),
     "GatherElements": (0,),
     "GatherND": (0,),
     "Pad": (0, 2),

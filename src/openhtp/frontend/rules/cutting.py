@@ -100,14 +100,14 @@ def _depth_to_space(site: Site) -> None:
     perm = vs.channel_last(4)
     mode = site.attr("mode", "DCR")
     params = {"block_size": [block, block], "mode": mode}
-    site.emit("DepthToSpace", [site.take(0, perm)], [site.give(0, perm)], params)
+    site.emit_kept("DepthToSpace", [site.take(0, perm)], [site.give(0, perm)], params)
 
 
 def _space_to_depth(site: Site) -> None:
     block = site.attr("blocksize")
     perm = vs.channel_last(4)
     params = {"block_size": [block, block], "mode": site.attr("mode", "DCR")}
-    site.emit("SpaceToDepth", [site.take(0, perm)], [site.give(0, perm)], params)
+    site.emit_kept("SpaceToDepth", [site.take(0, perm)], [site.give(0, perm)], params)
 
 
 RULES = {

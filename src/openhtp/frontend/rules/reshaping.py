@@ -62,7 +62,7 @@ def _tile_by(site: Site, whole: tuple[int, ...], multiples: list[int]) -> None:
         return
     perm = next(iter(value.forms), vs.identity(len(whole)))
     params = {"multiples": vs.permuted(multiples, perm)}
-    site.emit("Tile", [site.assembly.form(value, perm)], [site.give(0, perm)], params)
+    site.emit_kept("Tile", [site.assembly.form(value, perm)], [site.give(0, perm)], params)
 
 
 RULES = {
