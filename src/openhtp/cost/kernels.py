@@ -86,7 +86,8 @@ class _Grouping:
 
     def _draft(self, node: ProgramNode) -> _Draft:
         kind = self._kind(node.call)
-        draft = _Draft(node, kind or "unary", node.call, list(node.sources), calibrated=kind is not None)
+        nearest = "fully_connected" if node.work.macs else "unary"
+        draft = _Draft(node, kind or nearest, node.call, list(node.sources), calibrated=kind is not None)
         if node.call.op == "Sigmoid":
             self._take_product(draft)
         elif node.call.op in _REARRANGING:
@@ -187,7 +188,7 @@ def _finish(draft: _Draft, statics: Mapping[str, object]) -> Kernel:
         edge=sum(spec.elements for spec in activations if spec.kind.is_input)
         + sum(spec.elements for spec in written if spec.kind.is_output),
         vector_padding=geometry.vector_padding(tuple(spec.shape for spec in written)),
-        macs=size.macs,
+        macs=size.macs if draft.calibrated else draft.first.work.macs,
         taps=size.taps,
         packed=size.packed,
         row_padding=size.row_padding,

@@ -1,0 +1,67 @@
+"""Every op that a graph may hold has a time."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from openhtp.compiler.driver import CompileOptions, compile_graph
+from openhtp.core.tensor import TensorKind
+from openhtp.cost import estimate
+from openhtp.hw.catalog import find_soc
+from openhtp.ir.builder import GraphBuilder
+from openhtp.ops import find_op, op_names
+
+sys.path.append(str(Path(__file__).parents[1] / "ops"))
+from ops_cases import all_cases, make_case
+
+
+def program_of(name):
+    """The op's first sample as a graph of one node."""
+    _, parts = next(iter(all_cases(find_op(name))))
+    case = make_case(*parts)
+    builder = GraphBuilder("g")
+    for spec in dict.fromkeys(spec for spec in case.call.inputs if spec is not None):
+        builder.add_tensor(spec, case.stored[spec.name] if spec.kind is TensorKind.STATIC else None)
+    for spec in case.call.outputs:
+        builder.add_tensor(spec)
+    builder.add_node(case.call)
+    return compile_graph(builder.finish(), CompileOptions(fold=False))
+
+
+@pytest.mark.parametrize("name", op_names())
+def test_every_op_takes_time(name):
+    program = program_of(name)
+    found = estimate(program, find_soc("SM8650"))
+    assert len(found.ops) == 1
+    assert math.isfinite(found.total_us)
+    assert found.total_us > found.launch_us
+    assert found.macs == program.work.macs
+    assert bool(found.notes) == (name in UNCALIBRATED)
+
+
+UNCALIBRATED = set(
+    [
+        "ArgbToRgb",
+        "CreateSparse",
+        "DetectionOutput",
+        "ExtractGlimpse",
+        "GetSparseIndices",
+        "GetSparseValues",
+        "HeatMapMaxKeyPoint",
+        "ImageProjectionTransform",
+        "Lstm",
+        "MultiClassNms",
+        "NonMaxSuppression",
+        "NonZero",
+        "Nv12ToRgb",
+        "Nv21ToRgb",
+        "RoiAlign",
+        "SelectSoftmax",
+        "SparseToDense",
+    ]
+)
+"""Ops that no published network has: guessed, and the estimate says so."""
