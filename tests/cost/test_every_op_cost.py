@@ -43,25 +43,23 @@ def test_every_op_takes_time(name):
     assert bool(found.notes) == (name in UNCALIBRATED)
 
 
-UNCALIBRATED = set(
-    [
-        "ArgbToRgb",
-        "CreateSparse",
-        "DetectionOutput",
-        "ExtractGlimpse",
-        "GetSparseIndices",
-        "GetSparseValues",
-        "HeatMapMaxKeyPoint",
-        "ImageProjectionTransform",
-        "Lstm",
-        "MultiClassNms",
-        "NonMaxSuppression",
-        "NonZero",
-        "Nv12ToRgb",
-        "Nv21ToRgb",
-        "RoiAlign",
-        "SelectSoftmax",
-        "SparseToDense",
-    ]
-)
+UNCALIBRATED = {
+    "ArgbToRgb",
+    "CreateSparse",
+    "DetectionOutput",
+    "ExtractGlimpse",
+    "GetSparseIndices",
+    "GetSparseValues",
+    "HeatMapMaxKeyPoint",
+    "ImageProjectionTransform",
+    "Lstm",
+    "MultiClassNms",
+    "NonMaxSuppression",
+    "NonZero",
+    "Nv12ToRgb",
+    "Nv21ToRgb",
+    "RoiAlign",
+    "SelectSoftmax",
+    "SparseToDense",
+}
 """Ops that no published network has: guessed, and the estimate says so."""
