@@ -149,7 +149,7 @@ def _tables(fit: Fit, fitted: np.ndarray, held_out: np.ndarray, moved: np.ndarra
     text += _line("families kept out, on a SoC without published times", moved)
     families = np.array([row.family for row in rows])
     medians = [np.median(np.abs(np.expm1(held_out[families == name]))) for name in sorted(set(families))]
-    text += f"\nWith every family counting once, whatever its size, the mean of medians is {np.mean(medians):.1%}.\n"
+    text += f"\nWith every family counting once, the mean of their medians is {np.mean(medians):.1%}.\n"
     text += "\nFamilies kept out of the fit:\n\n"
     for heading, key in (
         ("precision", lambda row: row.precision),
