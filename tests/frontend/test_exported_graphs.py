@@ -225,3 +225,24 @@ def test_group_normalization_per_group_and_per_channel(opset: int, numbers: int)
     model = model_of([made], {"x": [1, 6, 4, 4]}, ["y"], constants, opset=opset)
     feeds = {"x": _random(1, 6, 4, 4)}
     assert sqnr(run_ort(model, feeds)["y"], run_here(load(model), feeds)["y"]) > 50
+
+
+@pytest.mark.parametrize(("op", "made"), [("HardSigmoid", "ElementWiseNeuron"), ("Sigmoid", "Sigmoid")])
+def test_sigmoids_of_16_bits_are_stored_as_the_htp_does(op: str, made: str) -> None:
+    """The vendor's library gives steps of 1/65536 whatever the output says; the Q behind is a Convert."""
+    constants = {"s": np.float32(4 / 65535), "z": np.array(32768, np.uint16), "s2": np.float32(0.7 / 65535)}
+    constants["z2"] = np.array(0, np.uint16)
+    microsoft = {"domain": "com.microsoft"}
+    nodes = [
+        node("QuantizeLinear", "x s z", "xq", **microsoft),
+        node("DequantizeLinear", "xq s z", "xd", **microsoft),
+        node(op, "xd", "t"),
+        node("QuantizeLinear", "t s2 z2", "tq", **microsoft),
+        node("DequantizeLinear", "tq s2 z2", "y", **microsoft),
+    ]
+    model = model_of(nodes, {"x": [2, 8]}, ["y"], constants)
+    graph = load(model)
+    (call,) = [call for call in graph.nodes if call.op == made]
+    assert call.outputs[0].quant == htp.ScaleOffset(1 / 65536)
+    feeds = {"x": np.clip(_random(2, 8), -1.9, 0.8)}
+    assert sqnr(run_ort(model, feeds)["y"], run_here(graph, feeds)["y"]) > 65

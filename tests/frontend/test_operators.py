@@ -132,6 +132,7 @@ CASES = [
     # Beyond the provider's table.
     Case("Attention", ((1, 2, 5, 8),) * 3, {"is_causal": 1}, types=(), opset=23),
     Case("Einsum", ((2, 5, 3, 4), (2, 6, 3, 4)), {"equation": "bihd,bjhd->bhij"}, types=()),
+    Case("HardSigmoid", attrs={"alpha": 1 / 6}, high=0.6),
     Case("LSTM", ((5, 1, 4),), {"hidden_size": 3}, (_weights(1, 12, 4), _weights(1, 12, 3)), types=()),
     Case("ReduceL2", attrs={"axes": [1]}, types=()),
     Case("RMSNormalization", ((1, 6, 16),), {"axis": -1}, (_weights(16),), types=(), opset=23),

@@ -25,16 +25,25 @@ def _unary(op: str, site: Site, params: dict[str, object] | None = None) -> None
     site.emit(op, [site.take(0, perm)], [site.give(0, perm)], params)
 
 
-def _squashed(op: str, quant: ScaleOffset, site: Site) -> None:
-    """Sigmoid and Tanh of 16 bits: the HTP has one encoding for their results, whatever the tensor says."""
+def _squashed(op: str, quant: ScaleOffset, site: Site, params: dict[str, object] | None = None) -> None:
+    """Sigmoids and Tanh of 16 bits: the HTP has one encoding for their results, whatever the tensor says."""
     perm = _perm(site)
     x, out = site.take(0, perm), site.give(0, perm)
     if out.dtype is not DType.UFIXED_POINT_16 or out.quant == quant:
-        site.emit(op, [x], [out])
+        site.emit(op, [x], [out], params)
         return
     fixed = site.assembly.native(f"{out.name}_fixed", out.shape, out.dtype, quant)
-    site.emit(op, [x], [fixed])
+    site.emit(op, [x], [fixed], params)
     site.emit("Convert", [fixed], [out])
+
+
+def _hard_sigmoid(site: Site) -> None:
+    params: dict[str, object] = {
+        "operation": 2,
+        "alpha": float(site.attr("alpha", 0.2)),
+        "beta": float(site.attr("beta", 0.5)),
+    }
+    _squashed("ElementWiseNeuron", ScaleOffset(1 / 65536), site, params)
 
 
 def _clip(site: Site) -> None:
@@ -181,6 +190,7 @@ def _mod(site: Site) -> None:
 RULES = {
     "Sigmoid": functools.partial(_squashed, "Sigmoid", ScaleOffset(1 / 65536)),
     "Tanh": functools.partial(_squashed, "Tanh", ScaleOffset(1 / 32768, -32768)),
+    "HardSigmoid": _hard_sigmoid,
     "Clip": _clip,
     "LeakyRelu": _leaky,
     "PRelu": _prelu,
