@@ -9,24 +9,30 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 import openhtp as htp
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.device.build import DeviceConfig
 from openhtp.runtime.device import Device
 from openhtp.runtime.rpc_link import DeviceOptions
 
-# Samples per piece: long enough to be worth a probe, short enough to fall between two disturbances.
-_PIECE = 10
+# A long run that takes this much longer than the best one was disturbed by something else on the machine.
+_DISTURBED = 1.08
+# Where a graph's memory happens to lie makes a process faster or slower by several percent, for good; so the
+# measurement is shared out over several pairs of fresh device processes.
+_LOADS = 8
+_WARM_UP = 3
 
 
 class PreemptResult(msgspec.Struct, kw_only=True):
     """All times of the wall clock. Waits are from the client's submit of the urgent graph to its start.
 
-    The figures are of quiet moments, as far as there were any: pieces of a few samples with a probe of the
-    machine before and after. Those called ``all`` are of every sample, disturbed or not.
+    The long run that an urgent one came into is the probe of the machine: if it took notably longer than it
+    should, pauses not counted, the processor was taken away and the wait says nothing about pre-emption. Such
+    samples are left out, except in what is called ``all``. The latency and the cost of yield points compare the
+    best of many runs in several pairs of processes, of which the median counts.
     """
 
     network: str
@@ -38,60 +44,52 @@ class PreemptResult(msgspec.Struct, kw_only=True):
     wait_share_p99: float = 0.0
     wait_share_p99_all: float = 0.0
     yield_points_cost: float = 0.0
-    yield_points_rounds: int = 0
     preempted: int = 0
     samples: int = 0
     samples_all: int = 0
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
 
 class _Wait(NamedTuple):
-    """One urgent execution: how long it waited, and how often the long run made way."""
+    """One urgent execution: how long it waited, how long the long run took, and how often that made way."""
 
     wait_ms: float
+    run_ms: float
     yields: int
 
 
-def run(network: str = "resnet50", *, samples: int = 400, rounds: int = 40) -> Iterator[Progress | PreemptResult]:
+def run(network: str = "resnet50", *, samples: int = 600, rounds: int = 160) -> Iterator[Progress | PreemptResult]:
     """Measure; yields progress, and the result last."""
     result = PreemptResult(network=network)
-    pieces = -(-samples // _PIECE)
-    steps = 2 + rounds + pieces
-    with htp.Backend() as backend:
-        yield Progress(f"quantizing {network}", 0, steps)
-        model = quantized_network(network)
-        yield Progress("loading it with and without yield points", 1, steps)
-        cut, urgent = _load(backend, model, yield_points=True)
-        whole, _ = _load(backend, model, yield_points=False)
-        result.steps = cut.graph.steps
-        quiet = Quiet()
-        pairs = []
-        for number in range(rounds):
-            yield Progress("cost of yield points", 2 + number, steps)
-            pairs.append(quiet.measure(lambda: _pair_ms(cut, whole)))
-        _judge_cost(result, pairs)
-        dice = random.Random(1)
-        found = []
-        for number in range(pieces):
-            yield Progress("urgent graph against a running one", 2 + rounds + number, steps)
-            found.append(quiet.measure(lambda: _waits(cut, urgent, result.latency_ms, dice)))
-        _judge_waits(result, found)
-        result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    steps = 1 + samples
+    yield Progress(f"quantizing {network}", 0, steps)
+    model = quantized_network(network)
+    dice = random.Random(1)
+    costs: list[tuple[float, float]] = []
+    found: list[_Wait] = []
+    loads = min(_LOADS, rounds)
+    for load in range(loads):
+        with htp.Backend() as backend:
+            cut, urgent = _load(backend, model, yield_points=True)
+            whole, _ = _load(backend, model, yield_points=False)
+            result.steps = cut.graph.steps
+            yield Progress("cost of yield points", len(found) + 1, steps)
+            costs.append(_best_ms(cut, whole, _part(rounds, load, loads)))
+            result.latency_ms = statistics.median(with_points for with_points, _ in costs)
+            for _ in range(_part(samples, load, loads)):
+                yield Progress("urgent graph against a running one", len(found) + 1, steps)
+                found.append(_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
+    result.yield_points_cost = statistics.median(cut / whole for cut, whole in costs) - 1
+    _judge_waits(result, found)
     yield result
 
 
-def _judge_cost(result: PreemptResult, pairs: list[Sample[tuple[float, float]]]) -> None:
-    """The two ways to run are compared within each pair, so that a slow minute hits both alike."""
-    kept = [pair.value for pair in pairs if pair.quiet] or [pair.value for pair in pairs]
-    result.latency_ms = statistics.median(cut for cut, _ in kept)
-    result.yield_points_cost = statistics.median(cut / whole for cut, whole in kept) - 1
-    result.yield_points_rounds = len(kept)
+def _part(total: int, load: int, loads: int) -> int:
+    """How many of ``total`` fall on one load; the first ones take the rest."""
+    return total // loads + (load < total % loads)
 
 
-def _judge_waits(result: PreemptResult, found: list[Sample[list[_Wait]]]) -> None:
-    every = [wait for piece in found for wait in piece.value]
-    kept = [wait for piece in found if piece.quiet for wait in piece.value] or every
+def _judge_waits(result: PreemptResult, every: list[_Wait]) -> None:
+    kept = [wait for wait in every if wait.run_ms <= result.latency_ms * _DISTURBED] or every
     result.samples, result.samples_all = len(kept), len(every)
     result.preempted = sum(wait.yields for wait in kept)
     result.wait_ms_p50 = statistics.median(wait.wait_ms for wait in kept)
@@ -125,26 +123,28 @@ def _run_ms(subject: Subject) -> float:
     return (execution.record.finished_ns - execution.record.started_ns) / 1e6
 
 
-def _pair_ms(cut: Subject, whole: Subject) -> tuple[float, float]:
-    """With and without yield points, in an order that favours neither; the best of two each."""
-    first, second, third, fourth = (_run_ms(subject) for subject in (cut, whole, whole, cut))
-    return min(first, fourth), min(second, third)
+def _best_ms(cut: Subject, whole: Subject, rounds: int) -> tuple[float, float]:
+    """The best time with and without yield points: in the best of many runs nothing else took part."""
+    with_points, without = [], []
+    for number in range(_WARM_UP + rounds):
+        times = [_run_ms(subject) for subject in (cut, whole, whole, cut)]
+        if number >= _WARM_UP:
+            with_points += [times[0], times[3]]
+            without += times[1:3]
+    return min(with_points), min(without)
 
 
-def _waits(subject: Subject, urgent: htp.Graph, latency_ms: float, dice: random.Random) -> list[_Wait]:
-    """Submit the urgent graph at random moments of the long one's run."""
-    memory = urgent.context.register_memory(256)
-    x, y = (memory.array(urgent.tensors[name]) for name in ("x", "y"))
-    found = []
-    for _ in range(_PIECE):
-        low = subject.graph.execute_async(*subject.feeds("registered", 0))
-        time.sleep(latency_ms / 1e3 * dice.uniform(0.05, 0.9))
-        submitted_ns = time.monotonic_ns()  # the device's records are of the same clock
-        high = urgent.execute_async({"x": x}, {"y": y})
-        high.result()
-        low.result()
-        assert high.record is not None
-        assert low.record is not None
-        waited = high.record.started_ns - submitted_ns
-        found.append(_Wait(waited / 1e6, low.record.yields))
-    return found
+def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _Wait:
+    """Submit the urgent graph a while after the long one was."""
+    feeds = {"x": np.zeros(urgent.tensors["x"].shape, np.float32)}
+    low = subject.graph.execute_async(*subject.feeds("registered", 0))
+    time.sleep(after_ms / 1e3)
+    submitted_ns = time.monotonic_ns()  # the device's records are of the same clock
+    high = urgent.execute_async(feeds)
+    high.result()
+    low.result()
+    assert high.record is not None
+    assert low.record is not None
+    ran = low.record.finished_ns - low.record.started_ns - low.record.paused_ns
+    waited = high.record.started_ns - submitted_ns
+    return _Wait(waited / 1e6, ran / 1e6, low.record.yields)

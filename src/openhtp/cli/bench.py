@@ -64,8 +64,8 @@ def async_(
 def preempt(
     json_file: JsonFile = None,
     network: Annotated[str, typer.Option(help="The long graph: resnet50, resnet18, mobilenet_v2...")] = "resnet50",
-    samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 400,
-    rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs with and without yield points.")] = 40,
+    samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 600,
+    rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs with and without yield points.")] = 160,
 ) -> None:
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
     with errors_reported():
@@ -78,11 +78,12 @@ def preempt(
     table.add_row("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
     table.add_row("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
     table.add_row("  max", f"{result.wait_ms_max:.2f} ms")
-    table.add_row("  p99 with the disturbed moments too", f"{result.wait_share_p99_all:.1%} of the long run")
+    table.add_row("  p99 of all runs, disturbed or not", f"{result.wait_share_p99_all:.1%} of the long run")
+    left_out = result.samples_all - result.samples
+    table.add_row("runs left out: the machine was taken away", f"{left_out} of {result.samples_all}")
     table.add_row("runs that were pre-empted", f"{result.preempted} of {result.samples}")
     table.add_row("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
     console.print(table)
-    _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
 
@@ -166,11 +167,7 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
 
 
 def _warn_of_noise(
-    result: queueing.Result
-    | preemption.PreemptResult
-    | planning.PlanResult
-    | whole.NetworksResult
-    | loading.LoadResult,
+    result: queueing.Result | planning.PlanResult | whole.NetworksResult | loading.LoadResult,
 ) -> None:
     if result.noisy_pieces:
         console.print(

@@ -1,7 +1,8 @@
 """Where to cut an optimised model into segments, so that a program has points at which it can yield.
 
-A cut costs 7 to 20 microseconds, more where large values cross, so cuts are few: about one per millisecond of
-measured time, and no more than twenty. They are placed where little data crosses.
+A cut costs 7 to 20 microseconds, more where large values cross, and then the caches that the device's own loop
+empties; so cuts are few: about one per millisecond of measured time, and no more than a dozen. More would not help:
+the longest segment of a network is often one convolution. They are placed where little data crosses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from openhtp.ops import Work
 from openhtp.program.program import Program
 
-MAX_SEGMENTS = 20
+MAX_SEGMENTS = 13
 # Rough rates of one CPU core, only used to decide how many segments there are and where. What counts is their
 # ratio, chosen so that the segments of convolutional networks come out alike; the sum is high by about a factor
 # of three, so that a segment of this many estimated seconds takes a millisecond or so.
