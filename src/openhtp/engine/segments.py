@@ -1,8 +1,8 @@
 """Where to cut an optimised model into segments, so that a program has points at which it can yield.
 
-A cut costs 7 to 20 microseconds, more where large values cross, and then the caches that the device's own loop
-empties; so cuts are few: about one per millisecond of measured time, and no more than a dozen. More would not help:
-the longest segment of a network is often one convolution. They are placed where little data crosses.
+A cut costs 7 to 20 microseconds, more where large values cross, and the device's own loop empties the caches. So
+cuts are few: about one per millisecond of measured time, and about a dozen at most. More would not help, as the
+longest segment of a network is often a single convolution. They are placed where little data crosses.
 """
 
 from __future__ import annotations
