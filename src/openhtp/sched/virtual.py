@@ -59,10 +59,8 @@ class JobRun(Struct, eq=False, gc=False):
     work: Work
     left: int
     tag: Any = None
-    # The answer that counts: its place in the heap and its kind. Earlier ones were overtaken by a yield.
+    # The answer that counts, by its place in the heap. Earlier ones were overtaken by a yield.
     sequence: int = 0
-    answer: type[StepDone] | type[StepYielded] = StepDone
-    token: int = 0
     started: int = 0  # when the work itself goes on, after any restore
     due: int = 0
     granted: int | None = None
@@ -135,9 +133,9 @@ class VirtualLoop:
         while heap and heap[0][0] <= end:
             now, order, sequence, event = heappop(heap)
             if order == _ANSWER:
-                if event.sequence != sequence:
+                run = runs.get(event.job)
+                if run is None or run.sequence != sequence:
                     continue  # replaced by an earlier answer
-                event = event.answer(now, event.job, event.token)
             self.now = now
             if order == _CALL:
                 event = event(now)
@@ -161,7 +159,6 @@ class VirtualLoop:
                     continue
                 elif kind is Finish:
                     run = runs.pop(action.job)  # type: ignore[union-attr]
-                    run.sequence = 0
                     if finished is not None:
                         finished(action, run, now)  # type: ignore[arg-type]
                 elif kind is AskYield:
@@ -186,11 +183,11 @@ class VirtualLoop:
         self._sequence += 1
         heappush(self._heap, (t, order, self._sequence, event))
 
-    def _answer(self, run: JobRun, due: int) -> None:
-        """Let the job answer at ``due``, and at no other time."""
-        run.due = due
+    def _answer(self, run: JobRun, event: StepDone | StepYielded) -> None:
+        """Let the job answer with this event, and with no other."""
+        run.due = due = event.t
         run.sequence = self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (due, _ANSWER, sequence, run))
+        heappush(self._heap, (due, _ANSWER, sequence, event))
 
     def _start(self, action: Start, now: int) -> None:
         run = self._runs[action.job]
@@ -203,10 +200,11 @@ class VirtualLoop:
                 run.started += restore
                 due += restore
                 run.resumes = False
-        run.token = action.token
-        run.answer = StepDone
         run.left = 0  # all of it, unless it is stopped before
-        self._answer(run, due)
+        # As in ``_answer``, which would be one more call for every step there is.
+        run.due = due
+        run.sequence = self._sequence = sequence = self._sequence + 1
+        heappush(self._heap, (due, _ANSWER, sequence, StepDone(due, action.job, action.token)))
 
     def _ask_yield(self, action: AskYield, now: int) -> None:
         """Find the point where the step can be left; answer there rather than at its end, if sooner."""
@@ -226,12 +224,11 @@ class VirtualLoop:
         if stop >= end:
             return
         run.left = end - max(stop, run.started)
-        run.answer = StepYielded
-        self._answer(run, free)
+        self._answer(run, StepYielded(free, action.job, action.token))
 
     def _end_step_with_saving(self, action: AskYield, run: JobRun, work: Work) -> None:
         job = self.scheduler.jobs.get(action.job)
         if job is None:
             raise InternalError(f"job {action.job} was asked to yield but is over")
         if job.step + 1 < job.steps:
-            self._answer(run, run.due + work.save_ns + work.wake_ns)
+            self._answer(run, StepDone(run.due + work.save_ns + work.wake_ns, action.job, action.token))
