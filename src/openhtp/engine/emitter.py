@@ -144,6 +144,8 @@ class NodeEmitter:
         """The output's real values are here."""
         spec = self._node.outputs[index]
         bounds = _tighter(clamp, self._clamp)
+        if spec.name in self._values.unrounded:
+            return self._values.set_real(spec, self._physical, name)
         if spec.dtype.is_fixed_point:
             quant = encoding.encoding_of(spec)
             in_steps = isinstance(quant, ScaleOffset) and spec.dtype.bits == 8
@@ -186,6 +188,8 @@ class NodeEmitter:
 
     def _is_integer_path(self, weights: TensorSpec, quant: Encoding) -> bool:
         """Whether the runtime has an integer kernel for this node: 8 bits in, out, and in the weights."""
+        if self._node.outputs[0].name in self._values.unrounded:
+            return False
         ends = (self._node.input(0).dtype, self._node.outputs[0].dtype, weights.dtype)
         return all(dtype.is_fixed_point and dtype.bits == 8 for dtype in ends) and encoding.has_operator(
             weights.dtype, quant

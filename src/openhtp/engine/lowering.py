@@ -31,6 +31,7 @@ from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
 from openhtp.engine.masked_softmax import recognise
 from openhtp.engine.onnx_graph import OnnxGraph
+from openhtp.engine.unrounded import unrounded_tensors
 from openhtp.engine.values import Physical, Rounding, Values
 from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
@@ -57,7 +58,13 @@ def lower_program(program: Program, rounding: Rounding = Rounding.MARKS) -> Lowe
     graph = OnnxGraph()
     if program.options.precision is not Precision.FLOAT16:
         rounding = Rounding.NONE
-    values = Values(graph, program.statics, dynamic=program.is_dynamic, rounding=rounding)
+    values = Values(
+        graph,
+        program.statics,
+        dynamic=program.is_dynamic,
+        rounding=rounding,
+        unrounded=unrounded_tensors(program),
+    )
     inputs = _declare_inputs(program, values)
     found = recognise(program)
     for index, item in enumerate(program.nodes):

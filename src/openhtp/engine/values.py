@@ -57,9 +57,17 @@ class Values:
     """The forms of all tensors."""
 
     def __init__(
-        self, graph: OnnxGraph, statics: Mapping[str, Array], *, dynamic: bool, rounding: Rounding
+        self,
+        graph: OnnxGraph,
+        statics: Mapping[str, Array],
+        *,
+        dynamic: bool,
+        rounding: Rounding,
+        unrounded: frozenset[str] = frozenset(),
     ) -> None:
+        """``unrounded`` tensors have real values and no stored form (``unrounded.py``)."""
         self.graph = graph
+        self.unrounded = unrounded
         self.statics = statics
         self.dynamic = dynamic
         self.rounding = rounding
@@ -69,8 +77,13 @@ class Values:
         self._widened: dict[str, Array] = {}
 
     def has(self, spec: TensorSpec, physical: Physical) -> bool:
-        """Whether the stored form is there without any work."""
-        return (spec.name, spec.dtype, _settled(spec, physical)) in self._stored
+        """Whether the form that a tensor is held in is there without any work."""
+        held = self._real if spec.name in self.unrounded else self._stored
+        return (spec.name, spec.dtype, _settled(spec, physical)) in held
+
+    def set_real(self, spec: TensorSpec, physical: Physical, name: str) -> None:
+        """Say where an unrounded tensor's real values are."""
+        self._real[spec.name, spec.dtype, _settled(spec, physical)] = name
 
     def set_stored(self, spec: TensorSpec, physical: Physical, name: str) -> None:
         """Say where a tensor's stored form is."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.core.quant import ScaleOffset
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
@@ -41,23 +40,13 @@ def _log_softmax_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, 
     return (_log_softmax(node, arrays[0]),)
 
 
-def _has_integer_kernel(node: Node) -> bool:
-    """Whether the runtime's 8-bit Softmax is right for this output.
-
-    It divides by a whole number of steps to 1.0, and its products overflow if they are 512 or more. The usual
-    encoding has 256.
-    """
-    quant = node.outputs[0].quant
-    steps = 1.0 / quant.scale if isinstance(quant, ScaleOffset) else 0.0
-    return steps < 512 and abs(steps - round(steps)) < 1e-3
-
-
 def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
     x = e.value(0)
     if node.params["beta"] != 1.0:
         x = e.node("Mul", [x, e.const(np.array(node.params["beta"], np.float32))])
-    elif onnx_op == "Softmax" and node.outputs[0].dtype.is_fixed_point and not _has_integer_kernel(node):
-        # Adding a number to all changes nothing but that the runtime then computes in floats.
+    elif onnx_op == "Softmax" and node.outputs[0].dtype.is_fixed_point:
+        # Adding a number to all changes nothing but that the runtime then computes in floats: its 8-bit kernel is
+        # a step off where results are near 0 or 1, and far off with steps finer than 1/512.
         x = e.node("Add", [x, e.const(np.array(1.0, np.float32))])
     e.put(0, e.node(onnx_op, [x], axis=e.axis(node.params["axis"])))
 
