@@ -55,7 +55,6 @@ class JobRun(Struct, eq=False, gc=False):
     submitted the job.
     """
 
-    job: int
     work: Work
     left: int
     tag: Any = None
@@ -119,7 +118,7 @@ class VirtualLoop:
 
     def expect(self, job: int, work: Work, tag: Any = None) -> None:
         """Tell the modelled engine what a job will be like."""
-        self._runs[job] = JobRun(job, work, work.step_ns[0], tag)
+        self._runs[job] = JobRun(work, work.step_ns[0], tag)
 
     def run_until(self, t: int | None = None) -> int:
         """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
