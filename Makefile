@@ -52,6 +52,7 @@ cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-mode
 
 docs: $(STAMP)  ## regenerate generated pages
 	$(BIN)/python tools/gen_ops_doc.py
+	$(BIN)/python tools/gen_options_doc.py
 
 clean:
 	rm -rf $(VENV) $(VENDOR) out

@@ -1,0 +1,171 @@
+"""What an option's value may be. A kind reads what a caller gave, or says in words what it expected."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.priority import Priority
+
+MAX_TEXT = 4096
+
+
+class Refused(Exception):
+    """The value is not of this kind; the text says what was expected."""
+
+
+class Kind(Protocol):
+    """Reads values of one kind."""
+
+    @property
+    def words(self) -> str:
+        """What is accepted, as messages and the reference page say it."""
+
+    @property
+    def python_type(self) -> str:
+        """The type of a Python argument, as it is written in a signature."""
+
+    def read(self, value: object) -> Any:
+        """The value in its plain form. Raises Refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """On or off."""
+
+    words = "True or False"
+    python_type = "bool"
+
+    def read(self, value: object) -> bool:
+        """Accept booleans, numpy's included, and nothing that only looks like one."""
+        if type(value).__name__ in ("bool", "bool_"):
+            return bool(value)
+        raise Refused(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number within bounds."""
+
+    low: int
+    high: int
+    unit: str = ""
+
+    python_type = "int"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"a whole number {f'of {self.unit} ' if self.unit else ''}from {self.low} to {self.high}"
+
+    def read(self, value: object) -> int:
+        """Accept whatever counts as a whole number in Python, except booleans."""
+        if isinstance(value, bool):
+            raise Refused(self.words)
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise Refused(self.words) from None
+        if not self.low <= number <= self.high:
+            raise Refused(self.words)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    python_type = "str"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"one of {', '.join(self.choices)}"
+
+    def read(self, value: object) -> str:
+        """Accept exactly one of the words."""
+        if isinstance(value, str) and value in self.choices:
+            return value
+        raise Refused(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A priority, by name, member or number."""
+
+    python_type = "Priority | str | int"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        names = ", ".join(level.name.lower() for level in Priority)
+        return f"one of {names}, or a number from {min(Priority):d} to {max(Priority):d}"
+
+    def read(self, value: object) -> Priority:
+        """Accept whatever ``Priority.parse`` takes."""
+        try:
+            return Priority.parse(value)  # type: ignore[arg-type]
+        except InvalidArgument:
+            raise Refused(self.words) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of graphs."""
+
+    words = "a list of graph names"
+    python_type = "Iterable[str]"
+
+    def read(self, value: object) -> tuple[str, ...]:
+        """Accept a list of strings; a single string is no list of names."""
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise Refused(self.words)
+        names = tuple(value)
+        if not all(isinstance(name, str) and name for name in names):
+            raise Refused(self.words)
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text; ``about`` says what it stands for."""
+
+    about: str = "text"
+
+    python_type = "str"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return self.about
+
+    def read(self, value: object) -> str:
+        """Accept strings that can be stored and printed."""
+        if not isinstance(value, str) or len(value) > MAX_TEXT or not _is_printable_anywhere(value):
+            raise Refused(self.words)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of ours or of the caller's, checked by whoever uses it."""
+
+    words: str
+    python_type: str
+
+    def read(self, value: object) -> object:
+        """Accept it as it is."""
+        return value
+
+
+def _is_printable_anywhere(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

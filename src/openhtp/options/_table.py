@@ -1,0 +1,228 @@
+"""A table of options: rows, and how a caller's arguments become checked values."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.status import Status
+from openhtp.options._kinds import Kind, Refused
+
+# Arguments as a caller gave them.
+Arguments = Mapping[str, object]
+
+
+class Prepared(enum.Enum):
+    """Where a graph is made for which the option can be chosen: on the device that runs it, or ahead of time."""
+
+    ANYWHERE = "online and offline"
+    OFFLINE = "offline only"
+
+
+class Changes(enum.Enum):
+    """Until when a value can be changed."""
+
+    NEVER = "fixed at creation"
+    BEFORE_EXECUTION = "until the first execution"
+    ALWAYS = "at any time"
+    EACH_CALL = "given with each call"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """Where the option stands in the C API: its place in a config list.
+
+    ``htp`` tells the HTP's own list from the common one. ``kind`` is the sub-number of options that have kinds of
+    their own, as the HTP's graph optimizations do.
+    """
+
+    name: str
+    value: int
+    htp: bool = False
+    kind: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row. ``default`` None leaves the choice to the object above, or to the device.
+
+    ``same_as`` names the option of which this is another unit: ``factor`` of those make one of these.
+    ``no_effect`` says, for an option that is accepted and does nothing yet, why that is so.
+    ``sets`` names the option of another table that this one leads to, as ``graph.vtcm_mb``.
+    """
+
+    name: str
+    kind: Kind
+    about: str
+    default: Any = None
+    number: Number | None = None
+    config_key: str | None = None
+    since_arch: int | None = None
+    prepared: Prepared = Prepared.ANYWHERE
+    changes: Changes = Changes.NEVER
+    in_binary: bool = False
+    excludes: tuple[str, ...] = ()
+    same_as: str | None = None
+    factor: int = 1
+    sets: str | None = None
+    no_effect: str = ""
+
+    def read(self, value: object, owner: str, status: Status) -> Any:
+        """A caller's value, checked."""
+        if value is None and self.default is None:
+            return None
+        try:
+            return self.kind.read(value)
+        except Refused as expected:
+            raise InvalidArgument(
+                f"{owner} option {self.name} is {_shown(value)}; expected {expected}", status
+            ) from None
+
+
+class Values(Mapping[str, Any]):
+    """Checked values of all options of a table, by name or as attributes. Immutable."""
+
+    __slots__ = ("_table", "_values")
+
+    def __init__(self, table: Table, values: Mapping[str, Any]) -> None:
+        self._table = table
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"{self._table.owner} has no option {name!r}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Values) and self._table is other._table and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_unpickled, (self._table.owner, dict(self._values)))
+
+    def replace(self, **changed: object) -> Values:
+        """The same values but for some, which are checked."""
+        checked = {
+            name: self._table.option(name).read(value, self._table.owner, self._table.status)
+            for name, value in changed.items()
+        }
+        return Values(self._table, {**self._values, **checked})
+
+    def stored(self) -> dict[str, Any]:
+        """What travels in a context binary, as plain values."""
+        return {
+            row.name: int(value) if isinstance(value := self._values[row.name], enum.IntEnum) else value
+            for row in self._table.rows
+            if row.in_binary and row.same_as is None
+        }
+
+    def __repr__(self) -> str:
+        chosen = [
+            f"{row.name}={self._values[row.name]!r}"
+            for row in self._table.rows
+            if row.name in self._values and self._values[row.name] != row.default
+        ]
+        return f"<{self._table.owner} options {', '.join(chosen) or 'as by default'}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """All options of one kind of object; bad values are refused with ``status``."""
+
+    owner: str
+    about: str
+    status: Status
+    rows: tuple[Option, ...]
+    _by_name: dict[str, Option] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {row.name: row for row in self.rows})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def option(self, name: str) -> Option:
+        """The row of this name. An unknown one is refused, with those that are spelled alike."""
+        row = self._by_name.get(name)
+        if row is None:
+            near = difflib.get_close_matches(name, self._by_name, 3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(self._by_name)}"
+            raise InvalidArgument(f"{self.owner} option {_shown(name)} does not exist; {hint}", self.status)
+        return row
+
+    def defaults(self) -> Values:
+        """What holds when nothing is given."""
+        return self.read({})
+
+    def read(self, given: Arguments, *, arch: int | None = None) -> Values:
+        """Check arguments against the rows and against each other; None counts as not given.
+
+        ``arch`` is that of the chip, where it is known already.
+        """
+        chosen = {name: value for name, value in given.items() if value is not None}
+        rows = {name: self.option(name) for name in given}
+        for name in chosen:
+            self._check_together(rows[name], chosen)
+            self._check_arch(rows[name], arch)
+        values = {row.name: row.default for row in self.rows if row.same_as is None}
+        for name, value in chosen.items():
+            row = rows[name]
+            checked = row.read(value, self.owner, self.status)
+            if row.same_as is None:
+                values[name] = checked
+            else:
+                values[row.same_as] = checked * row.factor
+        return Values(self, values)
+
+    def read_stored(self, stored: Arguments) -> Values:
+        """Values from a context binary. Rows that a binary does not carry have their defaults."""
+        for name in stored:
+            if not self.option(name).in_binary:
+                raise InvalidArgument(
+                    f"{self.owner} option {name} does not belong in a context binary", self.status
+                )
+        return self.read(stored)
+
+    def _check_together(self, row: Option, chosen: Arguments) -> None:
+        for other in row.excludes:
+            if other in chosen:
+                raise InvalidArgument(
+                    f"{self.owner} options {row.name} and {other} exclude each other", self.status
+                )
+
+    def _check_arch(self, row: Option, arch: int | None) -> None:
+        if arch is not None and row.since_arch is not None and arch < row.since_arch:
+            raise UnsupportedFeature(
+                f"{self.owner} option {row.name} needs a Hexagon v{row.since_arch} or newer; this one is v{arch}",
+                self.status,
+            )
+
+
+def _unpickled(owner: str, values: dict[str, Any]) -> Values:
+    from openhtp import options
+
+    return next(table for table in options.TABLES if table.owner == owner).read(values)
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # a caller's own __repr__ may do anything
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 120 else f"{text[:117]}..."

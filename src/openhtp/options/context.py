@@ -1,0 +1,38 @@
+"""Options of a context."""
+
+from openhtp.core import status as st
+from openhtp.core.priority import Priority
+from openhtp.options._kinds import Level, Names, Whole
+from openhtp.options._table import Changes, Number, Option, Table
+
+DEFAULT_QUEUE_DEPTH = 10
+MAX_QUEUE_DEPTH = 300
+
+CONTEXT = Table(
+    owner="context",
+    about="Given to `Device.create_context` and `create_context_from_binary`.",
+    status=st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+    rows=(
+        Option(
+            name="queue_depth",
+            kind=Whole(1, MAX_QUEUE_DEPTH),
+            default=DEFAULT_QUEUE_DEPTH,
+            about="Executions that may be accepted and not yet completed. `set_config` does not change it later.",
+            number=Number(name="QNN_CONTEXT_CONFIG_ASYNC_EXECUTION_QUEUE_DEPTH", value=4),
+        ),
+        Option(
+            name="priority",
+            kind=Level(),
+            default=Priority.NORMAL,
+            about="Priority of graphs without one of their own. Graphs of a binary keep theirs unless given.",
+            number=Number(name="QNN_CONTEXT_CONFIG_OPTION_PRIORITY", value=1),
+            changes=Changes.BEFORE_EXECUTION,
+        ),
+        Option(
+            name="enable_graphs",
+            kind=Names(),
+            about="Graphs of the binary that can be executed; the others are left out. Only with a binary.",
+            number=Number(name="QNN_CONTEXT_CONFIG_ENABLE_GRAPHS", value=5),
+        ),
+    ),
+)

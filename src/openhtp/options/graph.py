@@ -1,0 +1,88 @@
+"""Options of a graph."""
+
+from openhtp.core import status as st
+from openhtp.core.units import MIB
+from openhtp.options._kinds import Choice, Level, Whole
+from openhtp.options._table import Changes, Number, Option, Table
+
+MAX_VTCM_MB = 1024
+MAX_HVX_THREADS = 64
+MAX_CORES = 16
+
+GRAPH = Table(
+    owner="graph",
+    about="Given to `Context.create_graph` and `compose_graph`.",
+    status=st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+    rows=(
+        Option(
+            name="priority",
+            kind=Level(),
+            about="How urgent its executions are; the context's priority unless given.",
+            number=Number(name="QNN_GRAPH_CONFIG_OPTION_PRIORITY", value=3),
+            changes=Changes.BEFORE_EXECUTION,
+            in_binary=True,
+        ),
+        Option(
+            name="vtcm_mb",
+            kind=Whole(1, MAX_VTCM_MB, "MB"),
+            about="VTCM to reserve; the device's choice unless given.",
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_MB", value=3, htp=True),
+            config_key="vtcm_mb",
+            same_as="vtcm_bytes",
+            factor=MIB,
+            excludes=("vtcm_bytes",),
+        ),
+        Option(
+            name="vtcm_bytes",
+            kind=Whole(1, MAX_VTCM_MB * MIB, "bytes"),
+            about="VTCM to reserve, in bytes.",
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES", value=10, htp=True),
+            in_binary=True,
+            excludes=("vtcm_mb",),
+        ),
+        Option(
+            name="hvx_threads",
+            kind=Whole(1, MAX_HVX_THREADS),
+            about="HVX threads to reserve; the device's choice unless given.",
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_HVX_THREADS", value=6, htp=True),
+            config_key="hvx_threads",
+            in_binary=True,
+        ),
+        Option(
+            name="precision",
+            kind=Choice(("float16", "float32")),
+            default="float16",
+            about="How float graphs compute. An HTP has half precision only; float32 is for comparing.",
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", value=2, htp=True),
+            in_binary=True,
+        ),
+        Option(
+            name="optimization_level",
+            kind=Whole(1, 3),
+            default=2,
+            about="How hard preparation tries: 1 is quickest, 3 makes the best program.",
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_OPTIMIZATION", value=1, htp=True, kind=3),
+            config_key="O",
+            in_binary=True,
+            no_effect="the emulator's compiler has one level",
+        ),
+        Option(
+            name="core",
+            kind=Whole(0, MAX_CORES - 1),
+            default=0,
+            about="The NPU core on which it runs; graphs on different cores do not wait for each other.",
+            config_key="core_id",
+            in_binary=True,
+        ),
+        Option(
+            name="num_cores",
+            kind=Whole(1, MAX_CORES),
+            default=1,
+            about="Cores that one execution is spread over.",
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_CORES", value=8, htp=True),
+            config_key="num_cores",
+            in_binary=True,
+            no_effect="an execution runs on one core",
+        ),
+    ),
+)
