@@ -11,7 +11,8 @@ from openhtp.plan.simulate import simulate
 from openhtp.sched.events import ClientAdded, StepDone, Submitted
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.virtual import VirtualLoop, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import VirtualLoop
 
 DEVICE = {"hvx": 1, "hmx": 1, "vtcm_mb": 1, "eviction": 10}
 

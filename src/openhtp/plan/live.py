@@ -13,7 +13,7 @@ import os
 import queue
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,21 +33,14 @@ from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.sched.events import ClientKind, Submitted
-from openhtp.sched.history import History, Phase
-from openhtp.sched.virtual import Caller, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import Caller
+from openhtp.trace.phases import Moment, Phases, moments, phases_of
+from openhtp.trace.records import Trace
 
 # On the wall clock a scenario's shortest phase is stretched to this, so that jitter does not change its order.
 _SHORTEST_PHASE_NS = 20_000_000
 _LONGEST_RUN_NS = 60_000_000_000
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Moment:
-    """Something that happened: ``start``, ``pause``, ``resume`` or ``end`` of a client's run."""
-
-    t_ns: int
-    what: str
-    client: str
 
 
 @dataclass(slots=True)
@@ -57,8 +50,8 @@ class LiveResult:
     scenario: Scenario
     stretch: float
     planned: list[Moment]
-    measured: list[Moment] = field(default_factory=list)
-    recorded: dict[str, Any] = field(default_factory=dict)
+    measured: list[Moment]
+    recorded: Trace
 
     @property
     def same_order(self) -> bool:
@@ -82,57 +75,27 @@ def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
         raise UnsupportedFeature(
             "a live run uses one core; give all clients core 0", st.QNN_COMMON_ERROR_NOT_SUPPORTED
         )
-    history = History(0, None)
-    run = simulate(scenario, history=history)
-    factor = _stretch_for(history, run.end_ns) if stretch is None else stretch
-    result = LiveResult(scenario, factor, planned_moments(scenario, history))
+    phases = Phases()
+    run = simulate(scenario, phases=phases)
+    factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
+    tracks = scenario.tracks
     with _Stage(scenario, factor) as stage:
-        stage.play()
-        result.recorded = stage.recorded
-    names = [client.name for client in scenario.clients]
-    result.measured = measured_moments(result.recorded, names)
-    return result
+        recorded = stage.play()
+    return LiveResult(
+        scenario, factor, moments(phases, lambda client: tracks[client].name), measured_moments(recorded), recorded
+    )
 
 
-def _stretch_for(history: History, end_ns: int) -> float:
-    shortest = min((i.end_ns - i.start_ns for i in history.intervals if i.end_ns > i.start_ns), default=1)
+def _stretch_for(phases: Phases, end_ns: int) -> float:
+    shortest = min((i.end_ns - i.start_ns for i in phases.intervals), default=1)
     return max(1.0, min(_SHORTEST_PHASE_NS / shortest, _LONGEST_RUN_NS / max(1, end_ns)))
 
 
-def planned_moments(scenario: Scenario, history: History) -> list[Moment]:
-    """Starts, pauses, resumes and ends of a planned run."""
-    moments = []
-    seen: set[int] = set()
-    for interval in sorted(history.intervals, key=lambda i: (i.start_ns, i.job)):
-        name = scenario.clients[interval.client].name
-        if interval.phase is Phase.RUNNING:
-            moments.append(Moment(interval.start_ns, "resume" if interval.job in seen else "start", name))
-            seen.add(interval.job)
-        elif interval.phase is Phase.PAUSED:
-            moments.append(Moment(interval.start_ns, "pause", name))
-    moments += [Moment(ended.ended_ns, "end", scenario.clients[ended.client].name) for ended in history.ended]
-    return sorted(moments)
-
-
-def measured_moments(recorded: dict[str, Any], names: list[str]) -> list[Moment]:
-    """The same, from what the device recorded; times count from the first request."""
-    graphs = {int(number): str(about["name"]) for number, about in recorded["graphs"].items()}
-    owner: dict[int, str] = {}
-    seen: set[int] = set()
-    moments: list[Moment] = []
-    begin = recorded["events"][0][1] if recorded["events"] else 0
-    for event in recorded["events"]:
-        kind, t, job = event[0], event[1] - begin, event[2]
-        if kind == "submitted":
-            owner[job] = graphs[event[3]]
-        elif kind == "granted":
-            moments.append(Moment(t, "resume" if job in seen else "start", owner[job]))
-            seen.add(job)
-        elif kind == "released" and event[3]:
-            moments.append(Moment(t, "pause", owner[job]))
-        elif kind == "finished":
-            moments.append(Moment(t, "end", owner[job]))
-    return [moment for moment in moments if moment.client in names]
+def measured_moments(recorded: Trace) -> list[Moment]:
+    """Starts, pauses, resumes and ends as the device recorded them; times count from the first record."""
+    begin = recorded.records[0].t if recorded.records else 0
+    found = moments(phases_of(recorded), lambda client: recorded.tracks[client].name)
+    return [Moment(moment.t_ns - begin, moment.what, moment.client) for moment in found]
 
 
 class _Actor:
@@ -182,13 +145,13 @@ def _scaled(work: Work, factor: float) -> Work:
         return None if time_ns is None else round(time_ns * factor)
 
     return Work(
-        step_ns=(round(work.total_ns * factor),),
+        step_ns=tuple(round(time_ns * factor) for time_ns in work.step_ns),
         eviction_ns=scale(work.eviction_ns),
         yield_every_ns=scale(work.yield_every_ns),
         save_ns=round(work.save_ns * factor),
         wake_ns=round(work.wake_ns * factor),
         restore_ns=round(work.restore_ns * factor),
-    )
+    ).on_a_wall_clock()
 
 
 class _Stage(ExitStack):
@@ -204,7 +167,6 @@ class _Stage(ExitStack):
         self._done: queue.SimpleQueue[tuple[Asked, int]] = queue.SimpleQueue()
         self._under_way = 0
         self._begin_ns = 0
-        self.recorded: dict[str, Any] = {}
 
     def __enter__(self) -> _Stage:
         super().__enter__()
@@ -230,8 +192,8 @@ class _Stage(ExitStack):
         """What a job that is about to be submitted will be like."""
         self._works[job] = (work, tag)
 
-    def play(self) -> None:
-        """Run the whole scenario."""
+    def play(self) -> Trace:
+        """Run the whole scenario; returns what the device recorded."""
         traffic = Traffic(self._scenario, self)  # type: ignore[arg-type]
         self._device.start_trace()
         self._begin_ns = time.monotonic_ns()
@@ -244,7 +206,7 @@ class _Stage(ExitStack):
                 continue
             self._under_way -= 1
             traffic.finished(asked, t)
-        self.recorded = self._device.stop_trace()
+        return self._device.stop_trace()
 
     def _submit_due(self) -> None:
         while self._heap and self._seconds_to(self._heap[0][0]) <= 0:

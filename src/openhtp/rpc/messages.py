@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from openhtp.rpc.channel import ProtocolError
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import Work
 
 PROTOCOL_VERSION = 2
 
