@@ -52,7 +52,7 @@ class Executions:
         if len(frame) < frames.EXECUTE_HEAD.size:
             raise ProtocolError(f"execute frame of {len(frame)} bytes")
         head = frames.EXECUTE_HEAD.unpack_from(frame)
-        _, flags, count, number, batch, profile_level, client_job, timeout_at = head
+        _, flags, count, number, batch, profile_level, client_job, timeout_at, deadline_at = head
         now = self.clock.now()
         if client_job in session.jobs:
             raise ProtocolError(f"job {client_job} is already under way")
@@ -87,6 +87,7 @@ class Executions:
                 client=number,
                 steps=graph.steps * batch if pace is None else len(pace.step_ns),
                 timeout_at=timeout_at or None,
+                deadline_at=deadline_at or None,
             )
         )
 

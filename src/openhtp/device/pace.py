@@ -13,6 +13,9 @@ from typing import NamedTuple
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.timed import TimedRun, Work
 
+# Ends that were replaced or belong to jobs that are over are thrown away when there are many.
+ENDS_KEPT = 1024
+
 _End = tuple[int, int, int]
 """When, of which job, the token."""
 
@@ -73,3 +76,5 @@ class PacedSteps:
     def _await(self, end: _End) -> None:
         self._awaited[end[1]] = end
         heapq.heappush(self._ends, end)
+        if len(self._ends) > ENDS_KEPT + 2 * len(self._awaited):
+            self._ends = sorted(self._awaited.values())

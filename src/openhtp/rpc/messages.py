@@ -12,7 +12,7 @@ from msgspec import Struct
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Work
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True):

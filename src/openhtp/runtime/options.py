@@ -10,6 +10,16 @@ from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
 from openhtp.program.options import GraphOptions, Precision
 
+# The longest that a caller may ask for: a day.
+MAX_DEADLINE_US = 24 * 3600 * 1_000_000
+
+
+def deadline_from(called_ns: int, deadline_us: int | None) -> int:
+    """When an execution should be done, for its frame; 0 for no deadline."""
+    if deadline_us is None:
+        return 0
+    return called_ns + check_count("deadline_us", deadline_us, MAX_DEADLINE_US) * 1000
+
 
 def make_options(
     *,
