@@ -92,9 +92,7 @@ class DeviceCore:
             case ms.AddApp():
                 return self._add_app(session, request)
             case ms.SetPace():
-                graph = _find(session.graphs, request.graph, "graph")
-                if isinstance(graph, DeviceGraph):
-                    graph.pace = request.work
+                _find(session.graphs, request.graph, "graph").pace = request.work
                 return ms.Reply()
             case ms.SetPriority():
                 graph = _find(session.graphs, request.graph, "graph")
@@ -207,6 +205,7 @@ class DeviceCore:
                 kind=ClientKind.APP,
                 priority=request.priority,
                 pd=session.number,
+                core=request.core,
                 hmx=request.hmx,
                 hvx=request.hvx,
                 vtcm_bytes=request.vtcm_bytes,

@@ -65,7 +65,7 @@ class Executions:
             if graph is None:
                 raise InvalidHandle("the graph was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
             if isinstance(graph, DeviceApp):
-                pace, runs = _app_pace(key), []
+                pace, runs = graph.pace or _app_pace(key), []
             else:
                 target, with_dims, pace = graph, bool(flags & frames.FLAG_DIMS), graph.pace
                 runs = graph.take_runs(

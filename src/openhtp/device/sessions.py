@@ -89,6 +89,7 @@ class DeviceApp:
         self.context = context
         self.name = name
         self.started = False
+        self.pace: Work | None = None
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
         """Nothing was bound."""

@@ -7,6 +7,7 @@ the order of what happens can be compared event by event.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import os
@@ -18,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.core import status as st
-from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.units import US
 from openhtp.device.build import DeviceConfig
 from openhtp.plan.scenario import ClientSpec, Scenario
 from openhtp.plan.simulate import simulate
@@ -71,10 +71,6 @@ def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
 
     ``stretch`` slows the scenario down on the wall clock; by default so that its shortest phase takes 20 ms.
     """
-    if any(client.core for client in scenario.clients):
-        raise UnsupportedFeature(
-            "a live run uses one core; give all clients core 0", st.QNN_COMMON_ERROR_NOT_SUPPORTED
-        )
     phases = Phases()
     run = simulate(scenario, phases=phases)
     factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
@@ -98,40 +94,47 @@ def measured_moments(recorded: Trace) -> list[Moment]:
     return [Moment(moment.t_ns - begin, moment.what, moment.client) for moment in found]
 
 
-class _Actor:
+class Actor:
     """One client of the scenario on the real device."""
 
     def __init__(self, spec: ClientSpec, context: Context, stretch: float) -> None:
         self._stretch = stretch
         self._pace: Work | None = None
-        self._app: App | None = None
-        self._graph: Graph | None = None
+        self._runs: App | Graph
+        deadline_ns = spec.deadline_ns
+        self._deadline_us = None if deadline_ns is None else max(1, round(deadline_ns * stretch / US))
         if spec.kind is ClientKind.APP:
-            self._app = context.create_app(
-                spec.name, priority=spec.priority, hmx=spec.hmx, hvx=spec.hvx, vtcm_bytes=spec.vtcm_bytes
+            self._runs = context.create_app(
+                spec.name,
+                priority=spec.priority,
+                hmx=spec.hmx,
+                hvx=spec.hvx,
+                vtcm_bytes=spec.vtcm_bytes,
+                page_bytes=spec.page_bytes,
+                core=spec.core,
             )
         else:
-            self._graph = _small_graph(context, spec)
+            self._runs = _small_graph(context, spec)
 
-    def run(self, work: Work, done: Any) -> Execution:
+    def run(self, work: Work) -> Execution:
         """Ask for one run of this length."""
+        runs = self._runs
         scaled = _scaled(work, self._stretch)
-        if self._app is not None:
-            stop_ns = scaled.eviction_ns if scaled.eviction_ns is not None else scaled.save_ns + scaled.wake_ns
-            execution = self._app.run_async(scaled.total_ns / 1e3, eviction_us=stop_ns / 1e3)
-        else:
-            assert self._graph is not None
-            if scaled != self._pace:
-                self._graph.context._link.request(ms.SetPace(graph=self._graph._number, work=scaled))
-                self._pace = scaled
-            execution = self._graph.execute_async({"x": np.ones((1, 8, 8, 8), np.float32)})
-        execution.add_done_callback(done)
-        return execution
+        if scaled != self._pace:
+            runs.context._link.request(ms.SetPace(graph=runs._number, work=scaled))
+            self._pace = scaled
+        if isinstance(runs, App):
+            return runs.run_async(scaled.total_ns / US, deadline_us=self._deadline_us)
+        return runs.execute_async({"x": np.ones((1, 8, 8, 8), np.float32)}, deadline_us=self._deadline_us)
 
 
 def _small_graph(context: Context, spec: ClientSpec) -> Graph:
     graph = context.create_graph(
-        spec.name, priority=spec.priority, vtcm_bytes=spec.vtcm_bytes or None, hvx_threads=spec.hvx or None
+        spec.name,
+        priority=spec.priority,
+        vtcm_bytes=spec.vtcm_bytes or None,
+        hvx_threads=spec.hvx or None,
+        core=spec.core,
     )
     x = graph.add_tensor("x", (1, 8, 8, 8), "float32", kind="app_write")
     y = graph.add_tensor("y", (1, 8, 8, 8), "float32", kind="app_read")
@@ -173,14 +176,14 @@ class _Stage(ExitStack):
         backend = self.enter_context(Backend())
         name = f"scenario-{os.getpid()}-{next(_STAGES)}"
         devices: dict[int, Device] = {}
-        self._actors: list[_Actor] = []
+        self._actors: list[Actor] = []
         contexts: dict[int, Context] = {}
         for spec in self._scenario.clients:
             if spec.pd not in devices:
-                options = DeviceOptions(config=_config(self._scenario), name=name)
+                options = DeviceOptions(config=device_config(self._scenario), name=name)
                 devices[spec.pd] = backend._adopt(Device(backend, options))
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
-            self._actors.append(_Actor(spec, contexts[spec.pd], self._stretch))
+            self._actors.append(Actor(spec, contexts[spec.pd], self._stretch))
         self._device = next(iter(devices.values()))
         return self
 
@@ -217,7 +220,12 @@ class _Stage(ExitStack):
             assert isinstance(event, Submitted)
             work, asked = self._works.pop(event.job)
             self._under_way += 1
-            self._actors[event.client].run(work, lambda _, asked=asked: self._done.put((asked, self._now())))
+            execution = self._actors[event.client].run(work)
+            execution.add_done_callback(functools.partial(self._ended, asked))
+
+    def _ended(self, asked: Asked, _: Execution) -> None:
+        """Runs on a thread of the backend."""
+        self._done.put((asked, self._now()))
 
     def _now(self) -> int:
         """The scenario's time."""
@@ -230,7 +238,8 @@ class _Stage(ExitStack):
 _STAGES = itertools.count(1)
 
 
-def _config(scenario: Scenario) -> DeviceConfig:
+def device_config(scenario: Scenario) -> DeviceConfig:
+    """The live device that a scenario describes."""
     has = scenario.device
     return DeviceConfig(
         policy=scenario.policy.name,
@@ -241,5 +250,5 @@ def _config(scenario: Scenario) -> DeviceConfig:
         hvx=has.hvx,
         vtcm_bytes=has.vtcm_bytes,
         sharing=has.sharing,
-        cores=1,
+        cores=has.cores,
     )

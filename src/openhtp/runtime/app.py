@@ -53,13 +53,29 @@ class App:
     """Made by ``Context.create_app``."""
 
     def __init__(
-        self, context: Context, name: str, *, priority: Priority, hmx: int, hvx: int, vtcm_bytes: int
+        self,
+        context: Context,
+        name: str,
+        *,
+        priority: Priority,
+        hmx: int,
+        hvx: int,
+        vtcm_bytes: int,
+        page_bytes: int | None = None,
+        core: int = 0,
     ) -> None:
         self.context = context
         self.name = name
         self.priority = priority
         request = ms.AddApp(
-            context=context._number, name=name, priority=int(priority), hmx=hmx, hvx=hvx, vtcm_bytes=vtcm_bytes
+            context=context._number,
+            name=name,
+            priority=int(priority),
+            hmx=hmx,
+            hvx=hvx,
+            vtcm_bytes=vtcm_bytes,
+            page_bytes=page_bytes,
+            core=core,
         )
         self._number = context._link.request(request).value
 

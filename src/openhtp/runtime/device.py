@@ -40,6 +40,7 @@ class Device:
     def __init__(self, backend: Backend, options: DeviceOptions, connect: Connect | None = None) -> None:
         self.backend = backend
         self.soc = find_soc(options.config.soc).name
+        self.cores = options.config.resources().cores
         self.name = options.name
         self.restarts = 0
         self._life = Life("device", options.name or "")
