@@ -365,3 +365,19 @@ def test_the_table_of_states_is_complete():
     assert legal_changes_as_text().splitlines()[-1] == "ENDED    -> (end)"
     job = scheduler(100).handle(Submitted(t=0, job=1, client=1))
     assert job  # a job runs, so QUEUED -> WAITING -> RUNNING was walked
+
+
+@pytest.mark.parametrize("before", JobState)
+@pytest.mark.parametrize("after", JobState)
+def test_only_the_tables_changes_of_state_are_made(before, after):
+    s = scheduler(100)
+    s.handle(Submitted(t=0, job=1, client=1))
+    job = s.jobs[1]
+    job.state = before
+    if after in LEGAL[before]:
+        job.move(after)
+        assert job.state is after
+    else:
+        with pytest.raises(InternalError, match=f"from {before.name} to {after.name}"):
+            job.move(after)
+        assert job.state is before

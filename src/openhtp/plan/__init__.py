@@ -8,7 +8,8 @@
 40
 
 Knows scenarios, sources of requests and what to say about the outcome; the scheduling itself is ``sched``,
-the very code that runs live. Start at ``simulate.py``; ``scenario.py`` is the data, ``parsing.py`` the file.
+the very code that runs live, and what happened is told by ``trace``. Start at ``simulate.py``; ``scenario.py`` is
+the data, ``parsing.py`` the file; ``live.py`` runs a scenario on a device process instead, beside its plan.
 
 The package can be called: ``openhtp.plan("scenario.yaml")`` is ``openhtp.plan.plan("scenario.yaml")``.
 """

@@ -13,7 +13,7 @@ import msgspec
 
 from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, Span
 from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_of
-from openhtp.trace.records import Trace, Track, Units
+from openhtp.trace.records import Granted, Trace, Track, Units
 
 CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
 
@@ -41,21 +41,22 @@ def trace_to_marks(trace: Trace) -> list[Mark]:
 
 
 def phases_to_marks(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
-    """Clients with their phases and steps, what they held, who made way for whom, and what came too late."""
+    """Clients with their phases and steps, what they held, who made way for whom, and what came too late.
+
+    Core by core, as viewers show lanes in the order in which they appear.
+    """
     marks: list[Mark] = []
-    for number, intervals in sorted(client_phases(phases.intervals).items()):
+    by_client = client_phases(phases.intervals)
+    for number in sorted(by_client, key=lambda number: (tracks[number].core, number)):
         group, lane = _client_lane(tracks[number])
-        marks += [_span(group, lane, i.phase.value, i.start_ns, i.end_ns, i.phase.value) for i in intervals]
+        marks += [
+            _span(group, lane, i.phase.value, i.start_ns, i.end_ns, i.phase.value) for i in by_client[number]
+        ]
     for client, step in phases.steps:
         group, lane = _client_lane(tracks[client])
         marks.append(_span(group, lane, f"step {step.step}", step.t, step.end, "step", {"job": step.job}))
-    for interval in phases.intervals:
-        marks.extend(_held(interval, tracks[interval.client].name))
-    for client, core, moved in phases.transfers:
-        args: Args = {"job": moved.job, "what": moved.what.value, "bytes": moved.nbytes}
-        group = on_core(core, DMA)
-        name = tracks[client].name
-        marks.append(_span(group, group, name, moved.t, moved.end, "transfer", args))
+    for core in sorted({track.core for track in tracks.values()}):
+        marks.extend(_on_core(core, phases, tracks))
     marks.extend(_yields(phases, tracks))
     marks.extend(_missed(phases, tracks))
     marks.extend(_queue(phases))
@@ -76,11 +77,23 @@ def _client_lane(track: Track) -> tuple[str, str]:
     return on_core(track.core, CLIENTS), track.name
 
 
-def _held(interval: Interval, name: str) -> list[Mark]:
+def _on_core(core: int, phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
+    """What one core's units, VTCM and DMA were used for."""
+    marks: list[Mark] = []
+    for i in phases.intervals:
+        if i.grant is not None and i.grant.core == core:
+            marks.extend(_held(i, i.grant, tracks[i.client].name))
+    lane = on_core(core, DMA)
+    for client, at_core, moved in phases.transfers:
+        if at_core == core:
+            args: Args = {"job": moved.job, "what": moved.what.value, "bytes": moved.nbytes}
+            marks.append(_span(lane, lane, tracks[client].name, moved.t, moved.end, "transfer", args))
+    return marks
+
+
+def _held(interval: Interval, grant: Granted, name: str) -> list[Mark]:
     """The units and the VTCM that a job held while it ran."""
-    grant, start, end = interval.grant, interval.start_ns, interval.end_ns
-    if grant is None:
-        return []
+    start, end = interval.start_ns, interval.end_ns
     args: Args = {"job": interval.job}
     marks: list[Mark] = [
         _span(on_core(grant.core, kind), on_core(grant.core, f"{kind}{unit}"), name, start, end, "unit", args)

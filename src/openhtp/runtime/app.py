@@ -100,7 +100,7 @@ class App:
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         link = self.context._link
-        deadline_at = deadline_from(link.now(), deadline_us)
+        deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
         link.take_place(self.context._places, None, lambda: None)
         run = AppRun(self, link, notify, notify_param)
         execution = Execution(link.next_job(), run)

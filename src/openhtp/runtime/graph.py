@@ -325,7 +325,7 @@ class Graph:
             link=link,
             notifier=context.device.backend._notifier,
             called_ns=called_ns,
-            deadline_at=deadline_from(called_ns, deadline_us),
+            deadline_at=0 if deadline_us is None else deadline_from(called_ns, deadline_us),
             profile=profile,
             signal=signal,
             notify=notify,

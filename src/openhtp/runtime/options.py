@@ -14,10 +14,8 @@ from openhtp.program.options import GraphOptions, Precision
 MAX_DEADLINE_US = 24 * 3600 * 1_000_000
 
 
-def deadline_from(called_ns: int, deadline_us: int | None) -> int:
-    """When an execution should be done, for its frame; 0 for no deadline."""
-    if deadline_us is None:
-        return 0
+def deadline_from(called_ns: int, deadline_us: int) -> int:
+    """When an execution should be done that was asked for at ``called_ns``."""
     return called_ns + check_count("deadline_us", deadline_us, MAX_DEADLINE_US) * 1000
 
 
