@@ -242,7 +242,17 @@ def raw(named: htp.Device) -> Iterator[Raw]:
 
 
 def execute_frame(**fields: int) -> bytes:
-    values = {"kind": 1, "flags": 0, "count": 0, "graph": 0, "batch": 1, "level": 0, "job": 1, "timeout": 0}
+    values = {
+        "kind": 1,
+        "flags": 0,
+        "count": 0,
+        "graph": 0,
+        "batch": 1,
+        "level": 0,
+        "job": 1,
+        "timeout": 0,
+        "deadline": 0,
+    }
     values.update(fields)
     return frames.EXECUTE_HEAD.pack(*values.values())
 

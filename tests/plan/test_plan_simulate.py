@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from openhtp.core.units import MIB
+from openhtp.device.build import DeviceConfig
+from openhtp.hw.catalog import catalog
 from openhtp.plan import parse_scenario, plan
 from openhtp.plan.result import percentile
 from openhtp.plan.simulate import simulate
 from openhtp.sched.events import ClientAdded, StepDone, Submitted
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.virtual import VirtualLoop, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import VirtualLoop
 
 DEVICE = {"hvx": 1, "hmx": 1, "vtcm_mb": 1, "eviction": 10}
 
@@ -221,3 +224,38 @@ def test_progress_is_told_and_changes_nothing() -> None:
     assert parts[-1] == 1.0
     assert [client.latencies_ns for client in told.clients] == [client.latencies_ns for client in silent.clients]
     assert told.events == silent.events
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("soc", sorted(soc.name for soc in catalog().values()))
+def test_a_plan_has_the_units_of_the_live_device(soc, parallel):
+    live = DeviceConfig(soc=soc, parallel_graphs=parallel).resources()
+    text = f"""
+        device: {{soc: {soc}, parallel_graphs: {str(parallel).lower()}}}
+        clients: [{{name: a}}]
+        events: [{{client: a, at: 0, run: 1}}]
+    """
+    assert parse_scenario(text).device == live
+
+
+@pytest.mark.parametrize("device", ["soc: SM8650", "hvx: 4, vtcm_mb: 8"])
+def test_parallel_graphs_run_side_by_side(device):
+    result = plan(
+        parse_scenario(
+            f"""
+            device: {{{device}, parallel_graphs: true}}
+            clients:
+              - {{name: a, hvx: 2, vtcm_mb: 4}}
+              - {{name: b, hvx: 2, vtcm_mb: 4}}
+              - {{name: c, hvx: 2, vtcm_mb: 4}}
+            events: [{{client: a, at: 0, run: 10}}, {{client: b, at: 0, run: 10}}, {{client: c, at: 0, run: 10}}]
+            """
+        )
+    )
+    assert [result[name].max for name in "abc"] == [10, 10, 20]
+    assert [lane for group, lane in result.lanes() if group == "HMX"] == ["HMX0", "HMX1"]
+
+
+def test_an_hmx_count_that_is_given_stays():
+    text = "{device: {soc: SM8650, hmx: 1, parallel_graphs: true}, clients: [{name: a}], events: []}"
+    assert parse_scenario(text).device.hmx == 1

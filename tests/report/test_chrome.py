@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 
-from openhtp.report.chrome import records_to_chrome
-from openhtp.trace.recorder import MemoryRecorder, NullRecorder
-from openhtp.trace.records import Counter, Flow, Instant, Span
+from openhtp.report.chrome import marks_to_chrome
+from openhtp.report.marks import Counter, Flow, Instant, Span
 
-RECORDS = [
+MARKS = [
     Span(group="Clients", lane="A", name="running", start_ns=1_000, duration_ns=2_500, category="running"),
     Span(group="HMX", lane="HMX0", name="A", start_ns=1_000, duration_ns=2_500, args={"job": 1}),
     Instant(group="Clients", lane="A", name="asked to yield", at_ns=2_000),
@@ -25,7 +24,7 @@ RECORDS = [
 
 
 def events(phase):
-    document = json.loads(records_to_chrome(RECORDS, modelled=True))
+    document = json.loads(marks_to_chrome(MARKS, modelled=True))
     return [event for event in document["traceEvents"] if event["ph"] == phase]
 
 
@@ -48,15 +47,5 @@ def test_instants_counters_and_flows():
 
 
 def test_it_says_whether_times_are_modelled():
-    assert json.loads(records_to_chrome([], modelled=True))["otherData"]["times"] == "modelled"
-    assert json.loads(records_to_chrome([]))["otherData"]["times"] == "measured"
-
-
-def test_recorders():
-    memory, null = MemoryRecorder(), NullRecorder()
-    for recorder in (memory, null):
-        recorder.add(RECORDS[0])
-    assert memory.records == [RECORDS[0]]
-    assert memory.enabled
-    assert not null.enabled
-    assert RECORDS[0].end_ns == 3_500
+    assert json.loads(marks_to_chrome([], modelled=True))["otherData"]["times"] == "modelled"
+    assert json.loads(marks_to_chrome([]))["otherData"]["times"] == "measured"

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from openhtp.core.units import MIB
 from openhtp.plan import plan
-from openhtp.report.gantt import records_to_svg, records_to_text, ticks
-from openhtp.trace.records import Span
+from openhtp.report.gantt import marks_to_svg, marks_to_text, ticks
+from openhtp.report.marks import Span
 
 SAME_PD = Path(__file__).parents[2] / "examples" / "same-pd.yaml"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_text():
-    text = records_to_text(plan(SAME_PD).records(), width=9)
+    text = marks_to_text(plan(SAME_PD).marks(), width=9)
     assert text.splitlines() == [
         "Graph 1 │███ ░██  │",
         "    App │ █████   │",
@@ -24,7 +24,7 @@ def test_text():
 
 
 def test_svg_is_well_formed_and_says_modelled():
-    svg = records_to_svg(plan(SAME_PD).records(), title='a < "b"', vtcm_bytes=4 * MIB)
+    svg = marks_to_svg(plan(SAME_PD).marks(), title='a < "b"', vtcm_bytes=4 * MIB)
     root = ET.fromstring(svg)
     texts = [element.text for element in root.iter(f"{SVG}text")]
     assert 'a < "b" (modelled)' in texts
@@ -35,7 +35,7 @@ def test_svg_is_well_formed_and_says_modelled():
 
 
 def test_the_vtcm_map_puts_the_overmap_at_the_top():
-    svg = records_to_svg(plan(SAME_PD).records(), vtcm_bytes=4 * MIB)
+    svg = marks_to_svg(plan(SAME_PD).marks(), vtcm_bytes=4 * MIB)
     boxes = {}
     for rect in ET.fromstring(svg).iter(f"{SVG}rect"):
         title = rect.find(f"{SVG}title")
@@ -47,8 +47,8 @@ def test_the_vtcm_map_puts_the_overmap_at_the_top():
 
 
 def test_nothing_to_draw():
-    assert "modelled" in records_to_svg([])
-    assert "running" in records_to_text([])
+    assert "modelled" in marks_to_svg([])
+    assert "running" in marks_to_text([])
 
 
 def test_ticks_are_round():
@@ -59,7 +59,7 @@ def test_ticks_are_round():
 
 def test_names_are_escaped():
     span = Span(group="Clients", lane="<b>&", name="running", start_ns=0, duration_ns=10, category="running")
-    ET.fromstring(records_to_svg([span]))
+    ET.fromstring(marks_to_svg([span]))
 
 
 def test_png_is_the_same_picture_in_pixels() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from openhtp.core.units import MIB, SECOND
 from openhtp.plan import load_scenario, plan
-from openhtp.report.timeline import records_to_html
-from openhtp.trace.records import Span
+from openhtp.report.marks import Span
+from openhtp.report.timeline import marks_to_html
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -22,8 +22,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def page_of(name, **window):
     result = plan(EXAMPLES / f"{name}.yaml", **window)
     scenario = result.scenario
-    return records_to_html(
-        result.records(),
+    return marks_to_html(
+        result.marks(),
         title=scenario.name,
         unit=scenario.unit,
         unit_ns=scenario.unit_ns,
@@ -63,7 +63,7 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 def test_names_cannot_break_out_of_the_script():
     span = Span(group="Clients", lane="</script><b>", name="x", start_ns=0, duration_ns=5, category="running")
-    page = records_to_html([span], title="</title><script>alert(1)</script>")
+    page = marks_to_html([span], title="</title><script>alert(1)</script>")
     assert page.count("</script>") == 1
     assert data_of(page)["lanes"][0]["name"] == "</script><b>"
 
@@ -180,10 +180,10 @@ def test_browser_hover_tells_who_when_and_where(open_page):
 def test_browser_stays_fast_with_fifty_thousand_spans(open_page):
     scenario = replace(load_scenario(EXAMPLES / "three-cameras-one-llm.yaml"), duration_ns=60 * SECOND)
     result = plan(scenario)
-    records = result.records()
-    assert sum(isinstance(record, Span) for record in records) >= 50_000
-    html = records_to_html(
-        records, title="big", unit="ms", unit_ns=scenario.unit_ns, vtcm_bytes=8 * MIB, lanes=result.lanes()
+    marks = result.marks()
+    assert sum(isinstance(mark, Span) for mark in marks) >= 50_000
+    html = marks_to_html(
+        marks, title="big", unit="ms", unit_ns=scenario.unit_ns, vtcm_bytes=8 * MIB, lanes=result.lanes()
     )
     page = open_page(html)
     times = page.evaluate(

@@ -173,8 +173,8 @@ def test_properties(shared_backend: htp.Backend) -> None:
 def test_trace_of_a_run(backend: htp.Backend) -> None:
     import json
 
-    from openhtp.report.chrome import records_to_chrome
-    from openhtp.report.recording import recording_to_records
+    from openhtp.report.chrome import marks_to_chrome
+    from openhtp.report.lanes import trace_to_marks
 
     device = backend.create_device()
     graph = relu_graph(device.create_context())
@@ -182,11 +182,11 @@ def test_trace_of_a_run(backend: htp.Backend) -> None:
     for _ in range(5):
         graph.execute({"x": ramp()})
     recorded = device.stop_trace()
-    trace = json.loads(records_to_chrome(recording_to_records(recorded)))
+    trace = json.loads(marks_to_chrome(trace_to_marks(recorded)))
     spans = [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
     assert spans.count("step 0") == 5
     assert spans.count("running") == 5
-    assert device.stop_trace()["events"] == []
+    assert device.stop_trace().records == []
 
 
 def test_interrupted_synchronous_call_leaves_the_device_usable(

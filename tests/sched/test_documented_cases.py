@@ -13,11 +13,13 @@ from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
 from openhtp.sched.actions import AskYield
 from openhtp.sched.events import ClientAdded, ClientKind, Submitted
-from openhtp.sched.history import History, Phase, client_phases
+from openhtp.sched.recorder import Recorder
 from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.virtual import VirtualLoop, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import VirtualLoop
+from openhtp.trace.phases import Phase, Phases, client_phases
 
 LOW, MEDIUM, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
 W, R, P = Phase.WAITING, Phase.RUNNING, Phase.PAUSED
@@ -44,12 +46,13 @@ class Result:
         self.names = {number: client.name for number, client in enumerate(clients, 1)}
         numbers = {client.name: number for number, client in enumerate(clients, 1)}
         self.device = device
-        self.history = History()
+        self.history = Phases()
+        recorder = Recorder(self.history.add)
         scheduler = Scheduler(device)
 
         def observe(event, actions):
             scheduler.check()
-            self.history(event, actions)
+            recorder(event, actions)
 
         self.loop = VirtualLoop(scheduler, observe=observe)
         for number, client in enumerate(clients, 1):

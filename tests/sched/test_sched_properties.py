@@ -20,12 +20,14 @@ from openhtp.sched.events import (
     StepYielded,
     Submitted,
 )
-from openhtp.sched.history import History, Phase
 from openhtp.sched.policy import STRICT, EarliestDeadline, Fair
+from openhtp.sched.recorder import Recorder
 from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.virtual import VirtualLoop, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import VirtualLoop
+from openhtp.trace.phases import Phase, Phases
 
 EVICTION = 10
 
@@ -93,13 +95,14 @@ def scenarios(draw):
 
 def simulate(device, policy, added, jobs, ends=(), removed=()):
     scheduler = Scheduler(device, policy)
-    history = History()
+    history = Phases()
 
     def observe(event, actions):
         scheduler.check()
-        history(event, actions)
+        recorder(event, actions)
 
     loop = VirtualLoop(scheduler, observe=observe)
+    recorder = Recorder(history.add, loop.work_of)
     for event in added:
         loop.at(event)
     for submitted, work in jobs:

@@ -20,7 +20,6 @@ from openhtp.sched.events import (
     Submitted,
     TimerFired,
 )
-from openhtp.sched.history import History
 from openhtp.sched.jobs import LEGAL, JobState, legal_changes_as_text
 from openhtp.sched.policy import EarliestDeadline, Fair, policy_named
 from openhtp.sched.replay import log_from_bytes, log_to_bytes, replay
@@ -368,28 +367,17 @@ def test_the_table_of_states_is_complete():
     assert job  # a job runs, so QUEUED -> WAITING -> RUNNING was walked
 
 
-def test_a_history_counts_what_ends_the_moment_it_is_asked_for():
-    s = scheduler(100, 100)
-    history = History()
-    for event in (
-        Submitted(t=0, job=1, client=1),
-        Submitted(t=0, job=2, client=2),
-        AbortRequested(t=0, job=2),
-        StepDone(t=5, job=1, token=1),
-    ):
-        history(event, s.handle(event))
-    assert [(job.job, job.ended_ns) for job in history.ended] == [(2, 0), (1, 5)]
-    assert [(i.job, i.start_ns, i.end_ns) for i in history.intervals] == [(1, 0, 5)]
-
-
-def test_a_history_closes_what_is_under_way():
+@pytest.mark.parametrize("before", JobState)
+@pytest.mark.parametrize("after", JobState)
+def test_only_the_tables_changes_of_state_are_made(before, after):
     s = scheduler(100)
-    history = History(first_ns=3, last_ns=100)
-    for event in (Submitted(t=0, job=1, client=1), Submitted(t=1, job=2, client=1)):
-        history(event, s.handle(event))
-    history.close(10)
-    assert [(i.job, i.phase.value, i.end_ns) for i in history.intervals] == [
-        (1, "running", 10),
-        (2, "waiting", 10),
-    ]
-    assert history.ended == []
+    s.handle(Submitted(t=0, job=1, client=1))
+    job = s.jobs[1]
+    job.state = before
+    if after in LEGAL[before]:
+        job.move(after)
+        assert job.state is after
+    else:
+        with pytest.raises(InternalError, match=f"from {before.name} to {after.name}"):
+            job.move(after)
+        assert job.state is before

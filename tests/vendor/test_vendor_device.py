@@ -15,6 +15,7 @@ import pytest
 import openhtp as htp
 from openhtp.core import status as st
 from openhtp.runtime.lifecycle import State
+from openhtp.testing import hold, release
 from openhtp.vendor.library import find_library
 
 SHAPE = (1, 8, 8, 32)
@@ -250,3 +251,18 @@ def test_a_library_that_is_not_there_is_an_error_at_once(tmp_path: Any) -> None:
     text.write_text("not a library")
     with pytest.raises(htp.FormatError, match="no ELF header"):
         htp.Backend(library=str(text))
+
+
+@pytest.mark.vendor
+def test_edf_goes_by_deadlines(vendor_backend: htp.Backend) -> None:
+    device = vendor_backend.create_device(policy="edf")
+    with device.create_context() as context:
+        graphs = [add_graph(context, name) for name in ("first", "late", "soon")]
+        feed = {"a": numbers(1), "b": numbers(2)}
+        hold(device)
+        deadlines = (1, 900_000_000, 600_000_000)
+        asked = [graph.execute_async(feed, deadline_us=us) for graph, us in zip(graphs, deadlines, strict=True)]
+        release(device)
+        first, late, soon = (execution.result(60) and execution.record for execution in asked)
+        assert first.finished_ns < soon.finished_ns < late.finished_ns
+    device.free()

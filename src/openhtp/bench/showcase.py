@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import openhtp as htp
 from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network
+from openhtp.trace.records import Trace
 
 # name, network of the zoo, priority: a camera that must not wait, a scene model, and a background job.
 ACTORS = (
@@ -53,7 +54,7 @@ class Showcase:
     turns: int = 40
     actors: list[Actor] = field(default_factory=list)
     stage: str = "starting"
-    recorded: dict[str, object] = field(default_factory=dict)
+    recorded: Trace | None = None
     sync_seconds: float = 0.0
     async_seconds: float = 0.0
 

@@ -13,8 +13,8 @@ from rich.table import Table
 import openhtp as htp
 from openhtp.bench.showcase import Showcase, median
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
-from openhtp.report.chrome import records_to_chrome
-from openhtp.report.recording import recording_to_records
+from openhtp.report.chrome import marks_to_chrome
+from openhtp.report.lanes import trace_to_marks
 
 
 def demo(
@@ -31,7 +31,8 @@ def demo(
         console.print(_result(show))
         out.mkdir(parents=True, exist_ok=True)
         path = out / "demo-trace.json"
-        path.write_bytes(records_to_chrome(recording_to_records(show.recorded)))
+        assert show.recorded is not None
+        path.write_bytes(marks_to_chrome(trace_to_marks(show.recorded)))
         console.print(
             f"{show.turns} frames of three networks: {show.sync_seconds:.2f} s one after the other,"
             f" {show.async_seconds:.2f} s queued ([bold]{show.sync_seconds / show.async_seconds:.2f}x[/bold])"

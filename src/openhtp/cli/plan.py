@@ -17,8 +17,8 @@ from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
 from openhtp.plan.result import ClientSummary
-from openhtp.report.gantt import records_to_svg, records_to_text, svg_to_png
-from openhtp.report.timeline import records_to_html
+from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png
+from openhtp.report.timeline import marks_to_html
 from openhtp.sched.policy import policy_named
 
 _STANDARD_OUTPUT = Path("-")
@@ -122,9 +122,9 @@ def _print_results(results: list[PlanResult], *, gantt: bool) -> None:
     scenario = first.scenario
     for note in scenario.notes:
         console.print(f"Note: {note}.", style="dim", highlight=False, soft_wrap=True)
-    if gantt and len(results) == 1 and first.run.history is not None and first.run.events <= _LARGE:
+    if gantt and len(results) == 1 and first.run.phases is not None and first.run.events <= _LARGE:
         width = max(20, min(100, console.width - 24))
-        text = records_to_text(first.records(), unit=scenario.unit, unit_ns=scenario.unit_ns, width=width)
+        text = marks_to_text(first.marks(), unit=scenario.unit, unit_ns=scenario.unit_ns, width=width)
         console.print(text, markup=False, highlight=False)
 
 
@@ -152,16 +152,16 @@ def _write_pictures(result: PlanResult, *, timeline: Path | None, svg: Path | No
     scenario = result.scenario
     if timeline is None and svg is None and trace is None:
         return
-    records = result.records()
+    marks = result.marks()
     unit, unit_ns, vtcm = scenario.unit, scenario.unit_ns, scenario.device.vtcm_bytes
     if trace is not None:
         trace.write_bytes(result.chrome_trace())
     if svg is not None:
-        text = records_to_svg(records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
+        text = marks_to_svg(marks, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
         svg.write_bytes(svg_to_png(text) if svg.suffix.lower() == ".png" else text.encode())
     if timeline is not None:
-        text = records_to_html(
-            records, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=result.lanes()
+        text = marks_to_html(
+            marks, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=result.lanes()
         )
         timeline.write_text(text, encoding="utf-8")
 

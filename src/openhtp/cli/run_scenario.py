@@ -10,10 +10,11 @@ from rich.table import Table
 
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
 from openhtp.plan import load_scenario
-from openhtp.plan.live import LiveResult, Moment, run_live
-from openhtp.report.chrome import records_to_chrome
-from openhtp.report.recording import recording_to_records
-from openhtp.report.timeline import records_to_html
+from openhtp.plan.live import LiveResult, run_live
+from openhtp.report.chrome import marks_to_chrome
+from openhtp.report.lanes import lanes_of, trace_to_marks
+from openhtp.report.timeline import marks_to_html
+from openhtp.trace.phases import Moment
 
 _MOST_ROWS = 60
 
@@ -32,12 +33,16 @@ def run_scenario(
         loaded = load_scenario(scenario)
         with console.status("running on the wall clock"):
             result = run_live(loaded, stretch=stretch)
-        records = recording_to_records(result.recorded)
+        marks = trace_to_marks(result.recorded)
         if trace is not None:
-            trace.write_bytes(records_to_chrome(records))
+            trace.write_bytes(marks_to_chrome(marks))
         if timeline is not None:
-            page = records_to_html(
-                records, title=f"{loaded.name}, measured", vtcm_bytes=loaded.device.vtcm_bytes, modelled=False
+            page = marks_to_html(
+                marks,
+                title=f"{loaded.name}, measured",
+                vtcm_bytes=loaded.device.vtcm_bytes,
+                modelled=False,
+                lanes=lanes_of(result.recorded.units, result.recorded.tracks),
             )
             timeline.write_text(page, encoding="utf-8")
     console.print(_table(result))

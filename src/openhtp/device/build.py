@@ -11,7 +11,7 @@ from openhtp.device.core import DeviceCore
 from openhtp.device.runner import InlineRunner
 from openhtp.hw.catalog import find_soc
 from openhtp.sched.policy import policy_named
-from openhtp.sched.resources import DeviceResources
+from openhtp.sched.resources import DeviceResources, resources_of
 from openhtp.sched.scheduler import Scheduler
 
 PLATFORMS = ("android", "linux", "qnx", "windows")
@@ -57,15 +57,13 @@ class DeviceConfig:
 
     def resources(self) -> DeviceResources:
         """What the scheduler has to give."""
-        soc = find_soc(self.soc)
-        # Every graph takes an HMX, so two graphs side by side need two.
-        hmx = max(2, soc.hmx) if self.parallel_graphs else soc.hmx
-        return DeviceResources(
-            cores=soc.cores if self.cores is None else self.cores,
-            hmx=hmx if self.hmx is None else self.hmx,
-            hvx=soc.hvx if self.hvx is None else self.hvx,
-            vtcm_bytes=soc.vtcm_bytes if self.vtcm_bytes is None else self.vtcm_bytes,
-            sharing=soc.has_vtcm_sharing if self.sharing is None else self.sharing,
+        return resources_of(
+            find_soc(self.soc),
+            cores=self.cores,
+            hmx=self.hmx,
+            hvx=self.hvx,
+            vtcm_bytes=self.vtcm_bytes,
+            sharing=self.sharing,
             windowing=self.vtcm_windowing,
             parallel_graphs=self.parallel_graphs,
             flat_priorities=self.platform == "windows",

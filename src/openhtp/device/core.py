@@ -49,12 +49,13 @@ class DeviceCore:
     ) -> None:
         self.clock = clock
         self.sessions: dict[int, Session] = {}
-        self.recording = Recording()
         self._engine = engine
         self._numbers = itertools.count(1)
-        self.executions = Executions(clock, self.recording, self._numbers)
+        self.executions = Executions(clock, self._numbers)
         self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
         self.executions.loop = self.loop
+        self.recording = Recording(scheduler, self._name_of, self.executions.pace_of)
+        self.executions.recording = self.recording
 
     # Sessions
 
@@ -91,9 +92,7 @@ class DeviceCore:
             case ms.AddApp():
                 return self._add_app(session, request)
             case ms.SetPace():
-                graph = _find(session.graphs, request.graph, "graph")
-                if isinstance(graph, DeviceGraph):
-                    graph.pace = request.work
+                _find(session.graphs, request.graph, "graph").pace = request.work
                 return ms.Reply()
             case ms.SetPriority():
                 graph = _find(session.graphs, request.graph, "graph")
@@ -105,7 +104,7 @@ class DeviceCore:
                 context.priority = request.priority
                 return ms.Reply()
             case ms.SetTrace():
-                self.recording.enabled = request.enabled
+                self._record(enabled=request.enabled)
                 return ms.Reply()
             case ms.Inspect():
                 return ms.Reply(info=self._describe())
@@ -189,7 +188,6 @@ class DeviceCore:
             graph.close()
             return error_reply(error)
         session.graphs[graph.number] = context.graphs[graph.number] = graph
-        self.recording.name_graph(graph.number, info.name, session.number, request.priority)
         return ms.Reply(value=graph.number, steps=loaded.steps, info={"prepared": ready.program is None})
 
     def _create_context(self, session: Session, request: ms.CreateContext) -> ms.Reply:
@@ -207,6 +205,7 @@ class DeviceCore:
                 kind=ClientKind.APP,
                 priority=request.priority,
                 pd=session.number,
+                core=request.core,
                 hmx=request.hmx,
                 hvx=request.hvx,
                 vtcm_bytes=request.vtcm_bytes,
@@ -214,7 +213,6 @@ class DeviceCore:
             )
         )
         session.graphs[app.number] = context.graphs[app.number] = app
-        self.recording.name_graph(app.number, app.name, session.number, request.priority)
         return ms.Reply(value=app.number)
 
     def _free_context(self, session: Session, context: DeviceContext) -> None:
@@ -268,6 +266,17 @@ class DeviceCore:
             refused = [action for action in actions if isinstance(action, Refuse)]
             if refused:
                 raise WrongState(refused[0].reason, st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
+
+    def _record(self, *, enabled: bool) -> None:
+        if not enabled:
+            self.recording.stop()
+            self.loop.observe = None
+        elif not self.recording.enabled:
+            self.loop.observe = self.recording.start(self.clock.now())
+
+    def _name_of(self, client: int) -> str:
+        found = (session.graphs.get(client) for session in self.sessions.values())
+        return next((graph.name for graph in found if graph is not None), f"client {client}")
 
     def _describe(self) -> dict[str, object]:
         return {

@@ -20,7 +20,7 @@ from openhtp.rpc import frames
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release
 from openhtp.sched.events import AbortRequested, Submitted
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import Work
 
 _STATUS_OF: dict[Outcome, Status] = {
     Outcome.DONE: QNN_SUCCESS,
@@ -35,11 +35,11 @@ _DETAILED = 2
 class Executions:
     """The jobs under way, and what is done when the loop reports on them."""
 
-    def __init__(self, clock: Clock, recording: Recording, numbers: itertools.count[int]) -> None:
+    def __init__(self, clock: Clock, numbers: itertools.count[int]) -> None:
         self.clock = clock
-        self.recording = recording
         self.jobs: dict[int, Job] = {}
         self.loop: Loop  # set by whoever puts the two together: each needs the other
+        self.recording: Recording  # likewise
         self._numbers = numbers
         self._faults: dict[int, tuple[int, QnnError]] = {}
 
@@ -52,7 +52,7 @@ class Executions:
         if len(frame) < frames.EXECUTE_HEAD.size:
             raise ProtocolError(f"execute frame of {len(frame)} bytes")
         head = frames.EXECUTE_HEAD.unpack_from(frame)
-        _, flags, count, number, batch, profile_level, client_job, timeout_at = head
+        _, flags, count, number, batch, profile_level, client_job, timeout_at, deadline_at = head
         now = self.clock.now()
         if client_job in session.jobs:
             raise ProtocolError(f"job {client_job} is already under way")
@@ -65,7 +65,7 @@ class Executions:
             if graph is None:
                 raise InvalidHandle("the graph was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
             if isinstance(graph, DeviceApp):
-                pace, runs = _app_pace(key), []
+                pace, runs = graph.pace or _app_pace(key), []
             else:
                 target, with_dims, pace = graph, bool(flags & frames.FLAG_DIMS), graph.pace
                 runs = graph.take_runs(
@@ -80,15 +80,14 @@ class Executions:
         job.pace = pace
         session.jobs[client_job] = self.jobs[job.number] = job
         session.executions += 1
-        if self.recording.enabled:
-            self.recording.submitted(job.number, number, now)
         self.loop.handle(
             Submitted(
                 t=now,
                 job=job.number,
                 client=number,
-                steps=graph.steps * batch if pace is None else 1,
+                steps=graph.steps * batch if pace is None else len(pace.step_ns),
                 timeout_at=timeout_at or None,
+                deadline_at=deadline_at or None,
             )
         )
 
@@ -98,14 +97,17 @@ class Executions:
         if job is not None:
             self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
 
+    def pace_of(self, number: int) -> Work | None:
+        """How long a job takes, if that is given rather than found by computing it."""
+        job = self.jobs.get(number)
+        return None if job is None else job.pace
+
     # What the loop reports
 
     def finished(self, number: int, outcome: Outcome, t: int) -> None:
         """A job is over: tell its client."""
         job = self.jobs.pop(number)
         del job.session.jobs[job.client_job]
-        if self.recording.enabled:
-            self.recording.finished(number, outcome, t)
         status = _STATUS_OF[outcome]
         failure = job.failure
         if failure is not None and outcome is not Outcome.GONE:
@@ -136,12 +138,13 @@ class Executions:
         if job.pause_started_ns:
             job.paused_ns += t - job.pause_started_ns
             job.pause_started_ns = 0
-            job.restore_began_ns = t
+            if job.pace is None:
+                job.restore_began_ns = t
+            else:
+                job.restore_ns += job.pace.restore_ns
         else:
             job.started_ns = t
             job.graph.started = True
-        if self.recording.enabled:
-            self.recording.granted(action, t)
 
     def released(self, action: Release, t: int) -> None:
         """A job gave its resources back; if it was paused, it waits for them from now on."""
@@ -152,8 +155,6 @@ class Executions:
             if job.yield_asked_ns:
                 job.release_ns += t - job.yield_asked_ns
                 job.yield_asked_ns = 0
-        if self.recording.enabled:
-            self.recording.released(action, t)
 
     def yield_asked(self, action: AskYield, t: int) -> None:
         """A job was asked to make room."""
@@ -188,4 +189,4 @@ def _app_pace(key: bytes) -> Work:
     if len(key) != frames.APP_RUN.size:
         raise InvalidArgument("an app's run needs its length", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
     run_ns, eviction_ns = frames.APP_RUN.unpack(key)
-    return Work(step_ns=(run_ns,), eviction_ns=eviction_ns)
+    return Work(step_ns=(run_ns,), eviction_ns=eviction_ns).on_a_wall_clock()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from openhtp.core.errors import QnnError
 from openhtp.device.outlet import Outlet
 from openhtp.engine.protocol import Run
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import Work
 
 if TYPE_CHECKING:
     from openhtp.device.sessions import DeviceApp, DeviceGraph, Session

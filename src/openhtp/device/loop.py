@@ -56,7 +56,8 @@ class Loop:
         self.scheduler = scheduler
         self.clock = clock
         self.held = False
-        self.log: list[tuple[Event, list[Action]]] | None = None
+        # Told of every event and what came of it, if anyone wants to know.
+        self.observe: Callable[[Event, list[Action]], None] | None = None
         self._runner = runner
         self._observer = observer
         self._timers: list[tuple[int, int]] = []
@@ -74,8 +75,8 @@ class Loop:
     def handle(self, event: Event) -> list[Action]:
         """Give the scheduler one event and do what it answers."""
         actions = self.scheduler.handle(event)
-        if self.log is not None:
-            self.log.append((event, actions))
+        if self.observe is not None:
+            self.observe(event, actions)
         t = event.t
         for action in actions:
             self._do[type(action)](t, action)

@@ -1,86 +1,80 @@
 """Executions that take a given time on the wall clock, rather than the time that computing them takes here.
 
 An application on the NPU computes nothing that we could run: it only holds VTCM and HVX for a while. And a graph
-may be given the time it would take on the chip. Both are asked to yield, stop and go on like any other job.
+may be given the time it would take on the chip. Both are asked to yield, stop and go on like any other job, by the
+arithmetic that plans use (``sched/timed.py``); here is only the list of what is due.
 """
 
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 from openhtp.sched.actions import AskYield, Start
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import TimedRun, Work
+
+# Ends that were replaced or belong to jobs that are over are thrown away when there are many.
+ENDS_KEPT = 1024
+
+_End = tuple[int, int, int]
+"""When, of which job, the token."""
 
 
-class _Run:
-    """One paced job: what is left of it and when it will stop."""
+class Due(NamedTuple):
+    """A paced step that has ended, or only ``stopped``, and when its work had begun."""
 
-    __slots__ = ("due_ns", "left_ns", "resumes", "started_ns", "step", "token", "work", "yields")
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.left_ns = work.total_ns
-        self.started_ns = self.due_ns = 0
-        self.step = self.token = 0
-        self.resumes = False
-        self.yields = False
+    job: int
+    step: int
+    token: int
+    stopped: bool
+    began_ns: int
 
 
 class PacedSteps:
     """Steps that end by the clock. A job's pace is its ``Work``: how long it runs, what stopping it costs."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, _Run] = {}
-        self._ends: list[tuple[int, int, int]] = []  # due, job, token
+        self._runs: dict[int, TimedRun] = {}
+        self._ends: list[_End] = []
+        # The end that counts for each job under way. Earlier ones were overtaken by a yield.
+        self._awaited: dict[int, _End] = {}
 
     def start(self, t: int, action: Start, work: Work) -> None:
-        """Begin a job, or go on with one that was paused."""
+        """Begin a job's step, or go on with one that was stopped."""
         run = self._runs.get(action.job)
         if run is None:
-            run = self._runs[action.job] = _Run(work)
-        run.step, run.token, run.yields = action.step, action.token, False
-        run.started_ns = t + (work.restore_ns if run.resumes else 0)
-        run.due_ns = run.started_ns + run.left_ns
-        heapq.heappush(self._ends, (run.due_ns, action.job, action.token))
+            run = self._runs[action.job] = TimedRun(work)
+        self._await((run.start(t, action.step), action.job, action.token))
 
     def ask_yield(self, t: int, action: AskYield) -> None:
-        """Stop at the next yield point, or a fixed eviction time from now, if that is before the end."""
+        """Stop at the next possible point, if the job is paced and that is before its end."""
         run = self._runs.get(action.job)
-        if run is None or run.token != action.token:
-            return
-        work = run.work
-        if work.eviction_ns is not None:
-            stop = free = t + work.eviction_ns
-        else:
-            every = max(1, work.yield_every_ns or work.total_ns)
-            stop = run.started_ns + -(-max(0, t - run.started_ns) // every) * every
-            free = stop + work.save_ns + work.wake_ns
-        if stop + (free - t) // 4 >= run.due_ns:
-            return  # it is as good as over; clocks jitter, and stopping it would cost more than letting it end
-        run.left_ns = run.due_ns - max(stop, run.started_ns)
-        run.due_ns, run.yields = free, True
-        heapq.heappush(self._ends, (free, action.job, action.token))
+        if run is not None and run.ask_yield(t):
+            self._await((run.due, action.job, action.token))
 
     def next_at(self) -> int | None:
         """When the next one ends or stops."""
         while self._ends:
-            due, job, token = self._ends[0]
-            run = self._runs.get(job)
-            if run is not None and run.token == token and run.due_ns == due:
-                return due
-            heapq.heappop(self._ends)  # replaced by an earlier stop
+            end = self._ends[0]
+            if self._awaited.get(end[1]) is end:
+                return end[0]
+            heapq.heappop(self._ends)
         return None
 
-    def pop(self) -> tuple[int, int, int, bool]:
-        """The one that is due: (job, step, token, whether it only stopped). Call when ``next_at`` has come."""
+    def pop(self) -> Due:
+        """The one that is due. Call when ``next_at`` has come."""
         _, job, token = heapq.heappop(self._ends)
+        del self._awaited[job]
         run = self._runs[job]
-        if run.yields:
-            run.resumes = True
-        else:
-            del self._runs[job]
-        return job, run.step, token, run.yields
+        return Due(job, run.step, token, run.stops, run.started)
 
     def forget(self, job: int) -> None:
         """The job is over, however it ended."""
         self._runs.pop(job, None)
+        self._awaited.pop(job, None)
+
+    def _await(self, end: _End) -> None:
+        self._awaited[end[1]] = end
+        heapq.heappush(self._ends, end)
+        if len(self._ends) > ENDS_KEPT + 2 * len(self._awaited):
+            self._ends = sorted(self._awaited.values())

@@ -1,59 +1,76 @@
-"""What happened on the device, kept while recording is on: the source of timelines and Chrome traces."""
+"""What happened on the device, kept while recording is on: the trace that a client takes away."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
-
-from openhtp.sched.actions import Grant, Outcome, Release
+from openhtp.sched.recorder import Recorder
+from openhtp.sched.scheduler import Scheduler
+from openhtp.sched.timed import Work
+from openhtp.trace.records import Queued, Record, Stepped, Trace, Track, Units
+from openhtp.trace.wire import trace_to_bytes
 
 # About 100 MB; a recording that was forgotten must not fill the machine.
-MAX_EVENTS = 1_000_000
+MAX_RECORDS = 1_000_000
 
 
 class Recording:
-    """A bounded list of plain tuples ``(kind, t, job, ...)``, cheap to add to on the hot path."""
+    """A bounded list of records. While it is off it holds nothing, and nobody asks it anything.
 
-    def __init__(self) -> None:
+    ``name_of`` tells what a client is called, ``work_of`` how long a job takes if that is not simply the time to
+    compute it.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, name_of: Callable[[int], str], work_of: Callable[[int], Work | None]
+    ) -> None:
         self.enabled = False
-        self._events: list[tuple[Any, ...]] = []
-        self._graphs: dict[int, dict[str, object]] = {}
+        self._scheduler = scheduler
+        self._name_of = name_of
+        self._work_of = work_of
+        self._tracks: dict[int, Track] = {}
+        self._records: list[Record] = []
         self._dropped = 0
 
-    def name_graph(self, number: int, name: str, session: int, priority: int) -> None:
-        """Remember what a graph is called; kept even while recording is off."""
-        self._graphs[number] = {"name": name, "session": session, "priority": priority}
+    def start(self, t: int) -> Recorder:
+        """Record from now on; returns what is to observe the loop."""
+        self.enabled = True
+        recorder = Recorder(self._keep, self._work_of)
+        recorder.begin(list(self._scheduler.jobs.values()), t)
+        return recorder
 
-    def submitted(self, job: int, graph: int, t: int) -> None:
-        """A job was queued."""
-        self._add(("submitted", t, job, graph))
-
-    def granted(self, action: Grant, t: int) -> None:
-        """A job got its resources."""
-        self._add(("granted", t, action.job, action.hmx, action.hvx, action.vtcm_start, action.vtcm_bytes))
+    def stop(self) -> None:
+        """Record no more; what there is waits to be taken."""
+        self.enabled = False
 
     def step(self, job: int, step: int, start_ns: int, end_ns: int) -> None:
-        """A step was computed."""
-        self._add(("step", start_ns, job, step, end_ns))
-
-    def released(self, action: Release, t: int) -> None:
-        """A job gave its resources back."""
-        self._add(("released", t, action.job, action.paused))
-
-    def finished(self, job: int, outcome: Outcome, t: int) -> None:
-        """A job is over."""
-        self._add(("finished", t, job, outcome.value))
+        """A step was computed; only whoever computed it knows when."""
+        self._keep(Stepped(start_ns, job, step, end_ns))
 
     def take(self) -> bytes:
-        """Encode all that was recorded, and start anew."""
-        data = msgspec.msgpack.encode({"graphs": self._graphs, "events": self._events, "dropped": self._dropped})
-        self._events = []
-        self._dropped = 0
+        """Pack all that was recorded, and start anew."""
+        has = self._scheduler.resources
+        units = Units(cores=has.cores, hmx=has.hmx, hvx=has.hvx, vtcm_bytes=has.vtcm_bytes)
+        trace = Trace(units=units, tracks=self._tracks, records=self._records, dropped=self._dropped)
+        data = trace_to_bytes(trace)
+        self._tracks, self._records, self._dropped = {}, [], 0
         return data
 
-    def _add(self, event: tuple[Any, ...]) -> None:
-        if len(self._events) < MAX_EVENTS:
-            self._events.append(event)
-        else:
+    def _keep(self, record: Record) -> None:
+        if len(self._records) >= MAX_RECORDS:
             self._dropped += 1
+            return
+        self._records.append(record)
+        if type(record) is Queued and record.client not in self._tracks:
+            self._tracks[record.client] = self._track(record.client)
+
+    def _track(self, number: int) -> Track:
+        client = self._scheduler.clients[number]
+        has = client.demand
+        return Track(
+            name=self._name_of(number),
+            kind="graph" if has.is_graph else "app",
+            session=has.pd,
+            core=client.core,
+            priority=has.priority,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -11,6 +10,7 @@ from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.jobs import Job
 from openhtp.device.pace import PacedSteps
 from openhtp.sched.actions import AskYield, Start
+from openhtp.sched.timed import Work
 
 # A completion may wait for the next one to share a wake-up only if that one is this near.
 SHORT_STEP_NS = 50_000
@@ -61,6 +61,14 @@ def compute_step(job: Job, step: int) -> None:
         job.failure = ExecutionError(f"step {step} failed: {error}")
 
 
+def compute_whole(job: Job) -> None:
+    """Compute all of a paced job when it first starts; what it then takes is a matter of time alone."""
+    if not job.computed:
+        job.computed = True
+        for step in range(job.graph.steps * len(job.runs)):
+            compute_step(job, step)
+
+
 class InlineRunner:
     """Computes at once: the wall-clock device. Jobs with a pace of their own end by the clock."""
 
@@ -76,10 +84,7 @@ class InlineRunner:
         if job is None or job.pace is None:
             self._ready.append(action)
             return
-        if not job.computed:
-            job.computed = True
-            for step in range(job.graph.steps * len(job.runs)):
-                compute_step(job, step)
+        compute_whole(job)
         self._paced.start(t, action, job.pace)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
@@ -122,35 +127,43 @@ class ModelledRunner:
     def __init__(self, jobs: Mapping[int, Job], step_ns: Callable[[Job, int], int]) -> None:
         self._jobs = jobs
         self._step_ns = step_ns
-        self._ends: list[tuple[int, int, Start]] = []
-        self._sequence = 0
+        self._paced = PacedSteps()
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on; it ends a modelled time later."""
         job = self._jobs.get(action.job)
-        duration = self._step_ns(job, action.step) if job is not None else 0
-        self._sequence += 1
-        heapq.heappush(self._ends, (t + duration, self._sequence, action))
+        if job is None:
+            work = Work(step_ns=(0,) * (action.step + 1))
+        elif job.pace is not None:
+            compute_whole(job)
+            work = job.pace
+        else:
+            steps = range(job.graph.steps * len(job.runs))
+            work = Work(step_ns=tuple(self._step_ns(job, step) for step in steps))
+        self._paced.start(t, action, work)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
-        """Steps are left at their ends."""
+        """Steps are left at their ends, unless the job's own pace says otherwise."""
+        self._paced.ask_yield(t, action)
 
     def forget(self, job: int) -> None:
-        """What was started still ends, and is then ignored by its token."""
+        """A job is over."""
+        self._paced.forget(job)
 
     def next_at(self, now: int) -> int | None:
         """When the earliest step ends."""
-        return self._ends[0][0] if self._ends else None
+        return self._paced.next_at()
 
     def run_one(self, now: int) -> Ended | None:
         """Compute the step whose end has come."""
-        if not self._ends or self._ends[0][0] > now:
+        due = self._paced.next_at()
+        if due is None or due > now:
             return None
-        _, _, action = heapq.heappop(self._ends)
-        job = self._jobs.get(action.job)
-        if job is not None:
-            compute_step(job, action.step)
-        return Ended(action.job, action.step, action.token)
+        ended = Ended(*self._paced.pop())
+        job = self._jobs.get(ended.job)
+        if job is not None and job.pace is None:
+            compute_step(job, ended.step)
+        return ended
 
     def soon(self, now: int) -> bool:
         """Nothing is shared on a clock that jumps."""

@@ -18,7 +18,7 @@ from openhtp.program.packed import GraphInfo
 from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import Work
 
 # What one process domain can address, as documented for the HTP.
 SESSION_LIMIT_BYTES = int(3.75 * GIB)
@@ -89,6 +89,7 @@ class DeviceApp:
         self.context = context
         self.name = name
         self.started = False
+        self.pace: Work | None = None
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
         """Nothing was bound."""

@@ -8,7 +8,8 @@
 40
 
 Knows scenarios, sources of requests and what to say about the outcome; the scheduling itself is ``sched``,
-the very code that runs live. Start at ``simulate.py``; ``scenario.py`` is the data, ``parsing.py`` the file.
+the very code that runs live, and what happened is told by ``trace``. Start at ``simulate.py``; ``scenario.py`` is
+the data, ``parsing.py`` the file; ``live.py`` runs a scenario on a device process instead, beside its plan.
 
 The package can be called: ``openhtp.plan("scenario.yaml")`` is ``openhtp.plan.plan("scenario.yaml")``.
 """
@@ -29,7 +30,7 @@ from openhtp.plan.reading import BadScenario
 from openhtp.plan.result import ClientSummary, PlanResult
 from openhtp.plan.scenario import Scenario
 from openhtp.plan.simulate import Progress, simulate
-from openhtp.sched.history import History
+from openhtp.trace.phases import Phases
 
 __all__ = [
     "Advice",
@@ -66,12 +67,12 @@ def plan(
         BadScenario: the scenario is wrong; the message names the place.
     """
     loaded = _load(scenario, model_time)
-    history = None
+    phases = None
     if detail:
         first, last = window or (0, None)
         last_ns = None if last is None else round(last * loaded.unit_ns)
-        history = History(round(first * loaded.unit_ns), last_ns)
-    return PlanResult(simulate(loaded, history=history, progress=progress))
+        phases = Phases(round(first * loaded.unit_ns), last_ns)
+    return PlanResult(simulate(loaded, phases=phases, progress=progress))
 
 
 def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: ModelTime | None) -> Scenario:

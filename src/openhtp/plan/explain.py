@@ -6,8 +6,8 @@ from openhtp.core.priority import Priority
 from openhtp.plan.scenario import Pattern, Scenario
 from openhtp.plan.simulate import Run, simulate
 from openhtp.sched.events import ClientKind
-from openhtp.sched.history import History, Phase
 from openhtp.sched.policy import STRICT
+from openhtp.trace.phases import Phase, Phases
 
 
 def proofs(scenario: Scenario) -> dict[int, str]:
@@ -88,14 +88,14 @@ def worst_run(run: Run, number: int) -> str:
         return f"no run of {scenario.clients[number].name} ended"
     ended = figures.worst_ended_ns
     asked = ended - figures.worst_ns
-    history = History(asked, ended)
-    simulate(scenario, history=history)
-    mine = [i for i in history.intervals if i.job == figures.worst_job]
+    phases = Phases(asked, ended)
+    simulate(scenario, phases=phases)
+    mine = [i for i in phases.intervals if i.job == figures.worst_job]
     waits = [i for i in mine if i.phase is not Phase.RUNNING] or []
     ran = sum(i.end_ns - i.start_ns for i in mine if i.phase is Phase.RUNNING)
     blockers: dict[int, int] = {}
     for wait in waits:
-        for other in history.intervals:
+        for other in phases.intervals:
             if other.phase is not Phase.RUNNING or other.job == figures.worst_job:
                 continue
             overlap = min(other.end_ns, wait.end_ns) - max(other.start_ns, wait.start_ns)

@@ -7,19 +7,19 @@ the order of what happens can be compared event by event.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import os
 import queue
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from openhtp.core import status as st
-from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.units import US
 from openhtp.device.build import DeviceConfig
 from openhtp.plan.scenario import ClientSpec, Scenario
 from openhtp.plan.simulate import simulate
@@ -33,21 +33,14 @@ from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.sched.events import ClientKind, Submitted
-from openhtp.sched.history import History, Phase
-from openhtp.sched.virtual import Caller, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import Caller
+from openhtp.trace.phases import Moment, Phases, moments, phases_of
+from openhtp.trace.records import Trace
 
 # On the wall clock a scenario's shortest phase is stretched to this, so that jitter does not change its order.
 _SHORTEST_PHASE_NS = 20_000_000
 _LONGEST_RUN_NS = 60_000_000_000
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Moment:
-    """Something that happened: ``start``, ``pause``, ``resume`` or ``end`` of a client's run."""
-
-    t_ns: int
-    what: str
-    client: str
 
 
 @dataclass(slots=True)
@@ -57,8 +50,8 @@ class LiveResult:
     scenario: Scenario
     stretch: float
     planned: list[Moment]
-    measured: list[Moment] = field(default_factory=list)
-    recorded: dict[str, Any] = field(default_factory=dict)
+    measured: list[Moment]
+    recorded: Trace
 
     @property
     def same_order(self) -> bool:
@@ -78,97 +71,70 @@ def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
 
     ``stretch`` slows the scenario down on the wall clock; by default so that its shortest phase takes 20 ms.
     """
-    if any(client.core for client in scenario.clients):
-        raise UnsupportedFeature(
-            "a live run uses one core; give all clients core 0", st.QNN_COMMON_ERROR_NOT_SUPPORTED
-        )
-    history = History(0, None)
-    run = simulate(scenario, history=history)
-    factor = _stretch_for(history, run.end_ns) if stretch is None else stretch
-    result = LiveResult(scenario, factor, planned_moments(scenario, history))
+    phases = Phases()
+    run = simulate(scenario, phases=phases)
+    factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
+    tracks = scenario.tracks
     with _Stage(scenario, factor) as stage:
-        stage.play()
-        result.recorded = stage.recorded
-    names = [client.name for client in scenario.clients]
-    result.measured = measured_moments(result.recorded, names)
-    return result
+        recorded = stage.play()
+    return LiveResult(
+        scenario, factor, moments(phases, lambda client: tracks[client].name), measured_moments(recorded), recorded
+    )
 
 
-def _stretch_for(history: History, end_ns: int) -> float:
-    shortest = min((i.end_ns - i.start_ns for i in history.intervals if i.end_ns > i.start_ns), default=1)
+def _stretch_for(phases: Phases, end_ns: int) -> float:
+    shortest = min((i.end_ns - i.start_ns for i in phases.intervals), default=1)
     return max(1.0, min(_SHORTEST_PHASE_NS / shortest, _LONGEST_RUN_NS / max(1, end_ns)))
 
 
-def planned_moments(scenario: Scenario, history: History) -> list[Moment]:
-    """Starts, pauses, resumes and ends of a planned run."""
-    moments = []
-    seen: set[int] = set()
-    for interval in sorted(history.intervals, key=lambda i: (i.start_ns, i.job)):
-        name = scenario.clients[interval.client].name
-        if interval.phase is Phase.RUNNING:
-            moments.append(Moment(interval.start_ns, "resume" if interval.job in seen else "start", name))
-            seen.add(interval.job)
-        elif interval.phase is Phase.PAUSED:
-            moments.append(Moment(interval.start_ns, "pause", name))
-    moments += [Moment(ended.ended_ns, "end", scenario.clients[ended.client].name) for ended in history.ended]
-    return sorted(moments)
+def measured_moments(recorded: Trace) -> list[Moment]:
+    """Starts, pauses, resumes and ends as the device recorded them; times count from the first record."""
+    begin = recorded.records[0].t if recorded.records else 0
+    found = moments(phases_of(recorded), lambda client: recorded.tracks[client].name)
+    return [Moment(moment.t_ns - begin, moment.what, moment.client) for moment in found]
 
 
-def measured_moments(recorded: dict[str, Any], names: list[str]) -> list[Moment]:
-    """The same, from what the device recorded; times count from the first request."""
-    graphs = {int(number): str(about["name"]) for number, about in recorded["graphs"].items()}
-    owner: dict[int, str] = {}
-    seen: set[int] = set()
-    moments: list[Moment] = []
-    begin = recorded["events"][0][1] if recorded["events"] else 0
-    for event in recorded["events"]:
-        kind, t, job = event[0], event[1] - begin, event[2]
-        if kind == "submitted":
-            owner[job] = graphs[event[3]]
-        elif kind == "granted":
-            moments.append(Moment(t, "resume" if job in seen else "start", owner[job]))
-            seen.add(job)
-        elif kind == "released" and event[3]:
-            moments.append(Moment(t, "pause", owner[job]))
-        elif kind == "finished":
-            moments.append(Moment(t, "end", owner[job]))
-    return [moment for moment in moments if moment.client in names]
-
-
-class _Actor:
+class Actor:
     """One client of the scenario on the real device."""
 
     def __init__(self, spec: ClientSpec, context: Context, stretch: float) -> None:
         self._stretch = stretch
         self._pace: Work | None = None
-        self._app: App | None = None
-        self._graph: Graph | None = None
+        self._runs: App | Graph
+        deadline_ns = spec.deadline_ns
+        self._deadline_us = None if deadline_ns is None else max(1, round(deadline_ns * stretch / US))
         if spec.kind is ClientKind.APP:
-            self._app = context.create_app(
-                spec.name, priority=spec.priority, hmx=spec.hmx, hvx=spec.hvx, vtcm_bytes=spec.vtcm_bytes
+            self._runs = context.create_app(
+                spec.name,
+                priority=spec.priority,
+                hmx=spec.hmx,
+                hvx=spec.hvx,
+                vtcm_bytes=spec.vtcm_bytes,
+                page_bytes=spec.page_bytes,
+                core=spec.core,
             )
         else:
-            self._graph = _small_graph(context, spec)
+            self._runs = _small_graph(context, spec)
 
-    def run(self, work: Work, done: Any) -> Execution:
+    def run(self, work: Work) -> Execution:
         """Ask for one run of this length."""
+        runs = self._runs
         scaled = _scaled(work, self._stretch)
-        if self._app is not None:
-            stop_ns = scaled.eviction_ns if scaled.eviction_ns is not None else scaled.save_ns + scaled.wake_ns
-            execution = self._app.run_async(scaled.total_ns / 1e3, eviction_us=stop_ns / 1e3)
-        else:
-            assert self._graph is not None
-            if scaled != self._pace:
-                self._graph.context._link.request(ms.SetPace(graph=self._graph._number, work=scaled))
-                self._pace = scaled
-            execution = self._graph.execute_async({"x": np.ones((1, 8, 8, 8), np.float32)})
-        execution.add_done_callback(done)
-        return execution
+        if scaled != self._pace:
+            runs.context._link.request(ms.SetPace(graph=runs._number, work=scaled))
+            self._pace = scaled
+        if isinstance(runs, App):
+            return runs.run_async(scaled.total_ns / US, deadline_us=self._deadline_us)
+        return runs.execute_async({"x": np.ones((1, 8, 8, 8), np.float32)}, deadline_us=self._deadline_us)
 
 
 def _small_graph(context: Context, spec: ClientSpec) -> Graph:
     graph = context.create_graph(
-        spec.name, priority=spec.priority, vtcm_bytes=spec.vtcm_bytes or None, hvx_threads=spec.hvx or None
+        spec.name,
+        priority=spec.priority,
+        vtcm_bytes=spec.vtcm_bytes or None,
+        hvx_threads=spec.hvx or None,
+        core=spec.core,
     )
     x = graph.add_tensor("x", (1, 8, 8, 8), "float32", kind="app_write")
     y = graph.add_tensor("y", (1, 8, 8, 8), "float32", kind="app_read")
@@ -182,13 +148,13 @@ def _scaled(work: Work, factor: float) -> Work:
         return None if time_ns is None else round(time_ns * factor)
 
     return Work(
-        step_ns=(round(work.total_ns * factor),),
+        step_ns=tuple(round(time_ns * factor) for time_ns in work.step_ns),
         eviction_ns=scale(work.eviction_ns),
         yield_every_ns=scale(work.yield_every_ns),
         save_ns=round(work.save_ns * factor),
         wake_ns=round(work.wake_ns * factor),
         restore_ns=round(work.restore_ns * factor),
-    )
+    ).on_a_wall_clock()
 
 
 class _Stage(ExitStack):
@@ -204,21 +170,20 @@ class _Stage(ExitStack):
         self._done: queue.SimpleQueue[tuple[Asked, int]] = queue.SimpleQueue()
         self._under_way = 0
         self._begin_ns = 0
-        self.recorded: dict[str, Any] = {}
 
     def __enter__(self) -> _Stage:
         super().__enter__()
         backend = self.enter_context(Backend())
         name = f"scenario-{os.getpid()}-{next(_STAGES)}"
         devices: dict[int, Device] = {}
-        self._actors: list[_Actor] = []
+        self._actors: list[Actor] = []
         contexts: dict[int, Context] = {}
         for spec in self._scenario.clients:
             if spec.pd not in devices:
-                options = DeviceOptions(config=_config(self._scenario), name=name)
+                options = DeviceOptions(config=device_config(self._scenario), name=name)
                 devices[spec.pd] = backend._adopt(Device(backend, options))
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
-            self._actors.append(_Actor(spec, contexts[spec.pd], self._stretch))
+            self._actors.append(Actor(spec, contexts[spec.pd], self._stretch))
         self._device = next(iter(devices.values()))
         return self
 
@@ -230,8 +195,8 @@ class _Stage(ExitStack):
         """What a job that is about to be submitted will be like."""
         self._works[job] = (work, tag)
 
-    def play(self) -> None:
-        """Run the whole scenario."""
+    def play(self) -> Trace:
+        """Run the whole scenario; returns what the device recorded."""
         traffic = Traffic(self._scenario, self)  # type: ignore[arg-type]
         self._device.start_trace()
         self._begin_ns = time.monotonic_ns()
@@ -244,7 +209,7 @@ class _Stage(ExitStack):
                 continue
             self._under_way -= 1
             traffic.finished(asked, t)
-        self.recorded = self._device.stop_trace()
+        return self._device.stop_trace()
 
     def _submit_due(self) -> None:
         while self._heap and self._seconds_to(self._heap[0][0]) <= 0:
@@ -255,7 +220,12 @@ class _Stage(ExitStack):
             assert isinstance(event, Submitted)
             work, asked = self._works.pop(event.job)
             self._under_way += 1
-            self._actors[event.client].run(work, lambda _, asked=asked: self._done.put((asked, self._now())))
+            execution = self._actors[event.client].run(work)
+            execution.add_done_callback(functools.partial(self._ended, asked))
+
+    def _ended(self, asked: Asked, _: Execution) -> None:
+        """Runs on a thread of the backend."""
+        self._done.put((asked, self._now()))
 
     def _now(self) -> int:
         """The scenario's time."""
@@ -268,7 +238,8 @@ class _Stage(ExitStack):
 _STAGES = itertools.count(1)
 
 
-def _config(scenario: Scenario) -> DeviceConfig:
+def device_config(scenario: Scenario) -> DeviceConfig:
+    """The live device that a scenario describes."""
     has = scenario.device
     return DeviceConfig(
         policy=scenario.policy.name,
@@ -279,5 +250,5 @@ def _config(scenario: Scenario) -> DeviceConfig:
         hvx=has.hvx,
         vtcm_bytes=has.vtcm_bytes,
         sharing=has.sharing,
-        cores=1,
+        cores=has.cores,
     )

@@ -15,7 +15,7 @@ from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_tex
 from openhtp.plan.scenario import DEFAULT_DEPTH, DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named
-from openhtp.sched.resources import DeviceResources
+from openhtp.sched.resources import DeviceResources, resources_of
 
 _TOP = ("name", "unit", "device", "clients", "events", "policy", "duration")
 _DEVICE_SIZES = ("soc", "hvx", "hmx", "vtcm_mb", "vtcm_bytes", "cores", "dma_gbs", "eviction")
@@ -106,19 +106,11 @@ def _notes(soc: SocSpec | None, eviction: int | None) -> tuple[str, ...]:
 def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | None, int | None, float]:
     fields = value.fields(_DEVICE)
     soc = None
-    device = DeviceResources()
     if "soc" in fields:
         try:
             soc = find_soc(fields["soc"].text())
         except QnnError as error:
             fields["soc"].fail(error.message)
-        device = DeviceResources(
-            cores=soc.cores,
-            hmx=soc.hmx,
-            hvx=soc.hvx,
-            vtcm_bytes=soc.vtcm_bytes,
-            sharing=soc.has_vtcm_sharing,
-        )
     elif not ("vtcm_mb" in fields or "vtcm_bytes" in fields):
         value.fail("give 'soc', or the device's own 'hvx', 'hmx' and 'vtcm_mb'")
     numbers = {key: fields[key].integer() for key in ("hmx", "hvx") if key in fields}
@@ -131,7 +123,7 @@ def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | Non
     if switches.get("windowing") and soc is not None and not soc.may_have_vtcm_windowing:
         fields["windowing"].fail(f"{soc.name} is {soc.arch_name}; VTCM windowing comes with v79")
     windows = "platform" in fields and fields["platform"].choice(*_PLATFORMS) == "windows"
-    device = replace(device, **numbers, **switches, flat_priorities=windows)  # type: ignore[arg-type]
+    device = resources_of(soc, **numbers, **switches, flat_priorities=windows)  # type: ignore[arg-type]
     dma_gbs = soc.dma_gbs if soc else DEFAULT_STREAM_GBS
     if "dma_gbs" in fields:
         dma_gbs = fields["dma_gbs"].number(above=0)

@@ -1,9 +1,9 @@
-"""What a plan says: the table, the fixed JSON format, and the records that all pictures are drawn from."""
+"""What a plan says: the table, the fixed JSON format, and the marks that all pictures are drawn from."""
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ import msgspec
 from openhtp.core.units import MIB
 from openhtp.plan.scenario import Scenario
 from openhtp.plan.simulate import ClientFigures, Run
-from openhtp.report.chrome import records_to_chrome
-from openhtp.sched.history import Interval, Phase, client_phases
-from openhtp.trace.records import Flow, Instant, Record, Span
+from openhtp.report.chrome import marks_to_chrome
+from openhtp.report.lanes import HMX, HVX, VTCM, lanes_of, on_core, phases_to_marks
+from openhtp.report.marks import Mark
+from openhtp.trace.phases import Interval, client_phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class PlanResult:
         }
 
     def _intervals(self) -> list[Interval]:
-        return [] if self.run.history is None else self.run.history.intervals
+        return [] if self.run.phases is None else self.run.phases.intervals
 
     def client_states(self) -> dict[str, list[dict[str, Any]]]:
         """Per client: running, waiting, paused, merged and without overlap."""
@@ -147,124 +148,42 @@ class PlanResult:
                 last = cells
         return rows
 
-    def records(self) -> list[Record]:
-        """The run as trace records: a lane per client, per unit and core, and the VTCM."""
-        return _records(self)
+    def marks(self) -> list[Mark]:
+        """The run as marks in lanes: one for each client, each unit of each core, its VTCM and its DMA."""
+        phases = self.run.phases
+        return [] if phases is None else phases_to_marks(phases, self.scenario.tracks)
 
     def lanes(self) -> list[tuple[str, str]]:
-        """(group, lane) of every unit and client, busy or not, as the records name them."""
-        device = self.scenario.device
-        lanes: list[tuple[str, str]] = []
-        for core in range(device.cores):
-            prefix = core_prefix(self.scenario, core)
-            for kind, count in (("HMX", device.hmx), ("HVX", device.hvx)):
-                lanes += [(f"{prefix}{kind}", f"{prefix}{kind}{unit}") for unit in range(count)]
-            lanes.append((f"{prefix}VTCM", f"{prefix}VTCM"))
-        return lanes + [("Clients", client.name) for client in self.scenario.clients]
+        """(group, lane) of every unit and client, busy or not, as the marks name them."""
+        return lanes_of(self.scenario.units, self.scenario.tracks)
 
     def chrome_trace(self) -> bytes:
         """The run as a Chrome trace."""
-        return records_to_chrome(self.records(), modelled=True)
+        return marks_to_chrome(self.marks(), modelled=True)
 
 
-def core_prefix(scenario: Scenario, core: int) -> str:
-    """Column names of the first core are bare; further cores get a prefix."""
-    return f"core{core}." if scenario.device.cores > 1 and core else ""
-
-
-def _cells(scenario: Scenario, holders: Any) -> dict[str, str | None]:
+def _cells(scenario: Scenario, holders: Iterable[Interval]) -> dict[str, str | None]:
     device = scenario.device
     cells: dict[str, str | None] = {}
     for core in range(device.cores):
-        prefix = core_prefix(scenario, core)
-        for kind, count in (("HMX", device.hmx), ("HVX", device.hvx), ("VTCM", scenario.vtcm_cells)):
+        for kind, count in ((HMX, device.hmx), (HVX, device.hvx), (VTCM, scenario.vtcm_cells)):
             for unit in range(count):
-                cells[f"{prefix}{kind}{unit}"] = None
+                cells[on_core(core, f"{kind}{unit}")] = None
     filled: dict[str, int] = {}
     for interval in holders:
         grant = interval.grant
         name = scenario.clients[interval.client].name
-        prefix = core_prefix(scenario, grant.core)
-        for unit in grant.hmx:
-            cells[f"{prefix}HMX{unit}"] = name
-        for unit in grant.hvx:
-            cells[f"{prefix}HVX{unit}"] = name
+        if grant is None:
+            continue
+        for kind, units in ((HMX, grant.hmx), (HVX, grant.hvx)):
+            for unit in units:
+                cells[on_core(grant.core, f"{kind}{unit}")] = name
         end = grant.vtcm_start + grant.vtcm_bytes
         for cell in range(grant.vtcm_start // MIB, -(-end // MIB)):
             # Where two clients share a cell of 1 MB, it shows the one with more of it.
             inside = min(end, (cell + 1) * MIB) - max(grant.vtcm_start, cell * MIB)
-            key = f"{prefix}VTCM{cell}"
+            key = on_core(grant.core, f"{VTCM}{cell}")
             if inside > filled.get(key, 0):
                 filled[key] = inside
                 cells[key] = name
     return cells
-
-
-def _records(result: PlanResult) -> list[Record]:
-    scenario = result.scenario
-    names = [client.name for client in scenario.clients]
-    records: list[Record] = []
-    intervals = result._intervals()
-    for number, phases in sorted(client_phases(intervals).items()):
-        for i in phases:
-            category = i.phase.value
-            records.append(_span("Clients", names[number], category, i.start_ns, i.end_ns, category))
-    for i in intervals:
-        grant = i.grant
-        if grant is None:
-            continue
-        name = names[i.client]
-        prefix = core_prefix(scenario, grant.core)
-        args: dict[str, Any] = {"job": i.job}
-        for kind, units in (("HMX", grant.hmx), ("HVX", grant.hvx)):
-            records.extend(
-                _span(f"{prefix}{kind}", f"{prefix}{kind}{unit}", name, i.start_ns, i.end_ns, "unit", args)
-                for unit in units
-            )
-        if grant.vtcm_bytes:
-            place = {**args, "start_bytes": grant.vtcm_start, "bytes": grant.vtcm_bytes}
-            lane = f"{prefix}VTCM"
-            records.append(_span(lane, lane, name, i.start_ns, i.end_ns, "vtcm", place))
-    records.extend(_handovers(result, names))
-    return records
-
-
-def _span(
-    group: str, lane: str, name: str, start: int, end: int, category: str, args: dict[str, Any] | None = None
-) -> Span:
-    return Span(
-        group=group, lane=lane, name=name, start_ns=start, duration_ns=end - start, category=category, args=args
-    )
-
-
-def _handovers(result: PlanResult, names: list[str]) -> list[Record]:
-    """Who was asked to yield, and an arrow to whoever started at the moment when it had."""
-    history = result.run.history
-    if history is None:
-        return []
-    records: list[Record] = [
-        Instant(group="Clients", lane=names[e.client], name="asked to yield", at_ns=e.asked_ns, category="yield")
-        for e in history.evictions
-    ]
-    started: dict[int, list[Interval]] = {}
-    for i in history.intervals:
-        if i.phase is Phase.RUNNING:
-            started.setdefault(i.start_ns, []).append(i)
-    numbers = itertools.count(1)
-    records.extend(
-        Flow(
-            name="makes way for",
-            number=next(numbers),
-            from_group="Clients",
-            from_lane=names[i.client],
-            from_ns=i.start_ns,
-            to_group="Clients",
-            to_lane=names[follower.client],
-            to_ns=i.start_ns,
-        )
-        for i in history.intervals
-        if i.phase is Phase.PAUSED
-        for follower in started.get(i.start_ns, ())
-        if follower.client != i.client
-    )
-    return records

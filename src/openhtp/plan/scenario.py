@@ -10,7 +10,8 @@ from openhtp.core.units import MIB, MS, SECOND, US
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy
 from openhtp.sched.resources import DeviceResources
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import Work
+from openhtp.trace.records import Track, Units
 
 UNITS = {"ns": 1, "us": US, "ms": MS, "s": SECOND}
 
@@ -123,6 +124,26 @@ class Scenario:
             for client, priority, depth in zip(self.clients, priorities, depths, strict=True)
         )
         return replace(self, policy=policy, clients=clients)
+
+    @property
+    def tracks(self) -> dict[int, Track]:
+        """Its clients as a trace knows them; they are numbered in order."""
+        return {
+            number: Track(
+                name=client.name,
+                kind=client.kind.value,
+                session=client.pd,
+                core=client.core,
+                priority=int(client.priority),
+            )
+            for number, client in enumerate(self.clients)
+        }
+
+    @property
+    def units(self) -> Units:
+        """Its device as a trace knows it."""
+        has = self.device
+        return Units(cores=has.cores, hmx=has.hmx, hvx=has.hvx, vtcm_bytes=has.vtcm_bytes)
 
     @property
     def vtcm_cells(self) -> int:

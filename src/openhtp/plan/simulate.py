@@ -9,9 +9,10 @@ from openhtp.plan.scenario import Scenario
 from openhtp.plan.sources import Asked, Traffic
 from openhtp.sched.actions import Finish, Outcome
 from openhtp.sched.events import ClientAdded
-from openhtp.sched.history import History
+from openhtp.sched.recorder import Recorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.virtual import JobRun, Log, VirtualLoop
+from openhtp.trace.phases import Phases
 
 _DONE = Outcome.DONE  # looked up once: a member of an enum costs more to find than to compare
 
@@ -40,7 +41,7 @@ class Run:
     clients: list[ClientFigures]
     end_ns: int = 0
     events: int = 0
-    history: History | None = None
+    phases: Phases | None = None
     log: Log = field(default_factory=list)
 
     @property
@@ -110,15 +111,20 @@ _REPORTS = 100
 def simulate(
     scenario: Scenario,
     *,
-    history: History | None = None,
+    phases: Phases | None = None,
     keep_log: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """Run the scenario to its end: sources stop at its duration, and what was asked for is finished."""
-    run = Run(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], history=history)
+    """Run the scenario to its end: sources stop at its duration, and what was asked for is finished.
+
+    ``phases`` gets a record of everything that happens.
+    """
+    run = Run(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], phases=phases)
     tally = _Tally(run)
     scheduler = Scheduler(scenario.device, scenario.policy)
-    loop = VirtualLoop(scheduler, keep_log=keep_log, observe=history, finished=tally.finished)
+    loop = VirtualLoop(scheduler, keep_log=keep_log, finished=tally.finished)
+    if phases is not None:
+        loop.observe = Recorder(phases.add, loop.work_of)
     for number, client in enumerate(scenario.clients):
         loop.at(
             ClientAdded(

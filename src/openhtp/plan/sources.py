@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import Event, Submitted
-from openhtp.sched.virtual import Caller, VirtualLoop, Work
+from openhtp.sched.timed import Work
+from openhtp.sched.virtual import Caller, VirtualLoop
 
 
 class _Client:

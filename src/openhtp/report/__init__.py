@@ -1,5 +1,6 @@
-"""Records as text that people and tools read: Chrome trace, Gantt pictures, the timeline page.
+"""Traces as text that people and tools read: Chrome trace, Gantt pictures, the timeline page.
 
-Functions from trace records to text; knows no schedulers, devices or files, so a saved trace can be drawn
-anywhere. Start at ``timeline.py``, whose page is ``templates/timeline.html``.
+Functions from trace records to marks in lanes (``lanes.py``) and from marks to text; knows no schedulers, devices
+or files, so a saved trace can be drawn anywhere. Start at ``lanes.py``, then ``timeline.py``, whose page is
+``templates/timeline.html``.
 """

@@ -1,4 +1,4 @@
-"""Records as Chrome trace JSON, for chrome://tracing and ui.perfetto.dev. Times there are microseconds."""
+"""Marks as Chrome trace JSON, for chrome://tracing and ui.perfetto.dev. Times there are microseconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from openhtp.core.units import US
-from openhtp.trace.records import Counter, Flow, Instant, Record, Span
+from openhtp.report.marks import Counter, Flow, Instant, Mark, Span
 
 
 class _Lanes:
@@ -36,12 +36,12 @@ class _Lanes:
         self.events.append({**base, "name": f"{kind}_sort_index", "args": {"sort_index": order}})
 
 
-def records_to_chrome(records: Iterable[Record], *, modelled: bool = False) -> bytes:
+def marks_to_chrome(marks: Iterable[Mark], *, modelled: bool = False) -> bytes:
     """Return the trace as JSON. ``modelled`` is written into it, so that nobody takes it for measured."""
     lanes = _Lanes()
     events: list[dict[str, Any]] = []
-    for record in records:
-        events.extend(_events(record, lanes))
+    for mark in marks:
+        events.extend(_events(mark, lanes))
     document = {
         "traceEvents": lanes.events + events,
         "displayTimeUnit": "ns",
@@ -50,38 +50,38 @@ def records_to_chrome(records: Iterable[Record], *, modelled: bool = False) -> b
     return msgspec.json.encode(document)
 
 
-def _events(record: Record, lanes: _Lanes) -> list[dict[str, Any]]:
-    if isinstance(record, Span):
+def _events(mark: Mark, lanes: _Lanes) -> list[dict[str, Any]]:
+    if isinstance(mark, Span):
         event = {
             "ph": "X",
-            "name": record.name,
-            "cat": record.category or "span",
-            "ts": record.start_ns / US,
-            "dur": record.duration_ns / US,
-            **lanes.place(record.group, record.lane),
+            "name": mark.name,
+            "cat": mark.category or "span",
+            "ts": mark.start_ns / US,
+            "dur": mark.duration_ns / US,
+            **lanes.place(mark.group, mark.lane),
         }
-        return [{**event, "args": record.args} if record.args else event]
-    if isinstance(record, Instant):
+        return [{**event, "args": mark.args} if mark.args else event]
+    if isinstance(mark, Instant):
         event = {
             "ph": "i",
             "s": "t",
-            "name": record.name,
-            "cat": record.category or "instant",
-            "ts": record.at_ns / US,
-            **lanes.place(record.group, record.lane),
+            "name": mark.name,
+            "cat": mark.category or "instant",
+            "ts": mark.at_ns / US,
+            **lanes.place(mark.group, mark.lane),
         }
-        return [{**event, "args": record.args} if record.args else event]
-    if isinstance(record, Counter):
-        place = lanes.place(record.group, record.name)
-        return [{"ph": "C", "name": record.name, "ts": record.at_ns / US, "args": record.values, **place}]
-    return _flow_events(record, lanes)
+        return [{**event, "args": mark.args} if mark.args else event]
+    if isinstance(mark, Counter):
+        place = lanes.place(mark.group, mark.name)
+        return [{"ph": "C", "name": mark.name, "ts": mark.at_ns / US, "args": mark.values, **place}]
+    return _flow_events(mark, lanes)
 
 
-def _flow_events(record: Flow, lanes: _Lanes) -> list[dict[str, Any]]:
-    base = {"name": record.name, "cat": "flow", "id": record.number}
-    start = lanes.place(record.from_group, record.from_lane)
-    end = lanes.place(record.to_group, record.to_lane)
+def _flow_events(mark: Flow, lanes: _Lanes) -> list[dict[str, Any]]:
+    base = {"name": mark.name, "cat": "flow", "id": mark.number}
+    start = lanes.place(mark.from_group, mark.from_lane)
+    end = lanes.place(mark.to_group, mark.to_lane)
     return [
-        {"ph": "s", **base, "ts": record.from_ns / US, **start},
-        {"ph": "f", "bp": "e", **base, "ts": record.to_ns / US, **end},
+        {"ph": "s", **base, "ts": mark.from_ns / US, **start},
+        {"ph": "f", "bp": "e", **base, "ts": mark.to_ns / US, **end},
     ]

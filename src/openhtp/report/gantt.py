@@ -1,6 +1,6 @@
 """Spans as a Gantt picture: SVG for documents, block characters for the terminal.
 
-Both are functions of records, so a saved trace draws the same picture as the run that made it.
+Both are functions of marks, so a saved trace draws the same picture as the run that made it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from openhtp.core.units import MIB
-from openhtp.trace.records import Instant, Record, Span
+from openhtp.report.lanes import CLIENTS, kind_of
+from openhtp.report.marks import Instant, Mark, Span
 
 PALETTE = (
     "#3b82c4",
@@ -40,9 +41,9 @@ _STYLE = (
 _CELL_CHARACTERS = {"running": "█", "waiting": "░", "paused": "▒"}
 
 
-def colours_of(records: Iterable[Record]) -> dict[str, str]:
+def colours_of(marks: Iterable[Mark]) -> dict[str, str]:
     """A colour for each client, by the order in which their lanes appear."""
-    names = dict.fromkeys(r.lane for r in records if isinstance(r, Span) and r.group == "Clients")
+    names = dict.fromkeys(m.lane for m in marks if isinstance(m, Span) and kind_of(m.group) == CLIENTS)
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
@@ -53,13 +54,13 @@ def _lanes(spans: Sequence[Span]) -> list[tuple[str, str]]:
         groups.setdefault(span.group, {}).setdefault(span.lane)
     lanes: list[tuple[str, str]] = []
     for group, names in groups.items():
-        ordered = list(names) if group == "Clients" else sorted(names, key=lambda name: (len(name), name))
+        ordered = list(names) if kind_of(group) == CLIENTS else sorted(names, key=lambda name: (len(name), name))
         lanes.extend((group, name) for name in ordered)
     return lanes
 
 
-def records_to_svg(
-    records: Sequence[Record],
+def marks_to_svg(
+    marks: Sequence[Mark],
     *,
     title: str = "",
     unit: str = "us",
@@ -68,11 +69,11 @@ def records_to_svg(
     width: int = 1000,
 ) -> str:
     """Draw spans as an SVG picture. The VTCM lane is drawn as a map: address upwards, time to the right."""
-    spans = [record for record in records if isinstance(record, Span)][:_MAX_SPANS]
+    spans = [mark for mark in marks if isinstance(mark, Span)][:_MAX_SPANS]
     first = min((span.start_ns for span in spans), default=0)
     last = max((span.end_ns for span in spans), default=1)
     scale = (width - _LEFT - 20) / max(1, last - first)
-    colours = colours_of(records)
+    colours = colours_of(marks)
     parts: list[str] = []
     y = float(_TOP)
     for group, lane in _lanes(spans):
@@ -87,7 +88,7 @@ def records_to_svg(
             x = _LEFT + (span.start_ns - first) * scale
             w = max(0.5, span.duration_ns * scale)
             parts.append(_bar(span, lane, colours, x, w, y, height, vtcm_bytes if is_map else 0))
-        parts.extend(_marks(records, group, lane, first, scale, y))
+        parts.extend(_marks(marks, group, lane, first, scale, y))
         y += height + 4
     axis = _axis(first, last, scale, y, unit, unit_ns)
     total = y + 34
@@ -113,7 +114,8 @@ def svg_to_png(svg: str) -> bytes:
 def _bar(
     span: Span, lane: str, colours: dict[str, str], x: float, w: float, y: float, height: float, vtcm: int
 ) -> str:
-    owner = lane if span.group == "Clients" else span.name
+    is_client = kind_of(span.group) == CLIENTS
+    owner = lane if is_client else span.name
     fill = colours.get(owner, "#888")
     top, bar, opacity = y + (height - _BAR) / 2, float(_BAR), 1.0
     if span.category == "waiting":
@@ -126,7 +128,7 @@ def _bar(
         bar = height * share
         top = y + height * (1 - start - share)
     tip = escape(f"{owner}: {span.category or span.name}")
-    text = span.category if span.group == "Clients" else span.name
+    text = span.category if is_client else span.name
     box = f'x="{x:.2f}" y="{top:.1f}" width="{w:.2f}" height="{bar:.1f}"'
     rect = f'<rect {box} rx="2" fill="{fill}" opacity="{opacity}">'
     rect += f"<title>{tip}</title></rect>"
@@ -135,17 +137,17 @@ def _bar(
     return rect
 
 
-def _marks(records: Sequence[Record], group: str, lane: str, first: int, scale: float, y: float) -> list[str]:
+def _marks(marks: Sequence[Mark], group: str, lane: str, first: int, scale: float, y: float) -> list[str]:
     """A small wedge where a client was asked to yield."""
-    marks = []
-    for record in records:
-        if isinstance(record, Instant) and (record.group, record.lane) == (group, lane):
-            x = _LEFT + (record.at_ns - first) * scale
+    wedges = []
+    for mark in marks:
+        if isinstance(mark, Instant) and (mark.group, mark.lane) == (group, lane):
+            x = _LEFT + (mark.at_ns - first) * scale
             points = f"{x - 4:.1f},{y} {x + 4:.1f},{y} {x:.1f},{y + 7}"
-            marks.append(
-                f'<polygon points="{points}" fill="#b3261e"><title>{escape(record.name)}</title></polygon>'
+            wedges.append(
+                f'<polygon points="{points}" fill="#b3261e"><title>{escape(mark.name)}</title></polygon>'
             )
-    return marks
+    return wedges
 
 
 def _axis(first: int, last: int, scale: float, y: float, unit: str, unit_ns: int) -> str:
@@ -171,25 +173,25 @@ def ticks(first: float, last: float, about: int = 10) -> list[float]:
     return [first, last]
 
 
-def records_to_text(records: Sequence[Record], *, unit: str = "us", unit_ns: int = 1_000, width: int = 72) -> str:
+def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_000, width: int = 72) -> str:
     """Draw client spans with block characters; each column is an equal part of the time.
 
-    A column shows the phase that fills most of it.
+    A column shows the phase that fills most of it. Clients of further cores are named with their core.
     """
-    spans = [r for r in records if isinstance(r, Span) and r.group == "Clients"]
+    spans = [m for m in marks if isinstance(m, Span) and kind_of(m.group) == CLIENTS]
     first = min((span.start_ns for span in spans), default=0)
     last = max((span.end_ns for span in spans), default=1)
     column_ns = max(1e-9, (last - first) / width)
-    lanes = list(dict.fromkeys(span.lane for span in spans))
-    margin = max((len(lane) for lane in lanes), default=0)
+    lanes = {(span.group, span.lane): span.group.replace(CLIENTS, span.lane) for span in spans}
+    margin = max((len(name) for name in lanes.values()), default=0)
     lines = []
-    for lane in lanes:
+    for lane, name in lanes.items():
         cells: list[dict[str, float]] = [{} for _ in range(width)]
         for span in spans:
-            if span.lane == lane:
+            if (span.group, span.lane) == lane:
                 _fill(cells, span, first, column_ns)
         row = "".join(_CELL_CHARACTERS.get(max(c, key=lambda k: c[k]), "?") if c else " " for c in cells)
-        lines.append(f"{lane:>{margin}} │{row}│")
+        lines.append(f"{name:>{margin}} │{row}│")
     left, right = f"{first / unit_ns:g}", f"{last / unit_ns:g} {unit} (modelled)"
     lines.append(f"{'':>{margin}}  {left}{right:>{max(1, width - len(left))}}")
     lines.append(f"{'':>{margin}}  █ running  ░ waiting  ▒ paused")

@@ -1,4 +1,4 @@
-"""Records as an interactive timeline: one HTML file with nothing to fetch, drawn on a canvas.
+"""Marks as an interactive timeline: one HTML file with nothing to fetch, drawn on a canvas.
 
 The page gets columns of numbers rather than objects, so that tens of thousands of spans load and draw fast.
 """
@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from openhtp.report.gantt import colours_of
-from openhtp.trace.records import Flow, Instant, Record, Span
+from openhtp.report.lanes import CLIENTS, DMA, HMX, HVX, VTCM, kind_of
+from openhtp.report.marks import Flow, Instant, Mark, Span
 
 CATEGORIES = ("running", "waiting", "paused", "unit", "vtcm", "")
 
 
-def records_to_html(
-    records: Sequence[Record],
+def marks_to_html(
+    marks: Sequence[Mark],
     *,
     title: str,
     unit: str = "us",
@@ -31,7 +32,7 @@ def records_to_html(
 
     ``lanes`` are (group, lane) pairs to show even if nothing happens in them.
     """
-    spans = [record for record in records if isinstance(record, Span)]
+    spans = [mark for mark in marks if isinstance(mark, Span)]
     names: dict[str, int] = {}
     drawn = {place: _empty_lane(*place) for place in lanes}
     for span in sorted(spans, key=lambda span: span.start_ns):
@@ -56,10 +57,10 @@ def records_to_html(
         "vtcmBytes": vtcm_bytes,
         "names": list(names),
         "categories": CATEGORIES,
-        "colours": colours_of(records),
+        "colours": colours_of(marks),
         "lanes": ordered,
-        "instants": _instants(records, index),
-        "flows": _flows(records, index),
+        "instants": _instants(marks, index),
+        "flows": _flows(marks, index),
     }
     # A name may contain "</script>"; JSON allows the escape, HTML never sees the bracket.
     text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
@@ -69,36 +70,38 @@ def records_to_html(
 
 def _empty_lane(group: str, name: str) -> dict[str, Any]:
     columns: dict[str, Any] = {key: [] for key in ("s", "d", "i", "c", "j", "a", "b")}
-    return {"group": group, "name": name, "map": group.endswith("VTCM"), **columns}
+    kind = kind_of(group)
+    return {"group": group, "name": name, "map": kind == VTCM, "client": kind == CLIENTS, **columns}
 
 
 def _ordered(lanes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Units first (HMX, HVX, VTCM, per core), clients last, each group in natural order."""
-    kinds = ("HMX", "HVX", "VTCM")
+    """Units first (HMX, HVX, VTCM, DMA, core by core), clients last, each group in natural order."""
+    kinds = (HMX, HVX, VTCM, DMA)
 
-    def key(lane: dict[str, Any]) -> tuple[int, str, int, int, str]:
-        core, _, kind = lane["group"].rpartition(".")
+    def key(lane: dict[str, Any]) -> tuple[int, int, str, int, int, str]:
+        kind = kind_of(lane["group"])
+        core = lane["group"].removesuffix(kind)
         if kind in kinds:
-            return (0, core, kinds.index(kind), len(lane["name"]), lane["name"])
-        return (1, lane["group"], 0, 0, "")
+            return (0, len(core), core, kinds.index(kind), len(lane["name"]), lane["name"])
+        return (1, len(core), core, 0, 0, "")
 
     return sorted(lanes, key=key)
 
 
-def _instants(records: Sequence[Record], index: dict[tuple[str, str], int]) -> list[list[Any]]:
+def _instants(marks: Sequence[Mark], index: dict[tuple[str, str], int]) -> list[list[Any]]:
     return [
-        [index[record.group, record.lane], record.at_ns, record.name]
-        for record in records
-        if isinstance(record, Instant) and (record.group, record.lane) in index
+        [index[mark.group, mark.lane], mark.at_ns, mark.name]
+        for mark in marks
+        if isinstance(mark, Instant) and (mark.group, mark.lane) in index
     ]
 
 
-def _flows(records: Sequence[Record], index: dict[tuple[str, str], int]) -> list[list[Any]]:
+def _flows(marks: Sequence[Mark], index: dict[tuple[str, str], int]) -> list[list[Any]]:
     found = []
-    for record in records:
-        if isinstance(record, Flow):
-            start = index.get((record.from_group, record.from_lane))
-            end = index.get((record.to_group, record.to_lane))
+    for mark in marks:
+        if isinstance(mark, Flow):
+            start = index.get((mark.from_group, mark.from_lane))
+            end = index.get((mark.to_group, mark.to_lane))
             if start is not None and end is not None:
-                found.append([start, record.from_ns, end, record.to_ns, record.name])
+                found.append([start, mark.from_ns, end, mark.to_ns, mark.name])
     return sorted(found, key=lambda flow: flow[1])

@@ -25,8 +25,8 @@ PROFILE = 5
 
 FLAG_DIMS = 1
 
-# kind, flags, bindings, graph, batch multiple, profile level, job, absolute timeout in ns (0: none)
-EXECUTE_HEAD = struct.Struct("<BBHIIIQQ")
+# kind, flags, bindings, graph, batch multiple, profile level, job, absolute timeout and deadline in ns (0: none)
+EXECUTE_HEAD = struct.Struct("<BBHIIIQQQ")
 # place in the program's inputs-then-outputs list, memory id, offset in the memory
 BINDING = struct.Struct("<IIQ")
 # rank and sizes of one tensor in this execution

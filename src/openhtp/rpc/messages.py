@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from openhtp.rpc.channel import ProtocolError
-from openhtp.sched.virtual import Work
+from openhtp.sched.timed import Work
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -75,10 +75,11 @@ class AddApp(_Request):
     hvx: int
     vtcm_bytes: int
     page_bytes: int | None = None
+    core: int = 0
 
 
 class SetPace(_Request):
-    """Let executions of a graph take this long from now on, instead of what computing them takes. None: undo."""
+    """Let executions of a graph or app take this long from now on, not what computing them takes. None: undo."""
 
     graph: int
     work: Work | None

@@ -15,6 +15,7 @@ from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.execution import Execution, Notify, Outputs
+from openhtp.runtime.options import deadline_from
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
@@ -52,13 +53,29 @@ class App:
     """Made by ``Context.create_app``."""
 
     def __init__(
-        self, context: Context, name: str, *, priority: Priority, hmx: int, hvx: int, vtcm_bytes: int
+        self,
+        context: Context,
+        name: str,
+        *,
+        priority: Priority,
+        hmx: int,
+        hvx: int,
+        vtcm_bytes: int,
+        page_bytes: int | None = None,
+        core: int = 0,
     ) -> None:
         self.context = context
         self.name = name
         self.priority = priority
         request = ms.AddApp(
-            context=context._number, name=name, priority=int(priority), hmx=hmx, hvx=hvx, vtcm_bytes=vtcm_bytes
+            context=context._number,
+            name=name,
+            priority=int(priority),
+            hmx=hmx,
+            hvx=hvx,
+            vtcm_bytes=vtcm_bytes,
+            page_bytes=page_bytes,
+            core=core,
         )
         self._number = context._link.request(request).value
 
@@ -67,10 +84,14 @@ class App:
         duration_us: float,
         *,
         eviction_us: float = 0,
+        deadline_us: int | None = None,
         notify: Notify | None = None,
         notify_param: object = None,
     ) -> Execution:
-        """Ask for the app's resources and hold them for a time; ``eviction_us`` is how long it takes to let go."""
+        """Ask for the app's resources and hold them for a time; ``eviction_us`` is how long it takes to let go.
+
+        ``deadline_us`` is as in ``Graph.execute_async``.
+        """
         self.context._life.require("execute")
         if not 0 < duration_us < 1e9 or not 0 <= eviction_us < 1e9:
             raise InvalidArgument(
@@ -79,10 +100,11 @@ class App:
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         link = self.context._link
+        deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
         link.take_place(self.context._places, None, lambda: None)
         run = AppRun(self, link, notify, notify_param)
         execution = Execution(link.next_job(), run)
-        head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0)
+        head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0, deadline_at)
         length = frames.APP_RUN.pack(round(duration_us * 1000), round(eviction_us * 1000))
         try:
             link.submit(execution, head + length, lambda job: None)

@@ -35,6 +35,7 @@ class Call:
         "_slot",
         "arguments",
         "called_ns",
+        "deadline_at",
         "graph",
         "link",
         "notifier",
@@ -54,6 +55,7 @@ class Call:
         link: Link,
         notifier: Notifier,
         called_ns: int,
+        deadline_at: int,
         profile: Profile | None,
         signal: Signal | None,
         notify: Notify | None,
@@ -69,6 +71,7 @@ class Call:
         self.notify_param = notify_param
         self.synchronous = synchronous
         self.called_ns = called_ns
+        self.deadline_at = deadline_at  # 0: none
         self.sent_ns = 0
         self.arguments = arguments
         self._slot: Slot | None = None
@@ -155,7 +158,8 @@ class Call:
                 self.profile._abandon()
             else:
                 now = self.link.now()
-                self.profile._fill(record, self.called_ns, self.sent_ns, now, self.graph.hvx_threads)
+                times = (self.called_ns, self.sent_ns, now, self.deadline_at)
+                self.profile._fill(record, *times, self.graph.hvx_threads)
         if self._counted:
             self.graph._count_call(self.synchronous, -1)
         if self._placed:

@@ -109,7 +109,7 @@ class Context:
             hvx_threads=hvx_threads,
             precision=precision,
         )
-        cores = find_soc(self.device.soc).cores
+        cores = self.device.cores
         if isinstance(core, bool) or not isinstance(core, int) or not 0 <= core < cores:
             raise InvalidArgument(
                 f"core {core!r}; {self.device.soc} has {cores}, counted from 0",
@@ -149,11 +149,25 @@ class Context:
         hmx: int = 0,
         hvx: int = 1,
         vtcm_bytes: int = 1 << 20,
+        page_bytes: int | None = None,
+        core: int = 0,
     ) -> App:
-        """Introduce a client that is no graph and competes for VTCM and HVX; see ``App.run_async``."""
+        """Introduce a client that is no graph and competes for VTCM and HVX of a core; see ``App.run_async``.
+
+        ``page_bytes`` is the page it asks for; None: exactly ``vtcm_bytes``.
+        """
         self._life.require("use")
         level = self.priority if priority is None else Priority.parse(priority)
-        return App(self, check_name(name, "graph"), priority=level, hmx=hmx, hvx=hvx, vtcm_bytes=vtcm_bytes)
+        return App(
+            self,
+            check_name(name, "graph"),
+            priority=level,
+            hmx=hmx,
+            hvx=hvx,
+            vtcm_bytes=vtcm_bytes,
+            page_bytes=page_bytes,
+            core=core,
+        )
 
     def graph(self, name: str) -> Graph:
         """The graph with this name."""

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
 from openhtp.core.priority import Priority
@@ -20,6 +18,8 @@ from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.link import Link
 from openhtp.runtime.queue import DEFAULT_DEPTH, check_depth
 from openhtp.runtime.rpc_link import DeviceOptions, RpcLink
+from openhtp.trace.records import Trace
+from openhtp.trace.wire import trace_from_bytes
 
 if TYPE_CHECKING:
     from openhtp.runtime.backend import Backend
@@ -40,6 +40,7 @@ class Device:
     def __init__(self, backend: Backend, options: DeviceOptions, connect: Connect | None = None) -> None:
         self.backend = backend
         self.soc = find_soc(options.config.soc).name
+        self.cores = options.config.resources().cores
         self.name = options.name
         self.restarts = 0
         self._life = Life("device", options.name or "")
@@ -122,12 +123,11 @@ class Device:
         """Record what the device does until ``stop_trace``."""
         self._link.request(ms.SetTrace(enabled=True))
 
-    def stop_trace(self) -> dict[str, Any]:
-        """Stop recording; returns the device's records, for ``openhtp.report.chrome``."""
+    def stop_trace(self) -> Trace:
+        """Stop recording; returns what the device recorded, for ``openhtp.report``."""
         link = self._link
         link.request(ms.SetTrace(enabled=False))
-        recorded: dict[str, Any] = msgspec.msgpack.decode(link.read_trace(), strict=False)
-        return recorded
+        return trace_from_bytes(link.read_trace())
 
     def free(self) -> None:
         """Let the device go. Contexts on it are freed; its process ends with its last client."""

@@ -32,7 +32,7 @@ from openhtp.runtime.bindings import Bindings
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.options import check_count, check_handle, check_name, check_shape
+from openhtp.runtime.options import check_count, check_handle, check_name, check_shape, deadline_from
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
@@ -258,13 +258,14 @@ class Graph:
         *,
         profile: Profile | None = None,
         signal: Signal | None = None,
+        deadline_us: int | None = None,
     ) -> Outputs:
         """Run once and wait for the outputs, by name.
 
         Keys are names, tensor ids or Tensors. Values are arrays (copied) or registered memory (not copied).
         Goes through the same queue as ``execute_async``, with equal standing.
         """
-        execution = self._submit(inputs, outputs, profile, signal, None, None, synchronous=True)
+        execution = self._submit(inputs, outputs, profile, signal, None, None, deadline_us, synchronous=True)
         return execution.result()
 
     def execute_async(
@@ -276,19 +277,21 @@ class Graph:
         signal: Signal | None = None,
         notify: Notify | None = None,
         notify_param: object = None,
+        deadline_us: int | None = None,
     ) -> Execution:
         """Queue one execution and return; blocks only while the context's queue is full.
 
         ``notify(notify_param, status)`` is called exactly once, on a thread of the backend, when an accepted
         execution is over; a call that raises here never notifies. Inputs given as arrays are copied before the
-        call returns; registered memory must be left alone until the execution is over.
+        call returns; registered memory must be left alone until the execution is over. ``deadline_us`` says
+        when, counted from the call, it should be done; the ``edf`` policy goes by it, and it ends nothing.
         """
         if notify is not None and not callable(notify):
             raise InvalidArgument(
                 f"notify is a {type(notify).__name__}; expected a function of (param, status)",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
-        return self._submit(inputs, outputs, profile, signal, notify, notify_param, synchronous=False)
+        return self._submit(inputs, outputs, profile, signal, notify, notify_param, deadline_us, synchronous=False)
 
     def _submit(
         self,
@@ -298,6 +301,7 @@ class Graph:
         signal: Signal | None,
         notify: Notify | None,
         notify_param: object,
+        deadline_us: int | None,
         *,
         synchronous: bool,
     ) -> Execution:
@@ -321,6 +325,7 @@ class Graph:
             link=link,
             notifier=context.device.backend._notifier,
             called_ns=called_ns,
+            deadline_at=0 if deadline_us is None else deadline_from(called_ns, deadline_us),
             profile=profile,
             signal=signal,
             notify=notify,
@@ -336,7 +341,7 @@ class Graph:
     def _enqueue(self, call: Call) -> Execution:
         """Take handles, a place and memory for a checked call, then send it."""
         link, profile = call.link, call.profile
-        deadline_ns = call.hold_handles()
+        timeout_at = call.hold_handles()
         packed = call.hold_memory()
         execution = Execution(link.next_job(), call)
         arguments = call.arguments
@@ -348,7 +353,8 @@ class Graph:
             arguments.batch,
             0 if profile is None else profile.level,
             execution.job,
-            deadline_ns,
+            timeout_at,
+            call.deadline_at,
         )
         if profile is not None:
             call.sent_ns = link.now()

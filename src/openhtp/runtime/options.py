@@ -10,6 +10,14 @@ from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
 from openhtp.program.options import GraphOptions, Precision
 
+# The longest that a caller may ask for: a day.
+MAX_DEADLINE_US = 24 * 3600 * 1_000_000
+
+
+def deadline_from(called_ns: int, deadline_us: int) -> int:
+    """When an execution should be done that was asked for at ``called_ns``."""
+    return called_ns + check_count("deadline_us", deadline_us, MAX_DEADLINE_US) * 1000
+
 
 def make_options(
     *,

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.core.status import QNN_SUCCESS
 from openhtp.rpc.frames import Record
 from openhtp.runtime.lifecycle import Life, State
+
+# Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
+DEADLINE_MISSED = 9001
 
 
 class ProfileLevel(enum.IntEnum):
@@ -83,10 +87,12 @@ class Profile:
     def _abandon(self) -> None:
         self._in_use = False
 
-    def _fill(self, record: Record, called_ns: int, sent_ns: int, returned_ns: int, hvx_threads: int) -> None:
+    def _fill(
+        self, record: Record, called_ns: int, sent_ns: int, returned_ns: int, deadline_at: int, hvx_threads: int
+    ) -> None:
         self._in_use = False
         self.events = execute_events(
-            record, called_ns, sent_ns, returned_ns, hvx_threads, self._step_times_ns, self.level
+            record, called_ns, sent_ns, returned_ns, deadline_at, hvx_threads, self._step_times_ns, self.level
         )
 
     def _fill_once(self, event: ProfileEvent) -> None:
@@ -102,6 +108,7 @@ def execute_events(
     called_ns: int,
     sent_ns: int,
     returned_ns: int,
+    deadline_at: int,
     hvx_threads: int,
     step_times_ns: list[int],
     level: ProfileLevel,
@@ -124,6 +131,9 @@ def execute_events(
             _us(3007, "Time waiting for resources after yield", waited),
             _us(3008, "Time to restore after yield", record.restore_ns),
         ]
+    if deadline_at:
+        missed = record.status != QNN_SUCCESS.code or record.finished_ns > deadline_at
+        events.append(ProfileEvent(DEADLINE_MISSED, "Deadline missed", int(missed), "count"))
     if level is ProfileLevel.DETAILED:
         steps = tuple(_us(404, f"step {index}", time) for index, time in enumerate(step_times_ns))
         events.append(ProfileEvent(407, "Steps on the device", sum(step_times_ns) // 1000, "us", events=steps))

@@ -235,7 +235,7 @@ class RpcLink:
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
-        frame = frames.EXECUTE_HEAD.pack(frames.CANCEL, 0, 0, 0, 0, 0, job, 0)
+        frame = frames.EXECUTE_HEAD.pack(frames.CANCEL, 0, 0, 0, 0, 0, job, 0, 0)
         with self._send_lock, contextlib.suppress(OSError):
             self._data.send(frame)
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import enum
-
 from msgspec import Struct
 
-
-class Outcome(enum.Enum):
-    """How a job ended."""
-
-    DONE = "done"
-    ABORTED = "aborted"
-    TIMED_OUT = "timed_out"
-    GONE = "gone"
+from openhtp.core.outcome import Outcome as Outcome  # part of ``Finish``, so it can be had from here
 
 
 class Start(Struct, frozen=True, tag=True, gc=False):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, OutOfMemory
@@ -44,6 +45,62 @@ class DeviceResources:
     windowing: bool = False
     parallel_graphs: bool = False
     flat_priorities: bool = False
+
+
+class Chip(Protocol):
+    """What a chip has, core by core, before anyone chose otherwise."""
+
+    @property
+    def cores(self) -> int:
+        """How many there are."""
+
+    @property
+    def hmx(self) -> int:
+        """HMX units."""
+
+    @property
+    def hvx(self) -> int:
+        """HVX threads."""
+
+    @property
+    def vtcm_bytes(self) -> int:
+        """VTCM."""
+
+    @property
+    def has_vtcm_sharing(self) -> bool:
+        """Whether two clients may hold parts of the VTCM at once."""
+
+
+def resources_of(
+    chip: Chip | None,
+    *,
+    cores: int | None = None,
+    hmx: int | None = None,
+    hvx: int | None = None,
+    vtcm_bytes: int | None = None,
+    sharing: bool | None = None,
+    windowing: bool = False,
+    parallel_graphs: bool = False,
+    flat_priorities: bool = False,
+) -> DeviceResources:
+    """A device of this chip, live or planned. What is given stands; the rest is the chip's, or the usual."""
+    usual = DeviceResources()
+    has_hmx = chip.hmx if chip else usual.hmx
+    if parallel_graphs:
+        # Every graph takes an HMX, so graphs side by side need one each.
+        has_hmx = max(MAX_PARALLEL_GRAPHS, has_hmx)
+    has_sharing = chip.has_vtcm_sharing if chip else usual.sharing
+    has = chip or usual
+    return DeviceResources(
+        cores=has.cores if cores is None else cores,
+        hmx=has_hmx if hmx is None else hmx,
+        hvx=has.hvx if hvx is None else hvx,
+        vtcm_bytes=has.vtcm_bytes if vtcm_bytes is None else vtcm_bytes,
+        sharing=has_sharing if sharing is None else sharing,
+        windowing=windowing,
+        parallel_graphs=parallel_graphs,
+        flat_priorities=flat_priorities,
+    )
 
 
 def priority_on(device: DeviceResources, priority: int) -> int:

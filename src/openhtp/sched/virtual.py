@@ -10,12 +10,11 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from msgspec import Struct
-
-from openhtp.core.errors import InternalError, InvalidArgument
+from openhtp.core.errors import InvalidArgument
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, Submitted, TimerFired
 from openhtp.sched.scheduler import Scheduler
+from openhtp.sched.timed import TimedRun, Work
 
 Log = list[tuple[Event, list[Action]]]
 Observer = Callable[[Event, list[Action]], None]
@@ -27,45 +26,19 @@ _REQUEST, _CALL, _ANSWER, _TIMER = 0, 1, 2, 3
 _END_OF_TIME = 1 << 100
 
 
-class Work(Struct, frozen=True, kw_only=True, gc=False):
-    """How long a job takes, and what it costs to stop it.
-
-    Either ``eviction_ns`` is the whole time from the request to the release, work going on meanwhile; or the
-    eviction is modelled: on to the next yield point (every ``yield_every_ns``; None: the ends of steps), then
-    ``save_ns`` for its VTCM and ``wake_ns`` for the one that waits. Coming back takes ``restore_ns``.
-    """
-
-    step_ns: tuple[int, ...]
-    eviction_ns: int | None = None
-    yield_every_ns: int | None = None
-    save_ns: int = 0
-    wake_ns: int = 0
-    restore_ns: int = 0
-
-    @property
-    def total_ns(self) -> int:
-        """Time of one undisturbed run."""
-        return sum(self.step_ns)
-
-
-class JobRun(Struct, eq=False, gc=False):
-    """One job inside the modelled engine: what is left of its step, when it will answer, what it has had.
+class JobRun(TimedRun, eq=False, gc=False):
+    """One job inside the modelled engine, and what it has had.
 
     ``held_ns`` is the time it held resources, ``yields`` how often it was paused; ``tag`` belongs to whoever
     submitted the job.
     """
 
-    work: Work
-    left: int
     tag: Any = None
     # The answer that counts, by its place in the heap. Earlier ones were overtaken by a yield.
     sequence: int = 0
-    started: int = 0  # when the work itself goes on, after any restore
-    due: int = 0
     granted: int | None = None
     held_ns: int = 0
     yields: int = 0
-    resumes: bool = False
 
 
 Finished = Callable[[Finish, JobRun, int], None]
@@ -92,7 +65,7 @@ class VirtualLoop:
         self.now = 0
         self.handled = 0
         self._keep_log = keep_log
-        self._observe = observe
+        self.observe = observe
         self._finished = finished
         self._heap: list[tuple[int, int, int, Any]] = []
         self._sequence = 0
@@ -118,16 +91,21 @@ class VirtualLoop:
 
     def expect(self, job: int, work: Work, tag: Any = None) -> None:
         """Tell the modelled engine what a job will be like."""
-        self._runs[job] = JobRun(work, work.step_ns[0], tag)
+        self._runs[job] = JobRun(work, tag=tag)
+
+    def work_of(self, job: int) -> Work | None:
+        """What a job under way is like."""
+        run = self._runs.get(job)
+        return None if run is None else run.work
 
     def run_until(self, t: int | None = None) -> int:
         """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
         heap = self._heap
         handle = self.scheduler.handle
-        observe = self._observe
+        observe = self.observe
         log = self.log if self._keep_log else None
         runs = self._runs
-        start, ask_yield, finished = self._start, self._ask_yield, self._finished
+        finished = self._finished
         end = _END_OF_TIME if t is None else t
         while heap and heap[0][0] <= end:
             now, order, sequence, event = heappop(heap)
@@ -146,14 +124,19 @@ class VirtualLoop:
                 # Starts and grants are by far the most frequent; this loop is the planner's speed.
                 kind = type(action)
                 if kind is Start:
-                    start(action, now)  # type: ignore[arg-type]
+                    run = runs[action.job]  # type: ignore[union-attr]
+                    if run.granted is None:
+                        run.granted = now
+                    due = run.start(now, action.step)  # type: ignore[union-attr]
+                    run.sequence = self._sequence = sequence = self._sequence + 1
+                    step_done = StepDone(due, action.job, action.token)  # type: ignore[union-attr]
+                    heappush(heap, (due, _ANSWER, sequence, step_done))
                 elif kind is Release:
                     run = runs[action.job]  # type: ignore[union-attr]
                     run.held_ns += now - run.granted  # type: ignore[operator]
                     run.granted = None
                     if action.paused:  # type: ignore[union-attr]
                         run.yields += 1
-                        run.resumes = True
                 elif kind is Grant:
                     continue
                 elif kind is Finish:
@@ -161,7 +144,7 @@ class VirtualLoop:
                     if finished is not None:
                         finished(action, run, now)  # type: ignore[arg-type]
                 elif kind is AskYield:
-                    ask_yield(action, now)  # type: ignore[arg-type]
+                    self._ask_yield(action, now)  # type: ignore[arg-type]
                 elif kind is ArmTimer:
                     at = max(now, action.at)  # type: ignore[union-attr]
                     self._push(at, _TIMER, TimerFired(t=at, timer=action.timer))  # type: ignore[union-attr]
@@ -182,52 +165,11 @@ class VirtualLoop:
         self._sequence += 1
         heappush(self._heap, (t, order, self._sequence, event))
 
-    def _answer(self, run: JobRun, event: StepDone | StepYielded) -> None:
-        """Let the job answer with this event, and with no other."""
-        run.due = due = event.t
-        run.sequence = self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (due, _ANSWER, sequence, event))
-
-    def _start(self, action: Start, now: int) -> None:
-        run = self._runs[action.job]
-        due = now + (run.left or run.work.step_ns[action.step])
-        run.started = now
-        if run.granted is None:
-            run.granted = now
-            if run.resumes:
-                restore = run.work.restore_ns
-                run.started += restore
-                due += restore
-                run.resumes = False
-        run.left = 0  # all of it, unless it is stopped before
-        # As in ``_answer``, which would be one more call for every step there is.
-        run.due = due
-        run.sequence = self._sequence = sequence = self._sequence + 1
-        heappush(self._heap, (due, _ANSWER, sequence, StepDone(due, action.job, action.token)))
-
     def _ask_yield(self, action: AskYield, now: int) -> None:
-        """Find the point where the step can be left; answer there rather than at its end, if sooner."""
+        """Let the job answer where it can stop, and no longer at the end of its step."""
         run = self._runs[action.job]
-        work = run.work
-        end = run.due
-        if work.eviction_ns is not None:
-            stop = free = now + work.eviction_ns
-        elif work.yield_every_ns is not None:
-            every = max(1, work.yield_every_ns)
-            progress = max(0, now - run.started)
-            stop = run.started + -(-progress // every) * every
-            free = stop + work.save_ns + work.wake_ns
-        else:
-            self._end_step_with_saving(action, run, work)
+        if not run.ask_yield(now):
             return
-        if stop >= end:
-            return
-        run.left = end - max(stop, run.started)
-        self._answer(run, StepYielded(free, action.job, action.token))
-
-    def _end_step_with_saving(self, action: AskYield, run: JobRun, work: Work) -> None:
-        job = self.scheduler.jobs.get(action.job)
-        if job is None:
-            raise InternalError(f"job {action.job} was asked to yield but is over")
-        if job.step + 1 < job.steps:
-            self._answer(run, StepDone(run.due + work.save_ns + work.wake_ns, action.job, action.token))
+        answer = StepYielded if run.stops else StepDone
+        run.sequence = self._sequence + 1
+        self._push(run.due, _ANSWER, answer(run.due, action.job, action.token))

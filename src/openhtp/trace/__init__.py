@@ -1,4 +1,6 @@
-"""What was recorded, as plain frozen data: spans, instants, counters, flows.
+"""What happened on a device, as plain frozen data, and what it means: who ran, waited or was paused when.
 
-Knows neither schedulers nor file formats; ``report`` turns records into text. Start at ``records.py``.
+The one account that a device's recording, a plan, a live run and every report share. Knows neither schedulers nor
+pictures: ``sched/recorder.py`` makes records of what a scheduler does, ``report`` draws them. Start at
+``records.py``; ``phases.py`` reads them, ``wire.py`` carries them.
 """

@@ -1,63 +1,116 @@
-"""The records that all profiling output is made of. Times are integer nanoseconds of one clock.
+"""The records of a trace. Times are integer nanoseconds of one clock; jobs and clients are known by number.
 
-A record lies in a *lane* (one line of a picture: a client, an HVX thread) of a *group* (a heading).
+They stand in the order in which they became known, so what takes time (a step, a transfer) may have begun before
+the record in front of it. Structs that are arrays on the wire: a device makes several for every execution.
 """
 
 from __future__ import annotations
 
+import enum
+from typing import Literal
+
 from msgspec import Struct
 
-Args = dict[str, str | int | float | bool]
+from openhtp.core.outcome import Outcome
 
 
-class Span(Struct, frozen=True, kw_only=True):
-    """Something that took time. ``category`` says of what kind (``running``, ``waiting``, ``vtcm``...)."""
+class Transfer(enum.Enum):
+    """What was moved: VTCM out to memory when a job makes way, and back when it goes on."""
 
-    lane: str
+    SAVE = "save"
+    RESTORE = "restore"
+
+
+class Queued(Struct, frozen=True, tag="queued", array_like=True, gc=False):
+    """A client asked for an execution. ``deadline_at`` is when it wants it done, if it said so."""
+
+    t: int
+    job: int
+    client: int
+    deadline_at: int | None = None
+
+
+class Granted(Struct, frozen=True, tag="granted", array_like=True, gc=False):
+    """A job got units and a byte range of the VTCM of one core. ``resumed``: not for the first time."""
+
+    t: int
+    job: int
+    core: int
+    hmx: tuple[int, ...]
+    hvx: tuple[int, ...]
+    vtcm_start: int
+    vtcm_bytes: int
+    resumed: bool = False
+
+
+class Stepped(Struct, frozen=True, tag="step", array_like=True, gc=False):
+    """A step was run to its end."""
+
+    t: int
+    job: int
+    step: int
+    end: int
+
+
+class YieldAsked(Struct, frozen=True, tag="yield", array_like=True, gc=False):
+    """A job was asked to make way for a more urgent one."""
+
+    t: int
+    job: int
+
+
+class Released(Struct, frozen=True, tag="released", array_like=True, gc=False):
+    """A job gave its resources back: because it was ``paused``, or else because it is over."""
+
+    t: int
+    job: int
+    paused: bool
+
+
+class Transferred(Struct, frozen=True, tag="transfer", array_like=True, gc=False):
+    """A job's part of the VTCM was moved."""
+
+    t: int
+    job: int
+    what: Transfer
+    nbytes: int
+    end: int
+
+
+class Ended(Struct, frozen=True, tag="ended", array_like=True, gc=False):
+    """A job is over."""
+
+    t: int
+    job: int
+    outcome: Outcome
+
+
+Record = Queued | Granted | Stepped | YieldAsked | Released | Transferred | Ended
+
+
+class Track(Struct, frozen=True, kw_only=True):
+    """Who a client number is: a graph or an app of a session (process domain), bound to a core."""
+
     name: str
-    start_ns: int
-    duration_ns: int
-    category: str = ""
-    group: str = ""
-    args: Args | None = None
-
-    @property
-    def end_ns(self) -> int:
-        """When it was over."""
-        return self.start_ns + self.duration_ns
+    kind: Literal["graph", "app"] = "graph"
+    session: int = 0
+    core: int = 0
+    priority: int = 0
 
 
-class Instant(Struct, frozen=True, kw_only=True):
-    """Something that happened at a moment."""
+class Units(Struct, frozen=True, kw_only=True):
+    """What the device has; all but ``cores`` count for each core."""
 
-    lane: str
-    name: str
-    at_ns: int
-    category: str = ""
-    group: str = ""
-    args: Args | None = None
+    cores: int = 1
+    hmx: int = 1
+    hvx: int = 1
+    vtcm_bytes: int = 0
 
 
-class Counter(Struct, frozen=True, kw_only=True):
-    """Values that hold from this moment on, drawn stacked."""
+class Trace(Struct, kw_only=True):
+    """A recording: its records, whom they speak of, and how many did not fit."""
 
-    name: str
-    at_ns: int
-    values: dict[str, int | float]
-    group: str = ""
-
-
-class Flow(Struct, frozen=True, kw_only=True):
-    """An arrow from a moment in one lane to a moment in another: who made way for whom."""
-
-    name: str
-    number: int
-    from_lane: str
-    from_ns: int
-    to_lane: str
-    to_ns: int
-    from_group: str = ""
-    to_group: str = ""
-
-
-Record = Span | Instant | Counter | Flow
+    units: Units
+    tracks: dict[int, Track]
+    records: list[Record]
+    dropped: int = 0

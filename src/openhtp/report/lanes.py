@@ -1,0 +1,172 @@
+"""A trace as marks in lanes: one lane for each client, each unit of each core, its VTCM and its DMA.
+
+Plans and recordings come this way, so that the two can be compared.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Mapping
+
+import msgspec
+
+from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, Span
+from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_of
+from openhtp.trace.records import Granted, Trace, Track, Units
+
+CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
+
+
+def on_core(core: int, name: str) -> str:
+    """A group or unit of a core: those of the first go by their bare names, as most chips have no other."""
+    return f"core{core}.{name}" if core else name
+
+
+def kind_of(group: str) -> str:
+    """``HVX`` of ``core1.HVX``: what a group holds, on whatever core."""
+    return group.rpartition(".")[2]
+
+
+def trace_to_marks(trace: Trace) -> list[Mark]:
+    """Everything that a device recorded. Clients of one name are told apart by their sessions."""
+    names = collections.Counter(track.name for track in trace.tracks.values())
+    tracks = {
+        number: track
+        if names[track.name] == 1
+        else msgspec.structs.replace(track, name=f"{track.name} ({track.session}.{number})")
+        for number, track in trace.tracks.items()
+    }
+    return phases_to_marks(phases_of(trace), tracks)
+
+
+def phases_to_marks(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
+    """Clients with their phases and steps, what they held, who made way for whom, and what came too late.
+
+    Core by core, as viewers show lanes in the order in which they appear.
+    """
+    marks: list[Mark] = []
+    by_client = client_phases(phases.intervals)
+    for number in sorted(by_client, key=lambda number: (tracks[number].core, number)):
+        group, lane = _client_lane(tracks[number])
+        marks += [
+            _span(group, lane, i.phase.value, i.start_ns, i.end_ns, i.phase.value) for i in by_client[number]
+        ]
+    for client, step in phases.steps:
+        group, lane = _client_lane(tracks[client])
+        marks.append(_span(group, lane, f"step {step.step}", step.t, step.end, "step", {"job": step.job}))
+    for core in sorted({track.core for track in tracks.values()}):
+        marks.extend(_on_core(core, phases, tracks))
+    marks.extend(_yields(phases, tracks))
+    marks.extend(_missed(phases, tracks))
+    marks.extend(_queue(phases))
+    return marks
+
+
+def lanes_of(units: Units, tracks: Mapping[int, Track]) -> list[tuple[str, str]]:
+    """(group, lane) of every unit and client, busy or not, as the marks name them."""
+    lanes: list[tuple[str, str]] = []
+    for core in range(units.cores):
+        for kind, count in ((HMX, units.hmx), (HVX, units.hvx)):
+            lanes += [(on_core(core, kind), on_core(core, f"{kind}{unit}")) for unit in range(count)]
+        lanes.append((on_core(core, VTCM), on_core(core, VTCM)))
+    return lanes + [_client_lane(track) for track in tracks.values()]
+
+
+def _client_lane(track: Track) -> tuple[str, str]:
+    return on_core(track.core, CLIENTS), track.name
+
+
+def _on_core(core: int, phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
+    """What one core's units, VTCM and DMA were used for."""
+    marks: list[Mark] = []
+    for i in phases.intervals:
+        if i.grant is not None and i.grant.core == core:
+            marks.extend(_held(i, i.grant, tracks[i.client].name))
+    lane = on_core(core, DMA)
+    for client, at_core, moved in phases.transfers:
+        if at_core == core:
+            args: Args = {"job": moved.job, "what": moved.what.value, "bytes": moved.nbytes}
+            marks.append(_span(lane, lane, tracks[client].name, moved.t, moved.end, "transfer", args))
+    return marks
+
+
+def _held(interval: Interval, grant: Granted, name: str) -> list[Mark]:
+    """The units and the VTCM that a job held while it ran."""
+    start, end = interval.start_ns, interval.end_ns
+    args: Args = {"job": interval.job}
+    marks: list[Mark] = [
+        _span(on_core(grant.core, kind), on_core(grant.core, f"{kind}{unit}"), name, start, end, "unit", args)
+        for kind, units in ((HMX, grant.hmx), (HVX, grant.hvx))
+        for unit in units
+    ]
+    if grant.vtcm_bytes:
+        place: Args = {**args, "start_bytes": grant.vtcm_start, "bytes": grant.vtcm_bytes}
+        lane = on_core(grant.core, VTCM)
+        marks.append(_span(lane, lane, name, start, end, "vtcm", place))
+    return marks
+
+
+def _yields(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
+    """Who was asked to yield, and an arrow to whoever started at the moment when it had."""
+    marks: list[Mark] = []
+    for eviction in phases.evictions:
+        group, lane = _client_lane(tracks[eviction.client])
+        at = eviction.asked_ns
+        marks.append(Instant(group=group, lane=lane, name="asked to yield", at_ns=at, category="yield"))
+    started: dict[int, list[Interval]] = {}
+    for i in phases.intervals:
+        if i.grant is not None:
+            started.setdefault(i.start_ns, []).append(i)
+    numbers = itertools.count(1)
+    for i in phases.intervals:
+        if i.phase is not Phase.PAUSED:
+            continue
+        group, lane = _client_lane(tracks[i.client])
+        for follower in started.get(i.start_ns, ()):
+            to_group, to_lane = _client_lane(tracks[follower.client])
+            if follower.client != i.client and to_group == group:
+                marks.append(
+                    Flow(
+                        name="makes way for",
+                        number=next(numbers),
+                        from_group=group,
+                        from_lane=lane,
+                        from_ns=i.start_ns,
+                        to_group=to_group,
+                        to_lane=to_lane,
+                        to_ns=i.start_ns,
+                    )
+                )
+    return marks
+
+
+def _missed(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
+    """The deadlines at which a job was not done."""
+    marks: list[Mark] = []
+    for job in phases.ended:
+        if job.missed and job.deadline_ns is not None:
+            group, lane = _client_lane(tracks[job.client])
+            at, args = job.deadline_ns, Args(job=job.job)
+            name = "missed its deadline"
+            marks.append(Instant(group=group, lane=lane, name=name, at_ns=at, category="deadline", args=args))
+    return marks
+
+
+def _queue(phases: Phases) -> list[Mark]:
+    """How many executions were accepted and not over."""
+    changes: dict[int, int] = {}
+    for job in phases.ended:
+        changes[job.submitted_ns] = changes.get(job.submitted_ns, 0) + 1
+        changes[job.ended_ns] = changes.get(job.ended_ns, 0) - 1
+    depths = itertools.accumulate(changes[t] for t in sorted(changes))
+    return [
+        Counter(name="queue", at_ns=t, values={"accepted": depth}, group=CLIENTS)
+        for t, depth in zip(sorted(changes), depths, strict=True)
+    ]
+
+
+def _span(group: str, lane: str, name: str, start: int, end: int, category: str, args: Args | None = None) -> Span:
+    return Span(
+        group=group, lane=lane, name=name, start_ns=start, duration_ns=end - start, category=category, args=args
+    )
