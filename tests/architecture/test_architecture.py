@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import openhtp
+from openhtp.ops import op_names
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src/openhtp").rglob("*.py"))
@@ -48,6 +49,31 @@ def test_only_the_clock_reads_the_time_on_the_device() -> None:
     for path in (ROOT / "src/openhtp/device").glob("*.py"):
         if path.name != "clock.py":
             assert not re.search(r"\bimport time\b|\bfrom time\b", path.read_text()), path
+
+
+def _op_names_in(node: ast.AST, known: frozenset[str]) -> list[str]:
+    """Names of operations that a literal collection, or one text, lists."""
+    if isinstance(node, ast.Set | ast.Tuple | ast.List):
+        words = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+    elif isinstance(node, ast.Dict):
+        words = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        words = node.value.split()
+    else:
+        return []
+    return [word for word in words if isinstance(word, str) and word in known]
+
+
+def test_no_list_of_operations_outside_their_own_files() -> None:
+    """What an op is stands in its file, so that adding one edits no list. The frontend's names are ONNX's."""
+    known = frozenset(op_names())
+    assert len(_op_names_in(ast.parse("{'Relu', 'Add', 'Tanh', 'Conv2d'}").body[0].value, known)) == 3
+    for path in SOURCES:
+        if path.relative_to(ROOT / "src/openhtp").parts[0] in ("ops", "frontend"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            found = _op_names_in(node, known)
+            assert len(found) < 3, f"{path}:{node.lineno} lists {found}; make it a field of OpDef"
 
 
 def test_no_paths_of_a_machine() -> None:

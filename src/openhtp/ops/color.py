@@ -149,6 +149,7 @@ OPS = (
         ),
         constraints=(Constraint("reverse_output is false", lambda node: not node.params["reverse_output"]),),
         values_kept=True,
+        moves_only=True,
         samples=(
             Sample(((1, 3, 5, 4),), {"reverse_output": False}),
             Sample(((2, 2, 3, 4),), {"reverse_output": False, "input_order": "RGBA"}),

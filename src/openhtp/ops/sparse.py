@@ -147,6 +147,7 @@ OPS = (
         reference=_create_reference,
         lower=_create_lower,
         constraints=(_FIXED,),
+        moves_only=True,
         from_output=True,
         samples=(
             Sample(((5, 2), (5, 3)), ranges={0: (0, 4)}, outputs=((5, 6, 3),)),
@@ -180,6 +181,7 @@ OPS = (
         lower=_values_lower,
         constraints=(_FIXED,),
         values_kept=True,
+        moves_only=True,
         from_output=True,
         samples=(
             Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
@@ -197,6 +199,7 @@ OPS = (
         lower=_lower,
         layout=Layout.ANY,
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((1, 4, 5, 3),)),),
     ),
 )
