@@ -26,9 +26,9 @@ from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
-from openhtp.frontend.qdq import MOVES, find_targets, readers_of
+from openhtp.frontend.qdq import find_targets, readers_of
 from openhtp.frontend.ranks import merge_axes
-from openhtp.frontend.rules import rules
+from openhtp.frontend.rules import keeping_values, rules
 from openhtp.frontend.rules.indexing import TABLES
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
@@ -215,7 +215,7 @@ class _Import:
             target = self._targets.get(name)
             if target is not None:
                 fixed[index] = (target.dtype, target.quant)
-            elif node.op_type in MOVES and computed[0].quant is not None:
+            elif node.op_type in keeping_values() and computed[0].quant is not None:
                 fixed[index] = (computed[0].dtype, computed[0].quant)
             elif name in self._outputs or self._readers.get(name):
                 return None
