@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from openhtp.abi.structs import struct
 from openhtp.core.errors import FormatError, InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.vendor import library
-from openhtp.vendor.declarations import struct
 from openhtp.vendor.failures import failure
 from openhtp.vendor.soc import parse_soc
 

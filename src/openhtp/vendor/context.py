@@ -6,15 +6,16 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
+from openhtp.abi.writing import c_text
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
+from openhtp.core.option_numbers import CUSTOM, ContextOption, HtpContextOption
 from openhtp.core.priority import Priority
 from openhtp.vendor.backend import Device
-from openhtp.vendor.declarations import CUSTOM, ContextOption, HtpContextOption, struct
 from openhtp.vendor.graph import Graph, GraphOptions, create_graph
 from openhtp.vendor.handles import Owner
-from openhtp.vendor.layout import pointer_list
-from openhtp.vendor.marshal import c_text
 from openhtp.vendor.metadata import BinaryInfo, SystemLibrary
 from openhtp.vendor.profile import Profile
 
