@@ -76,6 +76,19 @@ def test_no_list_of_operations_outside_their_own_files() -> None:
             assert len(found) < 3, f"{path}:{node.lineno} lists {found}; make it a field of OpDef"
 
 
+def test_a_fact_stands_in_one_place() -> None:
+    """No two modules give one public name the same plain value: the second is to import the first."""
+    seen: dict[tuple[str, str], Path] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name, value = node.targets[0].id, ast.dump(node.value)
+                plain = not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node.value))
+                if name.isupper() and not name.startswith("_") and plain:
+                    first = seen.setdefault((name, value), path)
+                    assert first == path, f"{name} stands in {first} and in {path}"
+
+
 def test_no_paths_of_a_machine() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     words = [f"/{name}/" for name in ("work", "farm", "root")]

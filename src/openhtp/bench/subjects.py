@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.core.limits import MAX_QUEUE_DEPTH
 
 Arrays = dict[str, npt.NDArray[Any]]
-DEPTH = 300
+DEPTH = MAX_QUEUE_DEPTH
+NETWORKS = ("mobilenet_v2", "resnet50")
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from openhtp.abi.structs import struct
 from openhtp.abi.writing import c_text
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
+from openhtp.core.limits import MAX_QUEUE_DEPTH
 from openhtp.core.option_numbers import CUSTOM, ContextOption, HtpContextOption
 from openhtp.core.priority import Priority
 from openhtp.vendor.backend import Device
@@ -18,8 +19,6 @@ from openhtp.vendor.graph import Graph, GraphOptions, create_graph
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.metadata import BinaryInfo, SystemLibrary
 from openhtp.vendor.profile import Profile
-
-MAX_QUEUE_DEPTH = 300
 
 
 class Context(Owner):
