@@ -13,10 +13,8 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.core.limits import MAX_QUEUE_DEPTH
 
 Arrays = dict[str, npt.NDArray[Any]]
-DEPTH = MAX_QUEUE_DEPTH
 NETWORKS = ("mobilenet_v2", "resnet50")
 
 

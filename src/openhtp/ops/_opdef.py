@@ -154,7 +154,6 @@ class OpDef:
       one pass.
     * ``tile`` says which output axes may be computed piece by piece.
     * ``by_stored_number`` marks that results depend on how real values are stored (Cast).
-    * ``from_output`` marks that ``infer`` takes the output shape from the caller.
     * ``bound_to_shape`` marks that parameters which suit one shape do little on another.
     """
 
@@ -180,7 +179,6 @@ class OpDef:
     takes_activation: bool = False
     affine_by_constant: bool = False
     by_stored_number: bool = False
-    from_output: bool = False
     bound_to_shape: bool = False
     tile: TileRule = split_nowhere
     onnx: tuple[OnnxRule, ...] = ()

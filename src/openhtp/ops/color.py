@@ -121,7 +121,6 @@ def _yuv(name: str, u_first: bool, words: str, samples: tuple[Sample, ...]) -> O
         params=(Param("output_order", DType.INT_32, mandatory=True, choices={"RGB": 0, "BGR": 1}),),
         constraints=(Constraint("output_order is RGB", lambda node: node.params["output_order"] == 0),),
         by_stored_number=True,
-        from_output=True,
         samples=samples,
     )
 

@@ -82,7 +82,6 @@ def _renaming(name: str, summary: str, infer: Infer, params: tuple[Param, ...], 
         params=params,
         values_kept=True,
         moves_only=True,
-        from_output=takes_shape,
         samples=(sample,),
     )
 

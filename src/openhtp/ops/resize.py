@@ -113,7 +113,6 @@ def _resizing(
         layout=Layout.CHANNEL_FIRST,
         values_kept=name == "ResizeNearestNeighbor",
         moves_only=name == "ResizeNearestNeighbor",
-        from_output=True,
         samples=samples,
     )
 

@@ -148,7 +148,6 @@ OPS = (
         lower=_create_lower,
         constraints=(_FIXED,),
         moves_only=True,
-        from_output=True,
         samples=(
             Sample(((5, 2), (5, 3)), ranges={0: (0, 4)}, outputs=((5, 6, 3),)),
             Sample(((3, 3), (3,)), ranges={0: (0, 5)}, outputs=((2, 6, 6),)),
@@ -164,7 +163,6 @@ OPS = (
         reference=_indices_reference,
         lower=_indices_lower,
         constraints=(_FIXED,),
-        from_output=True,
         samples=(
             Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
             Sample(((6, 5),), low=0.0, outputs=((40, 2),)),
@@ -182,7 +180,6 @@ OPS = (
         constraints=(_FIXED,),
         values_kept=True,
         moves_only=True,
-        from_output=True,
         samples=(
             Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
             Sample(((6, 5),), low=0.0, outputs=((40,),)),

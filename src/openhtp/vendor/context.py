@@ -129,10 +129,6 @@ class Context(Owner):
         self.graphs[name] = graph
         return graph
 
-    def set_priority(self, priority: Priority) -> None:
-        """Change the priority of the graphs that have none of their own."""
-        self.library.call("contextSetConfig", self.handle, pointer_list(_configs(priority, None, (), [])))
-
     def get_binary(self) -> bytes:
         """Save all graphs; every one must be finalized."""
         if self._restored:
