@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import openhtp
@@ -65,14 +66,16 @@ def _op_names_in(node: ast.AST, known: frozenset[str]) -> list[str]:
 
 
 def test_no_list_of_operations_outside_their_own_files() -> None:
-    """What an op is stands in its file, so that adding one edits no list. The frontend's names are ONNX's."""
+    """What an op is stands in its file, so that adding one edits no list. The frontend lists ONNX's own."""
     known = frozenset(op_names())
+    not_onnx = known - {schema.name for schema in onnx.defs.get_all_schemas()}
     assert len(_op_names_in(ast.parse("{'Relu', 'Add', 'Tanh', 'Conv2d'}").body[0].value, known)) == 3
     for path in SOURCES:
-        if path.relative_to(ROOT / "src/openhtp").parts[0] in ("ops", "frontend"):
+        room = path.relative_to(ROOT / "src/openhtp").parts[0]
+        if room == "ops":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            found = _op_names_in(node, known)
+            found = _op_names_in(node, not_onnx if room == "frontend" else known)
             assert len(found) < 3, f"{path}:{node.lineno} lists {found}; make it a field of OpDef"
 
 
