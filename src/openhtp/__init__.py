@@ -27,6 +27,7 @@ from openhtp.core.errors import (
     UsageError,
     WrongState,
 )
+from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.priority import Priority
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.status import Status
@@ -38,9 +39,9 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
-from openhtp.runtime.log import Log, LogLevel
+from openhtp.runtime.log import Log
 from openhtp.runtime.mem import Mem
-from openhtp.runtime.profile import Profile, ProfileEvent, ProfileLevel
+from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor

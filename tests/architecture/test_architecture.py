@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import openhtp
+from openhtp.ops import op_names
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src/openhtp").rglob("*.py"))
@@ -22,7 +24,7 @@ def test_public_names_are_exactly_those_in_all() -> None:
         assert hasattr(openhtp, name), name
     modules = {"core", "runtime", "device", "rpc", "engine", "ops", "ir", "program", "compiler", "hw", "sched"}
     modules |= {"trace", "report", "plan", "cli", "testing", "bench", "zoo", "frontend", "vendor", "cost"}
-    modules |= {"estimation"}
+    modules |= {"estimation", "abi"}
     extra = {name for name in vars(openhtp) if not name.startswith("_")} - set(openhtp.__all__) - modules
     assert extra <= {"VERSION", "onnx", "session", "lazy"}, extra
 
@@ -48,6 +50,46 @@ def test_only_the_clock_reads_the_time_on_the_device() -> None:
     for path in (ROOT / "src/openhtp/device").glob("*.py"):
         if path.name != "clock.py":
             assert not re.search(r"\bimport time\b|\bfrom time\b", path.read_text()), path
+
+
+def _op_names_in(node: ast.AST, known: frozenset[str]) -> list[str]:
+    """Names of operations that a literal collection, or one text, lists."""
+    if isinstance(node, ast.Set | ast.Tuple | ast.List):
+        words = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+    elif isinstance(node, ast.Dict):
+        words = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        words = node.value.split()
+    else:
+        return []
+    return [word for word in words if isinstance(word, str) and word in known]
+
+
+def test_no_list_of_operations_outside_their_own_files() -> None:
+    """What an op is stands in its file, so that adding one edits no list. The frontend lists ONNX's own."""
+    known = frozenset(op_names())
+    not_onnx = known - {schema.name for schema in onnx.defs.get_all_schemas()}
+    assert len(_op_names_in(ast.parse("{'Relu', 'Add', 'Tanh', 'Conv2d'}").body[0].value, known)) == 3
+    for path in SOURCES:
+        room = path.relative_to(ROOT / "src/openhtp").parts[0]
+        if room == "ops":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            found = _op_names_in(node, not_onnx if room == "frontend" else known)
+            assert len(found) < 3, f"{path}:{node.lineno} lists {found}; make it a field of OpDef"
+
+
+def test_a_fact_stands_in_one_place() -> None:
+    """No two modules give one public name the same plain value: the second is to import the first."""
+    seen: dict[tuple[str, str], Path] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name, value = node.targets[0].id, ast.dump(node.value)
+                plain = not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node.value))
+                if name.isupper() and not name.startswith("_") and plain:
+                    first = seen.setdefault((name, value), path)
+                    assert first == path, f"{name} stands in {first} and in {path}"
 
 
 def test_no_paths_of_a_machine() -> None:

@@ -14,6 +14,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 import openhtp as htp
 from openhtp.frontend.onnx_import import import_typed
 from openhtp.frontend.onnx_reader import read_model
+from openhtp.frontend.plain import plain_rules
+from openhtp.frontend.rules import keeping_values, rules
 from openhtp.onnx import load
 from openhtp.vendor.library import find_library
 
@@ -323,3 +325,11 @@ def test_vendor_library_takes_every_imported_operator(kind: str) -> None:
                 for key, ours in run_here(graph, feeds).items():
                     assert np.abs(theirs[key].astype(float) - ours.astype(float)).max() <= limit, name
     assert not refused
+
+
+def test_operators_that_keep_values_are_imported_ones() -> None:
+    keeping = keeping_values()
+    assert keeping <= {*rules(), *plain_rules()}
+    # Told by the op itself, and by the rule's own module; several encodings meet in a Concat.
+    assert {"Relu", "MaxPool"} <= keeping
+    assert "Concat" not in keeping

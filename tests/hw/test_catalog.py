@@ -11,7 +11,7 @@ def test_every_entry_is_sensible():
     assert len(catalog()) >= 30
     for soc in catalog().values():
         assert 68 <= soc.arch <= 99
-        assert soc.vtcm_mb in (2, 4, 8, 16)
+        assert soc.vtcm_mb in (2, 4, 8, 12, 16)
         assert 1 <= soc.hvx <= 8
         assert 1 <= soc.hmx <= 2
         assert soc.cores in (1, 2)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import pytest
+import yaml
 
+from openhtp.core.errors import QnnError
 from openhtp.plan import load_scenario, plan
+from openhtp.plan.parsing import parse_scenario
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 G1, G2, A, _ = "Graph 1", "Graph 2", "App", None
@@ -116,11 +120,46 @@ def test_cameras_hold_their_deadlines_beside_the_llm():
     assert result.run.utilisation()["hmx"] == pytest.approx(1, abs=0.01)
 
 
+def leaves(value, *place):
+    """Where the single values of a file are."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, *place, key)
+    else:
+        yield place
+
+
+def changed(whole, place):
+    """The same file with another value there."""
+    copy = json.loads(json.dumps(whole))
+    part = copy
+    for key in place[:-1]:
+        part = part[key]
+    value = part[place[-1]]
+    part[place[-1]] = (
+        not value if isinstance(value, bool) else f"{value}x" if isinstance(value, str) else value + 1
+    )
+    return copy
+
+
+def model_time(model, soc):
+    """A stand-in for the cost model, which takes a while: another time for another name."""
+    return 1_000_000 + zlib.crc32(f"{model.name} {soc.name}".encode()) % 1000
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_example_is_read(path):
-    scenario = load_scenario(path)
-    assert scenario.clients
-    assert scenario.sources
+def test_every_value_of_every_example_counts(path):
+    """Another value anywhere in the file is another scenario, or an error: nothing is read past."""
+    whole = yaml.safe_load(path.read_text())
+    scenario = parse_scenario(json.dumps(whole), model_time=model_time)
+    assert scenario == parse_scenario(json.dumps(whole), model_time=model_time)
+    assert {source.client for source in scenario.sources} == set(range(len(scenario.clients)))
+    for place in leaves(whole):
+        try:
+            other = parse_scenario(json.dumps(changed(whole, place)), model_time=model_time)
+        except QnnError:
+            continue
+        assert other != scenario, place
 
 
 def test_json_and_yaml_mean_the_same(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from openhtp.core.dtype import DType
+from openhtp.ops import op_names
 from openhtp.testing.agreement import Agreement, Deviation, measure, read_deviations, summarize
 from openhtp.testing.differential import Case, draw_case, rows_of
 from openhtp.testing.rows import Row
@@ -133,6 +137,65 @@ def test_the_documentation_lists_the_deviations() -> None:
         assert begin + tool.deviations_text(listed) + end in page, "run tools/vendor_diff.py --write-docs"
 
 
-@pytest.mark.parametrize("number", range(len(DEVIATIONS)))
-def test_deviations_say_why(number: int) -> None:
-    assert len(DEVIATIONS[number].reason) > 30
+FILES = ("deviations.toml", "graph_deviations.toml")
+ALL_DEVIATIONS = [
+    pytest.param(deviation, id=f"{name} {number}")
+    for name in FILES
+    for number, deviation in enumerate(read_deviations(Path(__file__).with_name(name)))
+]
+KINDS = ("8", "16", "32", "float", "integer")
+
+
+def problems_of(deviation: Deviation) -> list[str]:
+    """What an entry names that does not exist: it would set nothing aside, or not what it seems to."""
+    ops = [op for op in op_names() if fnmatch(op, deviation.ops)]
+    rows = [row for op in ops for row in rows_of(op)]
+    typed = [row for row in rows if fnmatch(row.types, deviation.types)]
+    samples = {row.sample for row in typed}
+    named = [
+        ("op", deviation.ops, ops),
+        ("row", deviation.types, [row.types for row in rows]),
+        ("kind", deviation.kinds, KINDS),
+        ("sample", tuple(map(str, deviation.samples)), [str(number) for number in samples]),
+    ]
+    found = [
+        f"no {what} is {pattern}"
+        for what, patterns, known in named
+        for pattern in patterns
+        if not any(fnmatch(word, (pattern,)) for word in known)
+    ]
+    # Which of the two is right, and in what: a sentence that names a side.
+    if not re.search(r"simulator|vendor|we |both|library", deviation.reason) or not deviation.reason.endswith("."):
+        found.append(f"the reason names no side: {deviation.reason}")
+    return found
+
+
+def fnmatch(word: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(word, pattern) for pattern in patterns)
+
+
+@pytest.mark.parametrize("deviation", ALL_DEVIATIONS)
+def test_deviations_say_why_and_are_about_something(deviation: Deviation) -> None:
+    assert problems_of(deviation) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_deviation_stands_twice(name: str) -> None:
+    entries = read_deviations(Path(__file__).with_name(name))
+    assert len(set(entries)) == len(entries)
+    same = {replace(entry, reason="") for entry in entries}
+    assert len(same) == len(entries)
+
+
+@pytest.mark.parametrize(
+    ("deviation", "said"),
+    [
+        (Deviation(ops=("Cosh",), reason="The simulator is off."), "no op is Cosh"),
+        (Deviation(ops=("Relu",), types=("i32 > i32",), reason="The simulator is off."), "no row is i32"),
+        (Deviation(ops=("Relu",), samples=(4,), reason="The simulator is off."), "no sample is 4"),
+        (Deviation(ops=("Relu",), kinds=("7",), reason="The simulator is off."), "no kind is 7"),
+        (Deviation(ops=("Relu",), reason="It is off."), "names no side"),
+    ],
+)
+def test_an_entry_about_nothing_is_noticed(deviation: Deviation, said: str) -> None:
+    assert any(said in problem for problem in problems_of(deviation))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from openhtp.abi.structs import struct
 from openhtp.core.errors import FormatError, InvalidArgument, QnnError, UnsupportedFeature
+from openhtp.hw.catalog import catalog
 from openhtp.vendor import library
-from openhtp.vendor.declarations import struct
 from openhtp.vendor.failures import failure
 from openhtp.vendor.soc import parse_soc
 
@@ -128,6 +129,13 @@ class TestProvider:
 @pytest.mark.parametrize(("given", "model"), [("SM8650", 57), ("sm8550", 43), ("v79", 69), ("V68", 30), (60, 60)])
 def test_soc(given: str | int, model: int) -> None:
     assert parse_soc(given) == model
+
+
+def test_every_soc_of_the_catalog_is_known_by_its_name() -> None:
+    assert {name: parse_soc(name.lower()) for name in catalog()} == {
+        name: soc.soc_model for name, soc in catalog().items()
+    }
+    assert [parse_soc(f"v{arch}") for arch in (68, 69, 73, 75, 79, 81)] == [30, 36, 43, 57, 69, 87]
 
 
 @pytest.mark.parametrize("given", ["SM9999", "v70", 0, -1, True, ""])

@@ -28,14 +28,14 @@ from openhtp.core.errors import (
     UnsupportedOp,
     WrongState,
 )
+from openhtp.core.levels import ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.hw.power import DcvsVote, VoltageCorner
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor import oracle, worker
-from openhtp.vendor.declarations import ProfileLevel, VoltageCorner
 from openhtp.vendor.graph import GraphOptions
-from openhtp.vendor.power import DcvsVote
 from openhtp.vendor.recipe import GraphRecipe
 from openhtp.vendor.worker import ContextRef, GraphRef, MemoryRef, VendorProcess
 

@@ -22,9 +22,8 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
-from openhtp.bench.subjects import import_network, quantized_network
+from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
 
-NETWORKS = ("mobilenet_v2", "resnet50")
 IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
 PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"
 _GRAPH = "network"

@@ -20,14 +20,13 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
-from openhtp.bench.subjects import import_network
+from openhtp.bench.subjects import NETWORKS, import_network
 from openhtp.session.accuracy import closeness
 from openhtp.vendor.library import find_library
 
 Array = npt.NDArray[Any]
 Infer = Callable[[], Array]
 
-NETWORKS = ("mobilenet_v2", "resnet50")
 ACTIVATIONS = ("u8", "u16")
 OURS, PLAIN, VENDOR = "openhtp", "onnxruntime", "vendor"
 _PIECE_SECONDS = 0.25

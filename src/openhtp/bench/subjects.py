@@ -15,7 +15,7 @@ import openhtp as htp
 from openhtp import zoo
 
 Arrays = dict[str, npt.NDArray[Any]]
-DEPTH = 300
+NETWORKS = ("mobilenet_v2", "resnet50")
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench import loading, planning, preemption, queueing
 from openhtp.bench import networks as whole
+from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, load_table
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_table
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
@@ -121,7 +122,7 @@ def networks(
     activation: Annotated[list[str] | None, typer.Option(help="Only these: u8, u16.")] = None,
 ) -> None:
     """Compare whole quantized networks with plain ONNX Runtime and the vendor's simulator."""
-    names, types = tuple(network or whole.NETWORKS), tuple(activation or whole.ACTIVATIONS)
+    names, types = tuple(network or NETWORKS), tuple(activation or whole.ACTIVATIONS)
     for given, known in ((names, zoo.MODELS), (types, whole.ACTIVATIONS)):
         for word in given:
             if word not in known:
@@ -142,7 +143,7 @@ def load(
     network: Annotated[list[str] | None, typer.Option(help="Only these networks of the zoo.")] = None,
 ) -> None:
     """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
-    names = tuple(network or loading.NETWORKS)
+    names = tuple(network or NETWORKS)
     for word in names:
         if word not in zoo.MODELS:
             raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(zoo.MODELS)}")

@@ -196,9 +196,10 @@ ALL: dict[str, Status] = {name: value for name, value in list(globals().items())
 def for_code(code: int, *, area: str = "GRAPH") -> Status:
     """Return the status with this number, preferring the name that belongs to ``area``.
 
-    Numbers below 2000 carry one name per area; ``area`` is the word after ``QNN_``.
+    Numbers below 2000 carry one name per area; ``area`` is the word after ``QNN_``. Where a range of numbers ends is
+    no status.
     """
-    named = [status for status in ALL.values() if status.code == code]
+    named = [s for s in ALL.values() if s.code == code and not s.name.endswith(("_MINERROR", "_MAXERROR"))]
     for status in named:
         if status.name.startswith(f"QNN_{area}_"):
             return status

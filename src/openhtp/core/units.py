@@ -1,4 +1,4 @@
-"""Sizes and times in words, for messages and tables. Time inside openhtp is always integer nanoseconds."""
+"""Units of sizes and times, and sizes in words. Time inside openhtp is always integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,3 @@ def bytes_in_words(nbytes: int) -> str:
         if abs(nbytes) >= unit:
             return f"{nbytes / unit:.4g} {name}"
     return f"{nbytes} B"
-
-
-def time_in_words(time_ns: float) -> str:
-    """``1_500_000`` -> ``1.5 ms``."""
-    for unit, name in ((SECOND, "s"), (MS, "ms"), (US, "us")):
-        if abs(time_ns) >= unit:
-            return f"{time_ns / unit:.4g} {name}"
-    return f"{time_ns:.4g} ns"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.opcall import OpCall
+from openhtp.ops import find_op, op_names
 
 _CHANNELS = 32
 _SIDE = 8
@@ -20,7 +21,7 @@ _IMAGE_CHANNELS = 4
 _MOST_TAPS = 25
 
 Shape = tuple[int, ...]
-CONVOLUTIONS = frozenset(f"{way}Conv{rank}d" for way in ("", "Transpose") for rank in (1, 2, 3))
+CONVOLUTIONS = frozenset(name for name in op_names() if find_op(name).kind == "conv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

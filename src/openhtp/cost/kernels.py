@@ -15,11 +15,11 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.cost import geometry
 from openhtp.cost.kinds import kind_of_op
 from openhtp.cost.precision import Precision, precision_of
+from openhtp.ops import find_op
 from openhtp.program.program import Program, ProgramNode
 
 _IMAGE_CHANNELS = 4
 _IMAGE_SIDE = 32
-_ARITHMETIC = frozenset({"ElementWiseAdd", "ElementWiseSubtract", "ElementWiseMultiply", "ElementWiseDivide"})
 _REARRANGING = frozenset({"Transpose", "Reshape"})
 _CONSTANT_KINDS = frozenset({"affine", "image_norm"})
 
@@ -110,7 +110,7 @@ class _Grouping:
             return "fully_connected" if any(name in self._statics for name in factors) else "matmul"
         if call.op == "Transpose" and geometry.keeps_order(call):
             return "reshape"
-        if call.op in _ARITHMETIC and self._constants(call):
+        if find_op(call.op).affine_by_constant and self._constants(call):
             return "image_norm" if self._is_image_norm(call) else "affine"
         return kind_of_op(call.op)
 
@@ -158,7 +158,7 @@ class _Grouping:
         if draft.kind == "image_norm":
             self._normed.add(draft.last.outputs[0].name)
         while (reader := self._only_reader(draft.last)) is not None and self._kind(reader.call) == draft.kind:
-            if reader.call.op not in _ARITHMETIC:
+            if not find_op(reader.call.op).affine_by_constant:
                 return
             self._take(draft, reader)
             self._normed |= {draft.last.outputs[0].name} if draft.kind == "image_norm" else set()

@@ -10,11 +10,10 @@ from openhtp.device.clock import WallClock
 from openhtp.device.core import DeviceCore
 from openhtp.device.runner import InlineRunner
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.platforms import PLATFORMS
 from openhtp.sched.policy import policy_named
 from openhtp.sched.resources import DeviceResources, resources_of
 from openhtp.sched.scheduler import Scheduler
-
-PLATFORMS = ("android", "linux", "qnx", "windows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, OutOfMemory
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.tensor import TensorSpec
-from openhtp.core.units import GIB, bytes_in_words
+from openhtp.core.units import bytes_in_words
 from openhtp.device.jobs import Job
 from openhtp.engine.protocol import LoadedProgram, Run
 from openhtp.program.packed import GraphInfo
@@ -20,8 +21,6 @@ from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.timed import Work
 
-# What one process domain can address, as documented for the HTP.
-SESSION_LIMIT_BYTES = int(3.75 * GIB)
 # Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
 MAX_BINDINGS_KEPT = 512
 

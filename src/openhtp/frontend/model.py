@@ -17,11 +17,10 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """Element type (numpy, except ``int4`` and the like in ``elem``) and shape of a value."""
+    """Element type and shape of a value."""
 
     dtype: np.dtype[Any]
     shape: Shape
-    elem: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, UnsupportedFeature, UnsupportedOp, error_context
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
@@ -26,17 +27,15 @@ from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
-from openhtp.frontend.qdq import MOVES, find_targets, readers_of
+from openhtp.frontend.qdq import find_targets, readers_of
 from openhtp.frontend.ranks import merge_axes
-from openhtp.frontend.rules import rules
+from openhtp.frontend.rules import keeping_values, rules
 from openhtp.frontend.rules.indexing import TABLES
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
 from openhtp.frontend.values import Perm, Value
 from openhtp.ir.graph import Graph
 
-# Address space of one session on the device.
-SESSION_BYTES = 3840 << 20
 # What rules stumble over when attributes of a node do not fit together: nobody checked them before.
 _CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
 
@@ -168,10 +167,10 @@ class _Import:
     def _check_sizes(self, node: OnnxNode) -> None:
         for name in node.outputs:
             kind = self.types.get(name)
-            if kind is not None and math.prod(kind.shape) * kind.dtype.itemsize > SESSION_BYTES:
+            if kind is not None and math.prod(kind.shape) * kind.dtype.itemsize > SESSION_LIMIT_BYTES:
                 raise UnsupportedFeature(
                     f"{node.title}: output {name!r} of shape {list(kind.shape)} takes more than an HTP session's"
-                    f" {SESSION_BYTES} bytes"
+                    f" {SESSION_LIMIT_BYTES} bytes"
                 )
 
     def _add_node(self, node: OnnxNode) -> None:
@@ -215,7 +214,7 @@ class _Import:
             target = self._targets.get(name)
             if target is not None:
                 fixed[index] = (target.dtype, target.quant)
-            elif node.op_type in MOVES and computed[0].quant is not None:
+            elif node.op_type in keeping_values() and computed[0].quant is not None:
                 fixed[index] = (computed[0].dtype, computed[0].quant)
             elif name in self._outputs or self._readers.get(name):
                 return None

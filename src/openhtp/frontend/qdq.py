@@ -17,34 +17,6 @@ from openhtp.frontend import encodings
 from openhtp.frontend.model import OnnxNode, is_op
 from openhtp.frontend.typing_pass import TypedModel
 
-# Results are a selection of the input's values: they fit the input's encoding without any rounding.
-MOVES = frozenset(
-    {
-        "Clip",
-        "DepthToSpace",
-        "Dropout",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "GlobalMaxPool",
-        "Identity",
-        "MaxPool",
-        "ReduceMax",
-        "ReduceMin",
-        "Relu",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
 _CLAMPS = ("Relu", "Clip")
 
 

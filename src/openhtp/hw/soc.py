@@ -8,7 +8,6 @@ from openhtp.core.units import KIB, MIB
 
 # Feature: the first architecture that has it.
 _VTCM_SHARING = 73
-_HMX_CLOCK = 75
 _VTCM_WINDOWING = 79
 _BYTE_VTCM = 81
 
@@ -57,11 +56,6 @@ class SocSpec:
     def may_have_vtcm_windowing(self) -> bool:
         """Whether chips of this architecture can share VTCM across process domains; only some do."""
         return self.arch >= _VTCM_WINDOWING
-
-    @property
-    def has_own_hmx_clock(self) -> bool:
-        """Whether the HMX takes a clock vote of its own."""
-        return self.arch >= _HMX_CLOCK
 
     @property
     def vtcm_granule_bytes(self) -> int:

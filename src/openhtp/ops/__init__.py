@@ -1,9 +1,9 @@
 """Every operation the HTP knows, one module per op or close family.
 
-Knows tensor specs, parameters and arrays: what an op is called, what it accepts, the shape of what it
-gives, how it is computed, how much work it is. Must not know graphs, programs, devices or time. Start at
-``_opdef.py``, then ``relu.py`` for a short op and ``conv2d.py`` for a long one. docs/add-an-op.md walks
-through adding one.
+Knows tensor specs, parameters and arrays: what an op is called, what it accepts, the shape of what it gives, how
+it is computed, how much work it is and of which kind, how it may be cut. Must not know graphs, programs, devices
+or time. Start at ``_opdef.py``, then ``relu.py`` for a short op and ``conv.py`` for a long one. docs/add-an-op.md
+walks through adding one.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from openhtp.core.quant import AxisScaleOffset
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._tiles import TileRule, split_nowhere
 from openhtp.ops._types import TypeRow
 
 
@@ -64,18 +65,13 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class TileAxis:
-    """An output axis that may be cut, and how many input rows beyond its own a tile needs on that axis."""
+class Weights:
+    """Input 1 holds weights, and input 2 a bias in steps of input times weight.
 
-    axis: int
-    halo: int = 0
+    ``channel_axis`` is the axis of the weights that may have an encoding per index, where converters use that.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class TileRule:
-    """Which output axes may be computed piece by piece."""
-
-    axes: Callable[[Node], tuple[TileAxis, ...]]
+    channel_axis: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +100,9 @@ Lower = Callable[[Node, Emitter], None]
 Worker = Callable[[Node], Work]
 
 
-def split_anywhere(node: Node) -> tuple[TileAxis, ...]:
-    """Every output axis may be cut, with no halo: elementwise work."""
-    return tuple(TileAxis(axis) for axis in range(node.outputs[0].rank))
-
-
-def split_nowhere(node: Node) -> tuple[TileAxis, ...]:
-    """The op is computed whole."""
-    return ()
+def no_fixed_range(node: Node) -> tuple[float, float] | None:
+    """Results may be any number."""
+    return None
 
 
 def channel_scales(axis: Callable[[Node], int]) -> Constraint:
@@ -151,10 +142,19 @@ class OpDef:
     * ``infer`` gives the output shapes, or raises through ``_shapes.refuse``.
     * ``reference`` computes in float64 on real values (integers where the port is an integer).
     * ``lower`` emits the computation; ``layout`` says which memory layouts it can do so in.
+    * ``work`` says how much it does, and ``kind`` which row of the cost model's table prices that; None if no
+      published network told, and estimates then say so.
     * ``values_kept`` tells that outputs are a selection of input values, so no new rounding is due.
+    * ``moves_only`` tells that nothing is computed: values are put elsewhere, or stored in another form.
+    * ``shares_encoding`` tells that converters store inputs and outputs alike, though values may change.
+    * ``result_range`` is the range that results always have, which the HTP then computes in.
+    * ``weights`` describes the inputs of an op that has weights and a bias.
     * ``takes_activation`` lets the compiler fuse a following clamp into it.
+    * ``affine_by_constant`` tells that with one constant operand it scales or shifts, so that several in a row are
+      one pass.
+    * ``tile`` says which output axes may be computed piece by piece.
     * ``by_stored_number`` marks that results depend on how real values are stored (Cast).
-    * ``from_output`` marks that ``infer`` takes the output shape from the caller.
+    * ``bound_to_shape`` marks that parameters which suit one shape do little on another.
     """
 
     name: str
@@ -166,15 +166,21 @@ class OpDef:
     reference: Reference
     lower: Lower
     work: Worker = _LIGHT
+    kind: str | None = None
     params: tuple[Param, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     max_rank: int = 5
     layout: Layout = Layout.LOGICAL
     values_kept: bool = False
+    moves_only: bool = False
+    shares_encoding: bool = False
+    result_range: Callable[[Node], tuple[float, float] | None] = no_fixed_range
+    weights: Weights | None = None
     takes_activation: bool = False
+    affine_by_constant: bool = False
     by_stored_number: bool = False
-    from_output: bool = False
-    tile: TileRule = TileRule(split_nowhere)
+    bound_to_shape: bool = False
+    tile: TileRule = split_nowhere
     onnx: tuple[OnnxRule, ...] = ()
     samples: tuple[Sample, ...] = ()
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Port, Sample, vector_work
 from openhtp.ops._shapes import same_as_input
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import TypeRow
 
 
@@ -20,10 +21,12 @@ def unary(
     types: tuple[TypeRow, ...],
     *,
     cost: int = 1,
+    kind: str = "unary",
     max_rank: int = 5,
     low: float = -4.0,
     high: float = 4.0,
     values_kept: bool = False,
+    result_range: tuple[float, float] | None = None,
     onnx: tuple[OnnxRule, ...] = (),
 ) -> OpDef:
     """An elementwise op without parameters; ``emit`` builds it from the name of the input's values."""
@@ -44,10 +47,12 @@ def unary(
         reference=reference,
         lower=lower,
         work=vector_work(cost),
+        kind=kind,
         layout=Layout.ANY,
         max_rank=max_rank,
         values_kept=values_kept,
-        tile=TileRule(split_anywhere),
+        result_range=lambda node: result_range,
+        tile=split_anywhere,
         onnx=onnx,
         samples=(Sample(((1, 6, 5, 4),), low=low, high=high),),
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.ops._node import Array, Node
-from openhtp.ops._opdef import Param, TileAxis
+from openhtp.ops._opdef import Param
+from openhtp.ops._tiles import TileAxis
 
 STRIDE = Param("stride", rank=1, mandatory=True)
 PAD = Param("pad_amount", rank=2, mandatory=True)
@@ -47,10 +48,17 @@ def patches(x: Array, windows: tuple[Window, ...], sizes: tuple[int, ...], fill:
     return padded.transpose(order)
 
 
-def rows_and_channels(node: Node, windows: tuple[Window, ...]) -> tuple[TileAxis, ...]:
-    """Batch and channels cut freely; image axes with the overlap of neighbouring windows."""
-    halos = tuple(
-        TileAxis(1 + axis, max(0, window.dilation * (window.kernel - 1) + 1 - window.stride))
-        for axis, window in enumerate(windows)
+def batch_and_rows(node: Node, windows: tuple[Window, ...]) -> tuple[TileAxis, ...]:
+    """The batch is cut freely, image axes with the overlap of neighbouring windows."""
+    whole = (None,) * (len(node.inputs) - 1)
+    rows = tuple(
+        TileAxis(
+            axis=axis,
+            inputs=(axis, *whole),
+            reach=window.dilation * (window.kernel - 1) + 1,
+            stride=window.stride,
+            before=window.before,
+        )
+        for axis, window in enumerate(windows, 1)
     )
-    return (TileAxis(0), *halos, TileAxis(node.outputs[0].rank - 1))
+    return (TileAxis(axis=0, inputs=(0, *whole)), *rows)

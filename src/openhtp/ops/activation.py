@@ -11,8 +11,9 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
 from openhtp.ops._shapes import same_as_input
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 from openhtp.ops._unary import plain, unary
 
@@ -54,6 +55,7 @@ OPS = (
         plain("Sigmoid"),
         _FLOAT_AND_FIXED,
         cost=8,
+        result_range=(0.0, 1.0),
         onnx=(OnnxRule("Sigmoid"),),
     ),
     unary(
@@ -63,6 +65,7 @@ OPS = (
         plain("Tanh"),
         _FLOAT_AND_FIXED,
         cost=8,
+        result_range=(-1.0, 1.0),
         onnx=(OnnxRule("Tanh"),),
     ),
     unary(
@@ -92,9 +95,10 @@ OPS = (
         reference=elu_reference,
         lower=elu_lower,
         work=vector_work(8),
+        kind="unary",
         params=(Param("alpha", DType.FLOAT_32, default=1.0),),
         layout=Layout.ANY,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=(OnnxRule("Elu", attrs={"alpha": "alpha"}),),
         samples=(Sample(((1, 6, 5, 4),), {"alpha": 0.7}),),
     ),

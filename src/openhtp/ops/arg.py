@@ -60,6 +60,7 @@ def _extreme(name: str, onnx_op: str) -> OpDef:
         reference=reference,
         lower=lower,
         work=_work,
+        kind="reduce",
         params=(Param("axis", mandatory=True), Param("keep_dims", DType.BOOL_8, default=False)),
         layout=Layout.ANY,
         samples=(
@@ -100,6 +101,7 @@ OPS = (
         reference=_topk_reference,
         lower=_topk_lower,
         work=_work,
+        kind="reduce",
         params=(Param("k", mandatory=True), Param("largest", DType.BOOL_8, default=True)),
         constraints=(
             Constraint("k is at least 1 and at most the last axis", lambda n: 1 <= n.params["k"] <= n.shape()[-1]),

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Port, Sample, vector_work
 from openhtp.ops._shapes import expect_shape
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 
 
@@ -39,9 +40,10 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=vector_work(2),
+        kind="batchnorm",
         layout=Layout.ANY,
         takes_activation=True,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         samples=(
             Sample(((1, 5, 4, 6), (6,), (6,)), static=(1, 2), ranges={1: (0.5, 2.0)}),
             Sample(((3, 8), (8,), None), static=(1,), ranges={1: (0.5, 2.0)}),

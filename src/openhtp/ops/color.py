@@ -121,7 +121,6 @@ def _yuv(name: str, u_first: bool, words: str, samples: tuple[Sample, ...]) -> O
         params=(Param("output_order", DType.INT_32, mandatory=True, choices={"RGB": 0, "BGR": 1}),),
         constraints=(Constraint("output_order is RGB", lambda node: node.params["output_order"] == 0),),
         by_stored_number=True,
-        from_output=True,
         samples=samples,
     )
 
@@ -149,6 +148,7 @@ OPS = (
         ),
         constraints=(Constraint("reverse_output is false", lambda node: not node.params["reverse_output"]),),
         values_kept=True,
+        moves_only=True,
         samples=(
             Sample(((1, 3, 5, 4),), {"reverse_output": False}),
             Sample(((2, 2, 3, 4),), {"reverse_output": False, "input_order": "RGBA"}),

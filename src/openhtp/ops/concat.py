@@ -9,8 +9,9 @@ import numpy as np
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule
+from openhtp.ops._opdef import OpDef, Param, Port, Sample
 from openhtp.ops._shapes import axis_in_range, last_axis, refuse
+from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import rows
 
 
@@ -39,7 +40,9 @@ def _lower(node: Node, e: Emitter) -> None:
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
-    return tuple(TileAxis(axis) for axis in range(node.input().rank) if axis != node.params["axis"])
+    count = len(node.inputs)
+    others = (axis for axis in range(node.input().rank) if axis != node.params["axis"])
+    return tuple(TileAxis(axis=axis, inputs=(axis,) * count) for axis in others)
 
 
 OPS = (
@@ -52,10 +55,12 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
+        kind="concat",
         params=(Param("axis", default=last_axis),),
         layout=Layout.ANY,
         values_kept=True,
-        tile=TileRule(_tiles),
+        moves_only=True,
+        tile=_tiles,
         onnx=(OnnxRule("Concat", attrs={"axis": "axis"}),),
         samples=(
             Sample(((1, 4, 4, 3), (1, 4, 4, 5)), {"axis": 3}, ranges={1: (-1.0, 3.0)}),

@@ -15,26 +15,17 @@ from openhtp.ops._conv_geometry import (
     dilation_param,
     dimensions,
     groups,
+    is_depthwise,
     window_params,
     windows,
 )
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import (
-    Constraint,
-    OpDef,
-    Param,
-    Port,
-    Sample,
-    TileAxis,
-    TileRule,
-    Work,
-    channel_scales,
-    touched_bytes,
-)
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, window_size
+from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import WEIGHTED
-from openhtp.ops._windows import onnx_pads, patches, rows_and_channels
+from openhtp.ops._windows import batch_and_rows, onnx_pads, patches
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:
@@ -91,7 +82,13 @@ def _work(node: Node) -> Work:
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
-    return rows_and_channels(node, windows(node))
+    last, rows = node.input().rank - 1, batch_and_rows(node, windows(node))
+    # Filters are cut with their channels; a group's input channels would have to be cut with them.
+    if groups(node) == 1:
+        return (*rows, TileAxis(axis=last, inputs=(None, last, 0)[: len(node.inputs)]))
+    if is_depthwise(node) and node.shape(1)[-1] == node.shape()[-1]:
+        return (*rows, TileAxis(axis=last, inputs=(last, last, 0)[: len(node.inputs)]))
+    return rows
 
 
 _PADS_BELOW_KERNEL = Constraint(
@@ -116,11 +113,13 @@ def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
         reference=_reference,
         lower=_lower,
         work=_work,
+        kind="depthwise" if depthwise else "conv",
         params=params,
         constraints=(_PADS_BELOW_KERNEL, channel_scales(lambda node: -1)),
         layout=Layout.CHANNEL_FIRST,
+        weights=Weights(channel_axis=3 if count == 2 else None),
         takes_activation=True,
-        tile=TileRule(_tiles),
+        tile=_tiles,
         samples=samples,
     )
 

@@ -10,8 +10,9 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileRule, split_anywhere
+from openhtp.ops._opdef import OpDef, Param, Port, Sample
 from openhtp.ops._shapes import same_as_input
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import TypeRow, rows
 
 _SAMPLE = Sample(((1, 5, 4, 3),), low=-3.0, high=3.0)
@@ -83,10 +84,12 @@ def _storing(
         infer=same_as_input,
         reference=_cast_reference if cast else _same,
         lower=_lower_cast if cast else _lower_real,
+        kind="affine",
         params=params,
         layout=Layout.ANY,
+        moves_only=True,
         by_stored_number=cast,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=(OnnxRule("Cast"),) if cast else (),
         samples=(_SAMPLE,),
     )

@@ -226,7 +226,6 @@ OPS = (
             Constraint("a class takes part", lambda node: bool(_classes(node))),
             FIXED_SHAPES,
         ),
-        from_output=True,
         samples=(
             _sample((1, 8, 3), 12, nms_type="REGULAR"),
             _sample(

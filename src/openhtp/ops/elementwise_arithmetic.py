@@ -10,8 +10,9 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Port, Sample, vector_work
 from openhtp.ops._shapes import broadcast_inputs
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import TypeRow, rows
 
 _TYPES = rows("T T > T : f16 f32 u16 s16 u8 s8 i32")
@@ -27,6 +28,7 @@ def arithmetic(
     onnx_op: str,
     compute: Callable[[Array, Array], Array],
     summary: str,
+    kind: str,
     *,
     types: tuple[TypeRow, ...] = _TYPES,
     cost: int = 1,
@@ -58,9 +60,11 @@ def arithmetic(
         reference=reference,
         lower=lower,
         work=vector_work(cost),
+        kind=kind,
         layout=Layout.ANY,
         takes_activation=True,
-        tile=TileRule(split_anywhere),
+        affine_by_constant=True,
+        tile=split_anywhere,
         onnx=(OnnxRule(onnx_op),),
         samples=_SAMPLES,
     )
@@ -72,13 +76,14 @@ def _divide(a: Array, b: Array) -> Array:
 
 
 OPS = (
-    arithmetic("ElementWiseAdd", "Add", np.add, "out = in[0] + in[1]"),
-    arithmetic("ElementWiseSubtract", "Sub", np.subtract, "out = in[0] - in[1]"),
+    arithmetic("ElementWiseAdd", "Add", np.add, "out = in[0] + in[1]", "add"),
+    arithmetic("ElementWiseSubtract", "Sub", np.subtract, "out = in[0] - in[1]", "add"),
     arithmetic(
         "ElementWiseMultiply",
         "Mul",
         np.multiply,
         "out = in[0] * in[1]",
+        "multiply",
         types=rows("T T > T : f16 f32 u16 s16 u8 s8 i32 n32"),
     ),
     arithmetic(
@@ -86,6 +91,7 @@ OPS = (
         "Div",
         _divide,
         "out = in[0] / in[1]; integers round towards zero",
+        "multiply",
         types=rows("T T > T : f16 f32 u16 u8 s8 i32"),
         cost=8,
     ),

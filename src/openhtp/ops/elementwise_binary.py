@@ -11,8 +11,9 @@ from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._family import Family
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Port, Sample, vector_work
 from openhtp.ops._shapes import broadcast_inputs
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import TypeRow, rows
 
 _FIXED_AND_FLOAT = rows("T T > T : f16 f32 u16 s16 u8 s8 i32")
@@ -26,6 +27,7 @@ def _binary(
     *,
     types: tuple[TypeRow, ...] = _FIXED_AND_FLOAT,
     cost: int = 2,
+    kind: str = "multiply",
     low: float = -2.0,
     onnx: tuple[OnnxRule, ...] = (),
 ) -> OpDef:
@@ -46,9 +48,10 @@ def _binary(
         reference=reference,
         lower=lower,
         work=vector_work(cost),
+        kind=kind,
         layout=Layout.ANY,
         takes_activation=True,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=onnx,
         samples=(
             Sample(((1, 5, 7, 3), (1, 5, 7, 3)), ranges=ranges),
@@ -85,6 +88,7 @@ _OWN = (
         np.maximum,
         lambda e, a, b: e.node("Max", [a, b]),
         cost=1,
+        kind="add",
         onnx=(OnnxRule("Max"),),
     ),
     _binary(
@@ -93,6 +97,7 @@ _OWN = (
         np.minimum,
         lambda e, a, b: e.node("Min", [a, b]),
         cost=1,
+        kind="add",
         onnx=(OnnxRule("Min"),),
     ),
     _binary(
@@ -102,6 +107,7 @@ _OWN = (
         lambda e, a, b: e.node("Pow", [a, b]),
         types=rows("T T > T : f16 f32", "u16 u8|s8|u16|s16|i32|f32 > u16", "u8|s8 u8|s8|u16|s16|i32|f32 > u8|s8"),
         cost=16,
+        kind="unary",
         low=0.5,
         onnx=(OnnxRule("Pow"),),
     ),
@@ -164,11 +170,12 @@ OPS = (
         reference=_FAMILY.reference,
         lower=_FAMILY.lower,
         work=_FAMILY.work,
+        kind="add",
         params=(_FAMILY.param,),
         constraints=(_FAMILY.types_fit,),
         layout=Layout.ANY,
         takes_activation=True,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         samples=(
             Sample(((1, 4, 5, 3), (1, 4, 5, 3)), {"operation": "MULTIPLY"}),
             Sample(((1, 4, 5, 3), (3,)), {"operation": "GREATER"}, static=(1,)),

@@ -10,8 +10,9 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere
+from openhtp.ops._opdef import OpDef, Port, Sample
 from openhtp.ops._shapes import broadcast_inputs
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import TypeRow, rows
 
 _COMPARED = rows(
@@ -89,8 +90,9 @@ def _two_to_truth(
         infer=broadcast_inputs,
         reference=reference,
         lower=lower,
+        kind="add",
         layout=Layout.ANY,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=onnx,
         samples=(Sample(((1, 5, 7, 3), (1, 5, 7, 3))), Sample(((2, 4, 3), (3,)), static=(1,))),
     )

@@ -11,8 +11,9 @@ from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._family import Family
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
 from openhtp.ops._shapes import same_as_input
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 from openhtp.ops._unary import plain, unary
 
@@ -45,8 +46,9 @@ _NOT = OpDef(
     infer=same_as_input,
     reference=_not_reference,
     lower=_not_lower,
+    kind="add",
     layout=Layout.ANY,
-    tile=TileRule(split_anywhere),
+    tile=split_anywhere,
     onnx=(OnnxRule("Not"),),
     samples=(Sample(((1, 6, 5, 4),), low=-3.0, high=3.0),),
 )
@@ -74,9 +76,10 @@ _SOFTPLUS = OpDef(
     reference=softplus_reference,
     lower=softplus_lower,
     work=vector_work(10),
+    kind="unary",
     params=(Param("beta", DType.FLOAT_32, default=1.0), Param("threshold", DType.FLOAT_32, default=-1.0)),
     layout=Layout.ANY,
-    tile=TileRule(split_anywhere),
+    tile=split_anywhere,
     samples=(Sample(((1, 6, 5, 4),), {"beta": 1.5}),),
 )
 
@@ -88,7 +91,7 @@ def _plain(name: str, onnx_op: str, summary: str, compute: object, **more: objec
 
 
 _MEMBERS = {
-    "ABS": _plain("ElementWiseAbs", "Abs", "out = |in[0]|", np.abs, types=_WITH_INT),
+    "ABS": _plain("ElementWiseAbs", "Abs", "out = |in[0]|", np.abs, types=_WITH_INT, kind="affine"),
     "ASIN": _plain("ElementWiseAsin", "Asin", "out = asin(in[0])", np.arcsin, cost=12, low=-0.95, high=0.95),
     "ATAN": _plain("ElementWiseAtan", "Atan", "out = atan(in[0])", np.arctan, cost=12),
     "CEIL": _plain("ElementWiseCeil", "Ceil", "the next whole number up", np.ceil),
@@ -96,7 +99,7 @@ _MEMBERS = {
     "EXP": _plain("ElementWiseExp", "Exp", "out = exp(in[0])", np.exp, cost=8),
     "FLOOR": _plain("ElementWiseFloor", "Floor", "the next whole number down", np.floor),
     "LOG": _plain("ElementWiseLog", "Log", "out = log(in[0])", np.log, cost=8, low=0.25, high=5.0),
-    "NEG": _plain("ElementWiseNeg", "Neg", "out = -in[0]", np.negative, types=_WITH_INT),
+    "NEG": _plain("ElementWiseNeg", "Neg", "out = -in[0]", np.negative, types=_WITH_INT, kind="affine"),
     "NOT": _NOT,
     "RECIPROCAL": _plain("ElementWiseReciprocal", "Reciprocal", "1 / in[0]", np.reciprocal, low=0.5, high=4.0),
     "ROUND": _plain("ElementWiseRound", "Round", "the nearest whole number, ties to even", np.rint),
@@ -127,10 +130,11 @@ _UNARY = OpDef(
     reference=_FAMILY.reference,
     lower=_FAMILY.lower,
     work=_FAMILY.work,
+    kind="unary",
     params=(_FAMILY.param,),
     constraints=(_FAMILY.types_fit,),
     layout=Layout.ANY,
-    tile=TileRule(split_anywhere),
+    tile=split_anywhere,
     samples=(
         Sample(((1, 3, 5, 4),), {"operation": "EXP"}, types=("f16", "f32", "u16", "u8", "s8")),
         Sample(((1, 3, 5, 4),), {"operation": "NOT"}, types=("b",)),

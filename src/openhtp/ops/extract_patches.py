@@ -86,6 +86,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
+        kind="move",
         params=(
             Param("size", rank=1, mandatory=True),
             Param("stride", rank=1, mandatory=True),
@@ -95,6 +96,7 @@ OPS = (
         constraints=(Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),),
         max_rank=4,
         values_kept=True,
+        moves_only=True,
         samples=(
             Sample(((2, 6, 7, 3),), {"size": [2, 3], "stride": [2, 2], "rate": [1, 1], "padding": "VALID"}),
             Sample(((1, 5, 6, 2),), {"size": [2, 2], "stride": [2, 2], "rate": [2, 2], "padding": "SAME"}),

@@ -9,19 +9,9 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import (
-    Constraint,
-    OpDef,
-    Param,
-    Port,
-    Sample,
-    TileAxis,
-    TileRule,
-    Work,
-    channel_scales,
-    touched_bytes,
-)
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
+from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import WEIGHTED
 
 
@@ -55,6 +45,14 @@ def _work(node: Node) -> Work:
     return Work(elements * node.shape(1)[1], elements, read, written)
 
 
+def _tiles(node: Node) -> tuple[TileAxis, ...]:
+    units = TileAxis(axis=1, inputs=(None, 0, 0)[: len(node.inputs)])
+    # Rows of the result are rows of the input only where each is one index of its first axis.
+    if node.shape()[0] != node.outputs[0].shape[0]:
+        return (units,)
+    return TileAxis(axis=0, inputs=(0, None, None)[: len(node.inputs)]), units
+
+
 OPS = (
     OpDef(
         name="FullyConnected",
@@ -66,14 +64,16 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=_work,
+        kind="fully_connected",
         params=(Param("keep_dims", DType.BOOL_8, default=False),),
         constraints=(
             Constraint("keep_dims is false", lambda node: not node.params["keep_dims"]),
             channel_scales(lambda node: 0),
         ),
         max_rank=4,
+        weights=Weights(channel_axis=0),
         takes_activation=True,
-        tile=TileRule(lambda node: (TileAxis(0), TileAxis(1))),
+        tile=_tiles,
         samples=(
             Sample(((3, 24), (10, 24), (10,)), static=(1, 2)),
             Sample(((2, 2, 3, 4), (5, 12), None), static=(1,)),

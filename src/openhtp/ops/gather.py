@@ -95,8 +95,10 @@ OPS = (
         infer=_gather_infer,
         reference=_gather_reference,
         lower=_gather_lower,
+        kind="gather",
         params=(Param("axis", DType.INT_32, mandatory=True),),
         values_kept=True,
+        moves_only=True,
         onnx=(OnnxRule("Gather", attrs={"axis": "axis"}),),
         samples=(
             Sample(((5, 6, 3), (4,)), {"axis": 1}, ranges={1: (0, 5)}),
@@ -112,8 +114,10 @@ OPS = (
         infer=_elements_infer,
         reference=_elements_reference,
         lower=_elements_lower,
+        kind="gather",
         params=(Param("axis", default=0),),
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((5, 6, 3), (5, 2, 3)), {"axis": 1}, ranges={1: (0, 5)}),),
     ),
     OpDef(
@@ -125,8 +129,10 @@ OPS = (
         infer=_nd_infer,
         reference=_nd_reference,
         lower=_nd_lower,
+        kind="gather",
         params=(Param("batch_dims", default=0),),
         values_kept=True,
+        moves_only=True,
         samples=(
             Sample(((4, 4, 3), (5, 2)), ranges={1: (0, 3)}),
             Sample(((2, 4, 3), (2, 5, 1)), {"batch_dims": 1}, ranges={1: (0, 3)}),

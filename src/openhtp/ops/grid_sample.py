@@ -95,6 +95,7 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=vector_work(16),
+        kind="resize",
         params=(
             Param("align_corners", DType.BOOL_8, default=False),
             Param("mode", default=0, choices=_MODES),

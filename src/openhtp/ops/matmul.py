@@ -11,8 +11,9 @@ from openhtp.core.tensor import TensorKind
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, Work, channel_scales, touched_bytes
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import broadcast, expect_shape, refuse
+from openhtp.ops._tiles import TileAxis, broadcast_axes
 from openhtp.ops._types import WEIGHTED
 
 
@@ -67,7 +68,12 @@ def _work(node: Node) -> Work:
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
-    return tuple(TileAxis(axis) for axis in range(node.outputs[0].rank))
+    rank, rank0, rank1 = node.outputs[0].rank, node.input(0).rank, node.input(1).rank
+    places = ((*broadcast_axes(node, axis - rank)[:2], None) for axis in range(rank - 2))
+    rows = rank0 - 1 if node.params["transpose_in0"] else rank0 - 2
+    columns = rank1 - 2 if node.params["transpose_in1"] else rank1 - 1
+    cuts = (*places, (rows, None, None), (None, columns, 0))
+    return tuple(TileAxis(axis=axis, inputs=cut[: len(node.inputs)]) for axis, cut in enumerate(cuts))
 
 
 OPS = (
@@ -81,13 +87,15 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=_work,
+        kind="matmul",
         params=(
             Param("transpose_in0", DType.BOOL_8, default=False),
             Param("transpose_in1", DType.BOOL_8, default=False),
         ),
         constraints=(channel_scales(lambda node: -2 if node.params["transpose_in1"] else -1),),
+        weights=Weights(),
         takes_activation=True,
-        tile=TileRule(_tiles),
+        tile=_tiles,
         onnx=(OnnxRule("MatMul"),),
         samples=(
             Sample(((2, 3, 5, 8), (2, 3, 8, 4))),

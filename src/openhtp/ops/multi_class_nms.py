@@ -130,7 +130,6 @@ OPS = (
             Constraint("soft_nms_sigma is 0", lambda node: node.params["soft_nms_sigma"] == 0.0),
             FIXED_SHAPES,
         ),
-        from_output=True,
         samples=(
             Sample(
                 ((2, 9, 4), (2, 9, 2), (2, 9, 3)),

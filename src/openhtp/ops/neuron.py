@@ -11,8 +11,9 @@ from openhtp.ops import activation, elementwise_unary, relu
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
 from openhtp.ops._shapes import same_as_input
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 
 _WORDS = {number: word for word, number in relu.NEURONS.items()}
@@ -23,6 +24,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "SIGMOID": activation.sigmoid,
     "TANH": np.tanh,
 }
+_RANGES = {"SIGMOID": (0.0, 1.0), "HARD_SIGMOID": (0.0, 1.0), "TANH": (-1.0, 1.0)}
 
 
 def _word(node: Node) -> str:
@@ -86,6 +88,8 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=vector_work(8),
+        result_range=lambda node: _RANGES.get(_word(node)),
+        kind="unary",
         params=(
             Param("operation", mandatory=True, choices=relu.NEURONS),
             *_FLOATS,
@@ -99,7 +103,7 @@ OPS = (
             ),
         ),
         layout=Layout.ANY,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=(
             OnnxRule("HardSigmoid", attrs={"alpha": "alpha", "beta": "beta"}, params={"operation": 2}),
             OnnxRule("Softplus", params={"operation": 7}),

@@ -183,6 +183,7 @@ OPS = (
         reference=_instance_reference,
         lower=_instance_lower,
         work=vector_work(8),
+        kind="norm",
         params=(
             _EPSILON,
             Param("mode", default=0, choices={"MU_SIGMA": 0, "RMS": 1}),
@@ -194,6 +195,8 @@ OPS = (
         samples=(
             Sample(((2, 5, 4, 6), (6,), (6,)), {"epsilon": 1e-5}, static=(1, 2)),
             Sample(((1, 5, 4, 6), (6,), None), {"region": 1, "mode": 1, "epsilon": 1e-3}, static=(1,)),
+            # As the vendor's validator wants it.
+            Sample(((1, 5, 4, 6), (6,), (6,)), {"epsilon": 1e-5}, static=(1, 2)),
         ),
     ),
     OpDef(
@@ -206,6 +209,7 @@ OPS = (
         reference=_group_reference,
         lower=_group_lower,
         work=vector_work(8),
+        kind="norm",
         params=(Param("epsilon", DType.FLOAT_32, mandatory=True), Param("group", mandatory=True)),
         constraints=(
             Constraint(
@@ -225,6 +229,7 @@ OPS = (
         reference=_length_reference,
         lower=_length_lower,
         work=vector_work(6),
+        kind="norm",
         params=(Param("axis", default=0), Param("axes", rank=1), _EPSILON),
         layout=Layout.ANY,
         samples=(Sample(((1, 3, 4, 6),), {"axis": 3}), Sample(((2, 3, 4),), {"axes": [1, 2]})),
@@ -239,6 +244,7 @@ OPS = (
         reference=_rms_reference,
         lower=_rms_lower,
         work=vector_work(6),
+        kind="norm",
         params=(Param("epsilon", DType.FLOAT_32, default=1e-6), Param("axes", rank=1, mandatory=True)),
         constraints=(Constraint("axes are the last ones", _trailing),),
         samples=(
@@ -256,6 +262,7 @@ OPS = (
         reference=_lrn_reference,
         lower=_lrn_lower,
         work=vector_work(20),
+        kind="norm",
         params=(
             Param("alpha", DType.FLOAT_32, default=1.0),
             Param("beta", DType.FLOAT_32, default=0.5),

@@ -81,6 +81,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
+        kind="move",
         params=(
             Param("scheme", mandatory=True, choices=_SCHEMES),
             Param("pad_amount", rank=2, mandatory=True),
@@ -89,6 +90,7 @@ OPS = (
         constraints=(Constraint("mirrored borders are no wider than the input", _mirror_fits),),
         layout=Layout.ANY,
         values_kept=True,
+        moves_only=True,
         samples=(
             Sample(_SHAPE, {"scheme": "CONSTANT", "pad_amount": _PADS}),
             Sample(_SHAPE, {"scheme": "CONSTANT", "pad_amount": _PADS, "pad_constant_value": 1.0}),

@@ -9,20 +9,11 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import (
-    Constraint,
-    OpDef,
-    Param,
-    Port,
-    Sample,
-    TileAxis,
-    TileRule,
-    Work,
-    touched_bytes,
-)
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
 from openhtp.ops._shapes import expect_rank, refuse, window_size
+from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import rows
-from openhtp.ops._windows import PAD, STRIDE, Window, onnx_pads, patches, rows_and_channels
+from openhtp.ops._windows import PAD, STRIDE, Window, batch_and_rows, onnx_pads, patches
 
 _COMMON = (
     Param("filter_size", rank=1, mandatory=True),
@@ -132,7 +123,13 @@ def _work(node: Node) -> Work:
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
-    return rows_and_channels(node, _windows(node))
+    last, windows = node.input().rank - 1, _windows(node)
+    batch, *rows = batch_and_rows(node, windows)
+    # A last window that hangs over the padding is no window by itself, so such an axis stays whole.
+    inside = [
+        row for row, w, reaching in zip(rows, windows, _overhang(node, windows), strict=True) if w == reaching
+    ]
+    return batch, *inside, TileAxis(axis=last, inputs=(last,))
 
 
 _PADS_BELOW_KERNEL = Constraint(
@@ -155,12 +152,13 @@ def _pool(average: bool, dimensions: int) -> OpDef:
         reference=_average_reference if average else _maximum_reference,
         lower=_lower_average if average else _lower_maximum,
         work=_work,
+        kind="pool",
         params=(*_COMMON, Param("count_pad_for_edges", DType.BOOL_8, default=False)) if average else _COMMON,
         constraints=(_PADS_BELOW_KERNEL,),
         layout=Layout.CHANNEL_FIRST,
         values_kept=not average,
         takes_activation=True,
-        tile=TileRule(_tiles),
+        tile=_tiles,
         samples=(
             Sample((shape,), {"filter_size": [3] * dimensions, "stride": [2] * dimensions, "pad_amount": pads}),
             Sample(

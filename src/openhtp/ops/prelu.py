@@ -9,8 +9,9 @@ import numpy as np
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere, vector_work
+from openhtp.ops._opdef import OpDef, Port, Sample, vector_work
 from openhtp.ops._shapes import broadcast, refuse
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 
 
@@ -39,8 +40,9 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=vector_work(3),
+        kind="clamp",
         layout=Layout.ANY,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=(OnnxRule("PRelu"),),
         samples=(
             Sample(((1, 4, 5, 6), (6,)), static=(1,), ranges={1: (0.05, 0.5)}),

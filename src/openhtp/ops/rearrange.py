@@ -142,9 +142,11 @@ def _dealing(
         infer=lambda node: (deal(node).result,),
         reference=reference,
         lower=lower,
+        kind="transpose",
         params=params,
         constraints=(Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),),
         values_kept=True,
+        moves_only=True,
         samples=samples,
     )
 

@@ -10,8 +10,9 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, Work, touched_bytes
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, Work, touched_bytes
 from openhtp.ops._shapes import axes_in_range
+from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import TypeRow, rows
 
 PARAMS = (Param("axes", rank=1, mandatory=True), Param("keep_dims", DType.BOOL_8, default=False))
@@ -36,9 +37,9 @@ def _work(node: Node) -> Work:
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
-    if not node.params["keep_dims"]:
-        return ()
-    return tuple(TileAxis(axis) for axis in range(node.input().rank) if axis not in _axes(node))
+    others = [axis for axis in range(node.input().rank) if axis not in _axes(node)]
+    places = others if node.params["keep_dims"] else range(len(others))
+    return tuple(TileAxis(axis=place, inputs=(axis,)) for place, axis in zip(places, others, strict=True))
 
 
 def _reduction(name: str, summary: str, compute: Callable[..., Any], types: tuple[TypeRow, ...]) -> OpDef:
@@ -63,10 +64,11 @@ def _reduction(name: str, summary: str, compute: Callable[..., Any], types: tupl
         reference=reference,
         lower=lower,
         work=_work,
+        kind="reduce",
         params=PARAMS,
         layout=Layout.ANY,
         values_kept=name in ("ReduceMax", "ReduceMin"),
-        tile=TileRule(_tiles),
+        tile=_tiles,
         samples=(
             Sample(((1, 5, 6, 4),), {"axes": [1, 2], "keep_dims": True}, low=-2.0, high=3.0),
             Sample(((2, 3, 4),), {"axes": [2]}, low=-2.0, high=3.0),

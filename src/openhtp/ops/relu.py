@@ -11,8 +11,9 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TileRule, split_anywhere
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
 from openhtp.ops._shapes import same_as_input
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import TypeRow, rows
 
 # The operations of ElementWiseNeuron, two of which are clamps.
@@ -69,6 +70,7 @@ def _clamp(
         infer=same_as_input,
         reference=clamp_reference,
         lower=lower_clamp,
+        kind="clamp",
         params=(
             (
                 Param("min_value", DType.FLOAT_32, mandatory=True),
@@ -89,7 +91,7 @@ def _clamp(
         ),
         layout=Layout.ANY,
         values_kept=True,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=onnx,
         samples=(sample,),
     )

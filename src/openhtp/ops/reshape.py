@@ -78,9 +78,10 @@ def _renaming(name: str, summary: str, infer: Infer, params: tuple[Param, ...], 
         reference=_reference,
         lower=_lower,
         work=vector_work(0),
+        kind="reshape",
         params=params,
         values_kept=True,
-        from_output=takes_shape,
+        moves_only=True,
         samples=(sample,),
     )
 

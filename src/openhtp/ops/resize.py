@@ -98,6 +98,7 @@ def _resizing(
         reference=_reference,
         lower=_lower,
         work=vector_work(2 if name == "ResizeNearestNeighbor" else 8),
+        kind="resize",
         params=params,
         constraints=(
             Constraint(
@@ -111,7 +112,7 @@ def _resizing(
         ),
         layout=Layout.CHANNEL_FIRST,
         values_kept=name == "ResizeNearestNeighbor",
-        from_output=True,
+        moves_only=name == "ResizeNearestNeighbor",
         samples=samples,
     )
 

@@ -127,7 +127,6 @@ OPS = (
             ),
         ),
         layout=Layout.OWN,
-        from_output=True,
         samples=(
             Sample(_SHAPES, _RATIO, ranges=_RANGES, outputs=((4, 2, 3, 3),)),
             Sample(

@@ -84,7 +84,9 @@ OPS = (
         infer=_elements_infer,
         reference=_elements_reference,
         lower=lambda node, e: _lower_as("ScatterElements", node, e),
+        kind="gather",
         params=(Param("axis", default=0), _REDUCTION),
+        shares_encoding=True,
         samples=(
             Sample(((5, 6), (1, 6), (1, 6)), {"axis": 0}, ranges={1: (0, 4)}),
             Sample(((5, 6), (2, 4), (2, 4)), {"axis": 1, "reduction": "ADD"}, ranges={1: (0, 5)}),
@@ -99,6 +101,7 @@ OPS = (
         infer=_nd_infer,
         reference=_nd_reference,
         lower=lambda node, e: _lower_as("ScatterND", node, e),
+        kind="gather",
         params=(_REDUCTION,),
         constraints=(
             Constraint(
@@ -107,6 +110,7 @@ OPS = (
             ),
         ),
         max_rank=6,
+        shares_encoding=True,
         samples=(
             Sample(((6, 3), (1, 1), (1, 3)), ranges={1: (0, 5)}),
             Sample(((4, 5), (3, 2), (3,)), {"reduction": "ADD"}, ranges={1: (0, 3)}, types=_SUMMED),

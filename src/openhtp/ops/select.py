@@ -9,8 +9,9 @@ import numpy as np
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, TileRule, split_anywhere
+from openhtp.ops._opdef import OpDef, Port, Sample
 from openhtp.ops._shapes import broadcast_inputs
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 from openhtp.ops.elementwise_compare import truth_of
 
@@ -33,8 +34,10 @@ OPS = (
         infer=broadcast_inputs,
         reference=_reference,
         lower=_lower,
+        moves_only=True,
+        kind="add",
         layout=Layout.ANY,
-        tile=TileRule(split_anywhere),
+        tile=split_anywhere,
         onnx=(OnnxRule("Where"),),
         samples=(
             Sample(((1, 4, 5, 3), (1, 4, 5, 3), (1, 4, 5, 3)), ranges={0: (0.0, 1.0)}),

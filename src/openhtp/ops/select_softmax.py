@@ -14,8 +14,9 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, vector_work
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
 from openhtp.ops._shapes import broadcast, refuse
+from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 
 _LOWEST = -1e30
@@ -57,7 +58,7 @@ OPS = (
         lower=_lower,
         work=vector_work(12),
         params=(Param("keep_zero", DType.BOOL_8, default=False),),
-        tile=TileRule(lambda node: tuple(TileAxis(axis) for axis in range(node.input().rank - 1))),
+        tile=lambda node: split_anywhere(node)[:-1],
         samples=(
             Sample(((2, 2, 3, 8), (2, 1, 3, 8)), low=-4.0, high=4.0, ranges={1: (0.0, 1.0)}),
             Sample(((3, 6), (6,)), {"keep_zero": True}, low=-4.0, high=4.0, ranges={1: (0.0, 1.0)}),

@@ -10,8 +10,9 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, TileAxis, TileRule, vector_work
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
 from openhtp.ops._shapes import axis_in_range, last_axis
+from openhtp.ops._tiles import TileAxis, split_but
 from openhtp.ops._types import rows
 
 _PARAMS = (
@@ -52,7 +53,7 @@ def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
 
 
 def _other_axes(node: Node) -> tuple[TileAxis, ...]:
-    return tuple(TileAxis(axis) for axis in range(node.input().rank) if axis != node.params["axis"])
+    return split_but(node, (node.params["axis"],))
 
 
 _SAMPLES = (
@@ -71,11 +72,13 @@ OPS = (
         types=rows("T > T : f16 f32 u16 u8 s8", "u16|u8|s8 > f32"),
         infer=_infer,
         reference=_softmax_reference,
+        result_range=lambda node: (0.0, 1.0),
         lower=lambda node, e: _lower_as("Softmax", node, e),
         work=vector_work(10),
+        kind="softmax",
         params=_PARAMS,
         layout=Layout.ANY,
-        tile=TileRule(_other_axes),
+        tile=_other_axes,
         onnx=(OnnxRule("Softmax", attrs={"axis": "axis"}),),
         samples=_SAMPLES,
     ),
@@ -89,10 +92,12 @@ OPS = (
         reference=_log_softmax_reference,
         lower=lambda node, e: _lower_as("LogSoftmax", node, e),
         work=vector_work(12),
+        kind="softmax",
         params=_PARAMS,
         layout=Layout.ANY,
-        tile=TileRule(_other_axes),
+        tile=_other_axes,
         onnx=(OnnxRule("LogSoftmax", attrs={"axis": "axis"}),),
-        samples=_SAMPLES,
+        # The last one is as the vendor's validator wants it.
+        samples=(*_SAMPLES, Sample(((1, 3, 4, 10),), {"axis": 3, "beta": 1.0})),
     ),
 )

@@ -147,7 +147,7 @@ OPS = (
         reference=_create_reference,
         lower=_create_lower,
         constraints=(_FIXED,),
-        from_output=True,
+        moves_only=True,
         samples=(
             Sample(((5, 2), (5, 3)), ranges={0: (0, 4)}, outputs=((5, 6, 3),)),
             Sample(((3, 3), (3,)), ranges={0: (0, 5)}, outputs=((2, 6, 6),)),
@@ -163,7 +163,6 @@ OPS = (
         reference=_indices_reference,
         lower=_indices_lower,
         constraints=(_FIXED,),
-        from_output=True,
         samples=(
             Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
             Sample(((6, 5),), low=0.0, outputs=((40, 2),)),
@@ -180,7 +179,7 @@ OPS = (
         lower=_values_lower,
         constraints=(_FIXED,),
         values_kept=True,
-        from_output=True,
+        moves_only=True,
         samples=(
             Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
             Sample(((6, 5),), low=0.0, outputs=((40,),)),
@@ -197,6 +196,7 @@ OPS = (
         lower=_lower,
         layout=Layout.ANY,
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((1, 4, 5, 3),)),),
     ),
 )

@@ -106,9 +106,11 @@ OPS = (
         infer=_split_infer,
         reference=_split_reference,
         lower=_split_lower,
+        kind="move",
         params=(Param("axis", mandatory=True), Param("split_index", rank=1, mandatory=True)),
         layout=Layout.ANY,
         values_kept=True,
+        moves_only=True,
         samples=(
             Sample(((1, 4, 5, 9),), {"axis": 3, "split_index": [2, 6]}),
             Sample(((6, 3),), {"axis": 0, "split_index": [4]}),
@@ -123,8 +125,10 @@ OPS = (
         infer=_pack_infer,
         reference=_pack_reference,
         lower=_pack_lower,
+        kind="move",
         params=(Param("axis", mandatory=True),),
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((4, 3), (4, 3)), {"axis": 1}, ranges={1: (-1.0, 3.0)}),),
     ),
     OpDef(
@@ -136,8 +140,10 @@ OPS = (
         infer=_unpack_infer,
         reference=_unpack_reference,
         lower=_unpack_lower,
+        kind="move",
         params=(Param("axis", mandatory=True),),
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((4, 3, 2),), {"axis": 1}),),
     ),
 )

@@ -118,6 +118,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
+        kind="move",
         params=(
             Param("ranges", DType.INT_32, rank=2, mandatory=True),
             Param("begin_mask", default=0),
@@ -126,6 +127,8 @@ OPS = (
             Param("new_axes_mask", default=0),
         ),
         values_kept=True,
+        moves_only=True,
+        bound_to_shape=True,
         samples=(
             Sample(((1, 8, 9, 4),), {"ranges": [[0, 1, 1], [1, 7, 2], [8, 0, -3], [0, 4, 1]]}),
             Sample(((5, 6),), {"ranges": [[0, 2, 1], [5, -7, -1]], "begin_mask": 1, "end_mask": 1}),

@@ -38,10 +38,12 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
+        kind="move",
         params=(Param("multiples", rank=1, mandatory=True),),
         constraints=(Constraint("multiples are at least 1", lambda node: min(node.ints("multiples")) >= 1),),
         layout=Layout.ANY,
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((1, 2, 3, 4),), {"multiples": [2, 1, 3, 1]}), Sample(((3,),), {"multiples": [4]})),
     ),
 )

@@ -39,9 +39,11 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
+        kind="transpose",
         params=(Param("perm", rank=1, mandatory=True),),
         layout=Layout.OWN,
         values_kept=True,
+        moves_only=True,
         samples=(Sample(((2, 3, 4, 5),), {"perm": [0, 3, 1, 2]}), Sample(((4, 6),), {"perm": [1, 0]})),
     ),
 )

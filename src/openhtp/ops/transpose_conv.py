@@ -14,7 +14,7 @@ import numpy as np
 from openhtp.ops._conv_geometry import dimensions, window_params, windows
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, channel_scales, touched_bytes
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 from openhtp.ops._types import WEIGHTED
 from openhtp.ops._windows import onnx_pads
@@ -98,6 +98,7 @@ def _transposed(count: int, samples: tuple[Sample, ...]) -> OpDef:
         reference=_reference,
         lower=_lower,
         work=_work,
+        kind="conv",
         params=(*window_params(count), Param("group", default=1), extra),
         constraints=(
             channel_scales(lambda node: -1),
@@ -109,6 +110,7 @@ def _transposed(count: int, samples: tuple[Sample, ...]) -> OpDef:
             ),
         ),
         layout=Layout.CHANNEL_FIRST,
+        weights=Weights(channel_axis=3 if count == 2 else None),
         takes_activation=True,
         samples=samples,
     )
@@ -138,6 +140,12 @@ OPS = (
                 ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), None),
                 {"stride": [2, 1, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
                 static=(1,),
+            ),
+            # The vendor's library does equal strides only.
+            Sample(
+                ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), (3,)),
+                {"stride": [2, 2, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
+                static=(1, 2),
             ),
         ),
     ),

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from openhtp.core.errors import QnnError
+from openhtp.core.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, SECOND, bytes_in_words
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
 from openhtp.plan.models import Models, ModelTime
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
-from openhtp.plan.scenario import DEFAULT_DEPTH, DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
+from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named
 from openhtp.sched.resources import DeviceResources, resources_of
@@ -26,8 +28,6 @@ _CLIENT_SIZES = ("hmx", "hvx", "vtcm_mb", "vtcm_bytes", "page_mb", "core", "pd")
 _CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", *_MODEL)
 _PATTERNS = tuple(pattern.value for pattern in Pattern)
 _EVENT = ("client", "run", *_MODEL, *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
-_PLATFORMS = ("android", "linux", "qnx", "windows")
-MAX_DEPTH = 300
 MAX_REQUESTS = 50_000_000
 _LONGEST_NS = 366 * 24 * 3600 * SECOND
 
@@ -122,7 +122,7 @@ def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | Non
     switches = {key: fields[key].flag() for key in ("sharing", "windowing", "parallel_graphs") if key in fields}
     if switches.get("windowing") and soc is not None and not soc.may_have_vtcm_windowing:
         fields["windowing"].fail(f"{soc.name} is {soc.arch_name}; VTCM windowing comes with v79")
-    windows = "platform" in fields and fields["platform"].choice(*_PLATFORMS) == "windows"
+    windows = "platform" in fields and fields["platform"].choice(*PLATFORMS) == "windows"
     device = resources_of(soc, **numbers, **switches, flat_priorities=windows)  # type: ignore[arg-type]
     dma_gbs = soc.dma_gbs if soc else DEFAULT_STREAM_GBS
     if "dma_gbs" in fields:
@@ -161,14 +161,14 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
         vtcm_bytes=vtcm if vtcm is not None else (device.vtcm_bytes if graph else 0),
         page_bytes=round(fields["page_mb"].number() * MIB) if "page_mb" in fields else None,
         deadline_ns=times.get(fields, "deadline", above=0),
-        depth=fields["depth"].integer(least=1) if "depth" in fields else DEFAULT_DEPTH,
+        depth=fields["depth"].integer(least=1) if "depth" in fields else DEFAULT_QUEUE_DEPTH,
         steps=fields["steps"].integer(least=1) if "steps" in fields else timed.steps if timed else DEFAULT_STEPS,
         timeout_ns=times.get(fields, "timeout"),
         model=fields["model"].text() if "model" in fields else None,
         precision=precision,
     )
-    if client.depth > MAX_DEPTH:
-        fields["depth"].fail(f"a queue depth of {client.depth} is above {MAX_DEPTH}")
+    if client.depth > MAX_QUEUE_DEPTH:
+        fields["depth"].fail(f"a queue depth of {client.depth} is above {MAX_QUEUE_DEPTH}")
     _verify_fits(value, fields, client, device, models.soc)
     return client, timed.run_ns if timed else times.get(fields, "run", above=0)
 

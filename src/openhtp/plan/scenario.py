@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
+from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, MS, SECOND, US
 from openhtp.sched.events import ClientKind
@@ -15,7 +16,6 @@ from openhtp.trace.records import Track, Units
 
 UNITS = {"ns": 1, "us": US, "ms": MS, "s": SECOND}
 
-DEFAULT_DEPTH = 10
 DEFAULT_STEPS = 64
 """Yield points of one run where the scenario does not say; a small network has about as many steps."""
 
@@ -48,7 +48,7 @@ class ClientSpec:
     vtcm_bytes: int = 0
     page_bytes: int | None = None
     deadline_ns: int | None = None
-    depth: int = DEFAULT_DEPTH
+    depth: int = DEFAULT_QUEUE_DEPTH
     steps: int = DEFAULT_STEPS
     timeout_ns: int | None = None
     model: str | None = None

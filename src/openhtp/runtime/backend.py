@@ -9,14 +9,15 @@ from collections.abc import Callable
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
+from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.build import DeviceConfig, build_core
 from openhtp.runtime import property as properties
 from openhtp.runtime.device import Connect, Device
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.local_link import LocalLink
-from openhtp.runtime.log import Log, LogLevel
+from openhtp.runtime.log import Log
 from openhtp.runtime.notify import Notifier
-from openhtp.runtime.profile import Profile, ProfileLevel
+from openhtp.runtime.profile import Profile
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.vendor_choice import vendor_connect, vendor_library

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
+from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import read_binary
@@ -16,7 +17,7 @@ from openhtp.rpc import messages as ms
 from openhtp.runtime.context import Context
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.link import Link
-from openhtp.runtime.queue import DEFAULT_DEPTH, check_depth
+from openhtp.runtime.queue import check_depth
 from openhtp.runtime.rpc_link import DeviceOptions, RpcLink
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
@@ -69,7 +70,7 @@ class Device:
         return self._link_now
 
     def create_context(
-        self, *, queue_depth: int = DEFAULT_DEPTH, priority: Priority | str | int = Priority.NORMAL
+        self, *, queue_depth: int = DEFAULT_QUEUE_DEPTH, priority: Priority | str | int = Priority.NORMAL
     ) -> Context:
         """Open a context. The queue depth, 1 to 300, is fixed for its life."""
         self._life.require("use")
@@ -82,7 +83,7 @@ class Device:
         self,
         binary: bytes | bytearray | memoryview,
         *,
-        queue_depth: int = DEFAULT_DEPTH,
+        queue_depth: int = DEFAULT_QUEUE_DEPTH,
         priority: Priority | str | int | None = None,
         enable_graphs: Iterable[str] | None = None,
     ) -> Context:

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable
 
-from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.levels import LogLevel
 from openhtp.runtime.lifecycle import Life, State
-
-
-class LogLevel(enum.IntEnum):
-    """The API's levels."""
-
-    ERROR = 1
-    WARN = 2
-    INFO = 3
-    VERBOSE = 4
-    DEBUG = 5
-
-    @classmethod
-    def parse(cls, value: LogLevel | str | int) -> LogLevel:
-        """Accept a member, its name in any case, or its number."""
-        if isinstance(value, str) and value.upper() in cls.__members__:
-            return cls[value.upper()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
-        names = ", ".join(level.name.lower() for level in cls)
-        raise InvalidArgument(f"log level {value!r}; expected one of {names}", st.QNN_LOG_ERROR_INVALID_ARGUMENT)
-
 
 _PYTHON_LEVEL = {
     LogLevel.ERROR: logging.ERROR,

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.core.errors import WrongState
+from openhtp.core.levels import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
 from openhtp.rpc.frames import Record
 from openhtp.runtime.lifecycle import Life, State
 
 # Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
 DEADLINE_MISSED = 9001
-
-
-class ProfileLevel(enum.IntEnum):
-    """How much is collected."""
-
-    BASIC = 1
-    DETAILED = 2
-
-    @classmethod
-    def parse(cls, value: ProfileLevel | str | int) -> ProfileLevel:
-        """Accept a member, its name in any case, or its number."""
-        if isinstance(value, str) and value.upper() in cls.__members__:
-            return cls[value.upper()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
-        raise InvalidArgument(
-            f"profile level {value!r}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
-        )
 
 
 @dataclass(frozen=True, slots=True)

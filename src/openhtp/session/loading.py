@@ -17,6 +17,7 @@ from openhtp.frontend.model import OnnxModel, ValueType
 from openhtp.frontend.onnx_import import import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
+from openhtp.ops import find_op
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
@@ -202,8 +203,8 @@ def _tell_about_floats(plan: Plan, graph: IrGraph) -> None:
     """The HTP has no float32 arithmetic, so float ops are computed in half precision whatever the option says."""
     if plan.options["enable_htp_fp16_precision"] == "1" or plan.options.backend == "cpu":
         return
-    edges = ("Quantize", "Dequantize", "Cast", "Transpose", "Reshape")
-    floats = [node.name for node in graph.nodes if node.op not in edges and node.outputs[0].dtype.is_float]
+    computing = [node for node in graph.nodes if not find_op(node.op).moves_only]
+    floats = [node.name for node in computing if node.outputs[0].dtype.is_float]
     if floats:
         log.warning(
             "%d nodes compute in floats, in half precision as an HTP does (first: %r); quantize the model, or set"

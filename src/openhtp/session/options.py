@@ -10,6 +10,7 @@ from typing import Any
 
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.catalog import catalog, find_soc
+from openhtp.hw.power import PERFORMANCE_MODES
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +26,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...] | str | None]] = {
     "vtcm_mb": ("0", "number"),
     "htp_performance_mode": (
         "default",
-        (
-            "burst",
-            "balanced",
-            "default",
-            "high_performance",
-            "high_power_saver",
-            "low_balanced",
-            "low_power_saver",
-            "power_saver",
-            "sustained_high_performance",
-        ),
+        PERFORMANCE_MODES,
     ),
     "qnn_saver_path": ("", None),
     # The first four are those of the document; later providers have all eight of QNN's.

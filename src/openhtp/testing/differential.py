@@ -124,10 +124,11 @@ def with_outputs(
     shapes = samples_of(row.op)[row.sample].outputs if shape is None else (shape,)
     call = replace(call, outputs=_blank_outputs(row, opdef, shapes, call, stored, prefix))
     arrays = real_inputs(call, stored)
-    exact = opdef.reference(resolved_node(opdef, call, stored), arrays)
+    node = resolved_node(opdef, call, stored)
+    exact, bounds = opdef.reference(node, arrays), opdef.result_range(node)
     kept = moves_values(row.op) or all(np.isin(result, arrays[0]).all() for result in exact)
     outputs = tuple(
-        replace(spec, quant=output_encoding(row, spec, result, call.inputs, usual, kept, rng))
+        replace(spec, quant=output_encoding(row, spec, result, call.inputs, usual, kept, bounds, rng))
         if spec.quant
         else spec
         for spec, result in zip(call.outputs, exact, strict=True)

@@ -18,30 +18,15 @@ from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._resolve import filled_params
-from openhtp.testing.rows import Row, samples_of
+from openhtp.testing.rows import Row
 
 Array = npt.NDArray[Any]
 
-# The axis of a weight's output channels, for operations that take one encoding per channel.
-_CHANNEL_AXIS = {"Conv2d": 3, "DepthWiseConv2d": 3, "TransposeConv2d": 3, "FullyConnected": 0}
-_BIASED = (*_CHANNEL_AXIS, "Conv1d", "Conv3d", "DepthWiseConv1d", "TransposeConv1d", "TransposeConv3d", "MatMul")
-# Operations that put values of several inputs side by side, beside those that keep values.
-_MIXING = ("ScatterElements", "ScatterNd")
-# Operations, and those of ElementWiseNeuron, whose result has a fixed range, which the HTP computes in.
-_FIXED_RANGE = {
-    "Sigmoid": (0.0, 1.0),
-    "SIGMOID": (0.0, 1.0),
-    "HARD_SIGMOID": (0.0, 1.0),
-    "Softmax": (0.0, 1.0),
-    "MaskedSoftmax": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "TANH": (-1.0, 1.0),
-}
-
 
 def moves_values(op: str) -> bool:
-    """Whether an operation puts values elsewhere without computing new ones."""
-    return find_op(op).values_kept or op in _MIXING
+    """Whether converters give an operation's results the encoding of its inputs."""
+    opdef = find_op(op)
+    return opdef.values_kept or opdef.shares_encoding
 
 
 def narrowed(rng: np.random.Generator, low: float, high: float, number: int) -> tuple[float, float]:
@@ -60,10 +45,10 @@ def input_encoding(
     rng: np.random.Generator,
 ) -> Encoding:
     """The encoding of an input. ``usual`` is as converters write it; ``before`` are the inputs that precede it."""
-    weight = before[1] if len(before) > 1 else None
-    if index == 2 and row.op in _BIASED and spec.dtype.bits == 32 and before[0] and weight:
+    weight, weights = before[1] if len(before) > 1 else None, find_op(row.op).weights
+    if index == 2 and weights is not None and spec.dtype.bits == 32 and before[0] and weight:
         return _bias_encoding(before[0].quant, weight.quant)
-    axis = _CHANNEL_AXIS.get(row.op)
+    axis = None if weights is None else weights.channel_axis
     if index == 1 and axis is not None and spec.dtype is DType.SFIXED_POINT_8 and not usual:
         largest = max(-bounds[0], bounds[1]) / 127
         return AxisScaleOffset(axis, tuple(_single(s * largest) for s in rng.uniform(0.5, 1.0, spec.shape[axis])))
@@ -89,9 +74,13 @@ def output_encoding(
     inputs: Sequence[TensorSpec | None],
     usual: bool,
     kept: bool,
+    bounds: tuple[float, float] | None,
     rng: np.random.Generator,
 ) -> Encoding | None:
-    """The encoding of an output whose exact values are known; ``kept`` if all of them are in the first input."""
+    """The encoding of an output whose exact values are known; ``kept`` if all of them are in the first input.
+
+    ``bounds`` is the range that the operation's results always have, if there is one.
+    """
     if find_op(row.op).by_stored_number:
         return spec.quant
     if usual and result.dtype == np.bool_:
@@ -99,7 +88,6 @@ def output_encoding(
     source = inputs[0]
     if usual and source is not None and source.dtype == spec.dtype and kept:
         return source.quant
-    bounds = _FIXED_RANGE.get(str(samples_of(row.op)[row.sample].params.get("operation", row.op)))
     if usual and bounds is not None:
         low, high = bounds
         steps = 1 << spec.dtype.bits

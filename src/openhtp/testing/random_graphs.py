@@ -22,6 +22,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ops import find_op
 from openhtp.testing.differential import with_outputs
 from openhtp.testing.drawing import draw_data, input_encoding, moves_values, narrowed, real_values
 from openhtp.testing.rows import Row, samples_of
@@ -34,8 +35,6 @@ MOST_NODES = 6
 # Values this large make powers and products overflow in half precision.
 _MOST_ANYWHERE = 8.0
 _FEWEST_NUMBERS = 8
-# Operations whose parameters suit the shape of their sample only: outside it they cut nothing, or add noise.
-_BOUND_TO_SHAPE = ("ExtractGlimpse", "StridedSlice")
 _TRIES = 12
 
 
@@ -268,7 +267,7 @@ def _shapes_to_try(row: Row, given: tuple[int, ...]) -> Sequence[tuple[int, ...]
     if shape is None or shape == given:
         return (given,)
     has_indices = any(not (row.inputs[i].is_fixed_point or row.inputs[i].is_float) for i in sample.ranges)
-    bound = has_indices or sample.outputs or row.op in _BOUND_TO_SHAPE
+    bound = has_indices or sample.outputs or find_op(row.op).bound_to_shape
     return (shape,) if bound else (given, shape)
 
 

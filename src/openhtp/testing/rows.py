@@ -9,25 +9,10 @@ from openhtp.ops import find_op
 from openhtp.ops._opdef import Sample
 from openhtp.ops._types import type_word
 
-# Beside those of the definitions, where the vendor's library does not take or do the ones there: its validator
-# wants rank 4 and the last axis, and its TransposeConv3d equal strides.
-_MORE_SAMPLES = {
-    "LayerNorm": (Sample(((1, 2, 5, 16), (16,), (16,)), {"axes": [3], "epsilon": 1e-5}, static=(1, 2)),),
-    "LogSoftmax": (Sample(((1, 3, 4, 10),), {"axis": 3, "beta": 1.0}),),
-    "InstanceNorm": (Sample(((1, 5, 4, 6), (6,), (6,)), {"epsilon": 1e-5}, static=(1, 2)),),
-    "TransposeConv3d": (
-        Sample(
-            ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), (3,)),
-            {"stride": [2, 2, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
-            static=(1, 2),
-        ),
-    ),
-}
-
 
 def samples_of(op: str) -> tuple[Sample, ...]:
-    """The samples of an operation's definition, and ours."""
-    return (*find_op(op).samples, *_MORE_SAMPLES.get(op, ()))
+    """The samples of an operation's definition."""
+    return find_op(op).samples
 
 
 @dataclass(frozen=True, slots=True)

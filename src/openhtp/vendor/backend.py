@@ -9,15 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument
-from openhtp.core.opcall import OpCall
-from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.declarations import CUSTOM, HtpDeviceOption, LogLevel, ProfileLevel, struct
-from openhtp.vendor.handles import Owner
-from openhtp.vendor.layout import pointer_list
-from openhtp.vendor.library import VendorLibrary
-from openhtp.vendor.marshal import (
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
+from openhtp.abi.writing import (
     Array,
     Params,
     given_inputs,
@@ -26,8 +20,16 @@ from openhtp.vendor.marshal import (
     param_value,
     scalar_param,
     tensor_param,
-    tensor_struct,
 )
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.levels import LogLevel, ProfileLevel
+from openhtp.core.opcall import OpCall
+from openhtp.core.option_numbers import CUSTOM, HtpDeviceOption
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.vendor.forms import dense_tensor
+from openhtp.vendor.handles import Owner
+from openhtp.vendor.library import VendorLibrary
 from openhtp.vendor.platforms import PlatformDevice, read_platform
 from openhtp.vendor.profile import Profile
 from openhtp.vendor.soc import check_arch, parse_soc
@@ -94,10 +96,10 @@ class Backend(Owner):
         """
         keep: list[Any] = []
         inputs = [
-            null_tensor() if spec is None else tensor_struct(spec, _static_data(spec, data or {}), keep)
+            null_tensor() if spec is None else dense_tensor(spec, _static_data(spec, data or {}), keep)
             for spec in given_inputs(call)
         ]
-        outputs = [tensor_struct(spec, None, keep) for spec in call.outputs]
+        outputs = [dense_tensor(spec, None, keep) for spec in call.outputs]
         made = []
         for name, (value, dtype, form) in params.items():
             if form == "scalar":
@@ -105,7 +107,7 @@ class Backend(Owner):
             else:
                 array = param_value(name, value, dtype, call.name)
                 spec = TensorSpec(f"{call.name}:{name}", array.shape, dtype, kind=TensorKind.STATIC)
-                made.append(tensor_param(name, tensor_struct(spec, array, keep), call.name, keep))
+                made.append(tensor_param(name, dense_tensor(spec, array, keep), call.name, keep))
         config = op_config(call, inputs, outputs, made, keep)
         self.library.call("backendValidateOpConfig", self.handle, config, where=f"{call.op} {call.name!r}")
 

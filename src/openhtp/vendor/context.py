@@ -6,19 +6,19 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
+from openhtp.abi.writing import c_text
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
+from openhtp.core.limits import MAX_QUEUE_DEPTH
+from openhtp.core.option_numbers import CUSTOM, ContextOption, HtpContextOption
 from openhtp.core.priority import Priority
 from openhtp.vendor.backend import Device
-from openhtp.vendor.declarations import CUSTOM, ContextOption, HtpContextOption, struct
 from openhtp.vendor.graph import Graph, GraphOptions, create_graph
 from openhtp.vendor.handles import Owner
-from openhtp.vendor.layout import pointer_list
-from openhtp.vendor.marshal import c_text
 from openhtp.vendor.metadata import BinaryInfo, SystemLibrary
 from openhtp.vendor.profile import Profile
-
-MAX_QUEUE_DEPTH = 300
 
 
 class Context(Owner):
@@ -128,10 +128,6 @@ class Context(Owner):
         graph = create_graph(self, name, options or GraphOptions())
         self.graphs[name] = graph
         return graph
-
-    def set_priority(self, priority: Priority) -> None:
-        """Change the priority of the graphs that have none of their own."""
-        self.library.call("contextSetConfig", self.handle, pointer_list(_configs(priority, None, (), [])))
 
     def get_binary(self) -> bytes:
         """Save all graphs; every one must be finalized."""

@@ -1,12 +1,17 @@
-"""A node's parameters with the forms and types that the library wants, from our own definition of its op."""
+"""Tensors and parameters as the vendor's library wants them."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
+from typing import Any
 
+from openhtp.abi.writing import Array, Params, tensor_struct
+from openhtp.core import status as st
+from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
+from openhtp.core.tensor import TensorSpec
 from openhtp.ops import find_op, resolve
-from openhtp.vendor.marshal import Array, Params
 
 
 def params_of(call: OpCall, statics: Mapping[str, Array] | None = None) -> Params:
@@ -21,3 +26,13 @@ def params_of(call: OpCall, statics: Mapping[str, Array] | None = None) -> Param
         for param in find_op(call.op).params
         if param.name in node.params and (param.name in call.params or param.mandatory)
     }
+
+
+def dense_tensor(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctypes.Structure:
+    """The C form of a tensor, which for this library is dense and of fixed shape."""
+    if spec.is_dynamic or spec.sparse_elements is not None:
+        raise UnsupportedFeature(
+            f"tensor {spec.name!r} is dynamic or sparse; the vendor library's are dense and of fixed shape",
+            st.QNN_TENSOR_ERROR_UNSUPPORTED_FEATURE,
+        )
+    return tensor_struct(spec, data, keep)

@@ -9,23 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, NameClash, WrongState
-from openhtp.core.opcall import OpCall
-from openhtp.core.priority import Priority
-from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.declarations import (
-    CUSTOM,
-    GRAPH_OPTION_PRIORITY,
-    PRECISION_FLOAT16,
-    VERSION_1,
-    HtpGraphOption,
-    Optimization,
-    struct,
-)
-from openhtp.vendor.handles import Owner
-from openhtp.vendor.layout import pointer_list
-from openhtp.vendor.marshal import (
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.numbers import VERSION_1
+from openhtp.abi.structs import struct
+from openhtp.abi.writing import (
     Array,
     Params,
     as_stored,
@@ -37,8 +24,15 @@ from openhtp.vendor.marshal import (
     param_value,
     scalar_param,
     tensor_param,
-    tensor_struct,
 )
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, NameClash, WrongState
+from openhtp.core.opcall import OpCall
+from openhtp.core.option_numbers import CUSTOM, GraphOption, HtpGraphOption, Optimization, PrecisionNumber
+from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.vendor.forms import dense_tensor
+from openhtp.vendor.handles import Owner
 from openhtp.vendor.profile import Profile
 
 if TYPE_CHECKING:
@@ -103,7 +97,7 @@ class Graph(Owner):
                 st.QNN_TENSOR_ERROR_ALREADY_EXISTS,
             )
         keep: list[Any] = []
-        tensor = tensor_struct(spec, data, keep)
+        tensor = dense_tensor(spec, data, keep)
         where = f"tensor {spec} in graph {self.name!r}"
         self.library.call("tensorCreateGraphTensor", handle, ctypes.addressof(tensor), where=where)
         # The library has its own copy now; ours stays for the nodes that follow, which show it again.
@@ -258,7 +252,7 @@ def graph_configs(options: GraphOptions, keep: list[Any]) -> list[ctypes.Structu
     """The config list of ``graphCreate``."""
     configs = []
     if options.priority is not None:
-        config = struct("Config")(option=GRAPH_OPTION_PRIORITY)
+        config = struct("Config")(option=GraphOption.PRIORITY)
         config.of.number = int(options.priority)
         configs.append(config)
     bodies: list[tuple[HtpGraphOption, str, Any]] = []
@@ -267,7 +261,7 @@ def graph_configs(options: GraphOptions, keep: list[Any]) -> list[ctypes.Structu
     if options.hvx_threads is not None:
         bodies.append((HtpGraphOption.NUM_HVX_THREADS, "number64", options.hvx_threads))
     if options.float16:
-        bodies.append((HtpGraphOption.PRECISION, "number32", PRECISION_FLOAT16))
+        bodies.append((HtpGraphOption.PRECISION, "number32", PrecisionNumber.FLOAT16))
     for kind, number in (
         (Optimization.FINALIZE_FLAG, options.optimization),
         (Optimization.DLBC, options.dlbc),

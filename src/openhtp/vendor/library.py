@@ -9,12 +9,15 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.slots import CORE, functions
+from openhtp.abi.structs import struct
 from openhtp.core import status as st
 from openhtp.core.errors import FormatError, QnnError, UnsupportedFeature
-from openhtp.vendor.declarations import BACKEND_ID_HTP, LogLevel, struct
+from openhtp.core.levels import LogLevel
+from openhtp.core.option_numbers import GlobalOption
 from openhtp.vendor.failures import failure, status_for
 from openhtp.vendor.logs import LogSink
-from openhtp.vendor.slots import CORE, functions
 
 LIBRARY_VARIABLE = "OPENHTP_QNN_LIBRARY"
 LIBRARY_NAME = "libQnnHtp.so"
@@ -210,7 +213,7 @@ class VendorLibrary:
 
     def set_soc(self, model: int) -> None:
         """Make the simulator a given SoC for the whole process; must come before any other call."""
-        config = struct("GlobalConfig")(0, model)
+        config = struct("GlobalConfig")(GlobalOption.SOC_MODEL, model)
         pointers = (ctypes.c_void_p * 2)(ctypes.addressof(config), None)
         self.call("globalConfigSet", ctypes.addressof(pointers), where=f"SoC model {model}")
 

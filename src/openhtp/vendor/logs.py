@@ -8,8 +8,8 @@ import re
 import sys
 from typing import Any
 
-from openhtp.vendor.declarations import LogLevel
-from openhtp.vendor.slots import LogCallback
+from openhtp.abi.slots import LogCallback
+from openhtp.core.levels import LogLevel
 
 logger = logging.getLogger("openhtp.vendor.qnn")
 

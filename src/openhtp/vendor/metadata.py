@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openhtp.abi.reading import spec_of
+from openhtp.abi.slots import SYSTEM, functions
+from openhtp.abi.structs import struct
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, FormatError, UnsupportedFeature, error_context
-from openhtp.vendor.declarations import struct
 from openhtp.vendor.failures import failure
 from openhtp.vendor.graph import GraphTensor
 from openhtp.vendor.library import VendorLibrary, Version, check_file, list_providers, version_of
-from openhtp.vendor.marshal import spec_of
-from openhtp.vendor.slots import SYSTEM, functions
 
 SYSTEM_NAME = "libQnnSystem.so"
 # This release shipped the system functions in another order, put right in the next.

@@ -10,12 +10,12 @@ import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from openhtp.abi.writing import Array, Params
 from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor.graph import GraphOptions
 from openhtp.vendor.library import find_library
-from openhtp.vendor.marshal import Array, Params
 from openhtp.vendor.recipe import GraphRecipe
 from openhtp.vendor.soc import parse_soc
 from openhtp.vendor.worker import VendorProcess

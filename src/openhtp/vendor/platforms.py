@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from openhtp.vendor.declarations import VERSION_1, struct
+from openhtp.abi.numbers import VERSION_1
+from openhtp.abi.structs import struct
 
 _ON_CHIP = 0
 

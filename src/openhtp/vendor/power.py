@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.power import fill_dcvs
+from openhtp.abi.slots import POWER, prototype
+from openhtp.abi.structs import struct
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.option_numbers import PowerOption
+from openhtp.hw.power import MAX_RPC_POLLING_US, DcvsVote
 from openhtp.vendor.backend import Backend
-from openhtp.vendor.declarations import PowerMode, PowerOption, VoltageCorner, struct
 from openhtp.vendor.failures import failure
 from openhtp.vendor.handles import Owner
-from openhtp.vendor.layout import pointer_list
-from openhtp.vendor.slots import POWER, prototype
 
-MAX_RPC_POLLING_US = 9999  # documented; the simulator accepts more and ignores it
 _PERF = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DcvsVote:
-    """One DCVS v3 vote. ``None`` leaves that part of the standing vote as it is."""
-
-    power_mode: PowerMode = PowerMode.PERFORMANCE
-    dcvs_enable: bool | None = None
-    sleep_latency_us: int | None = None
-    sleep_disable: bool | None = None
-    bus: tuple[VoltageCorner, VoltageCorner, VoltageCorner] | None = None  # lowest, target, highest
-    core: tuple[VoltageCorner, VoltageCorner, VoltageCorner] | None = None
 
 
 class PowerVotes(Owner):
@@ -67,7 +56,7 @@ class PowerVotes(Owner):
                 configs.append(config)
         if dcvs is not None:
             config = struct("PowerConfig")(option=PowerOption.DCVS_V3)
-            _fill_dcvs(config.of.dcvs, dcvs, self.handle)
+            fill_dcvs(config.of.dcvs, dcvs, self.handle)
             configs.append(config)
         if not configs:
             raise InvalidArgument("no vote was given", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT)
@@ -90,25 +79,3 @@ class PowerVotes(Owner):
 
     def _release(self, handle: int) -> None:
         self._call("destroy_id", handle)
-
-
-def _fill_dcvs(body: Any, vote: DcvsVote, context_id: int) -> None:
-    body.context_id, body.power_mode = context_id, vote.power_mode
-    for name, value in (
-        ("dcvs_enable", vote.dcvs_enable),
-        ("sleep_latency", vote.sleep_latency_us),
-        ("sleep_disable", vote.sleep_disable),
-    ):
-        if value is not None:
-            setattr(body, f"set_{name}", 1)
-            setattr(body, name, int(value))
-    for name, corners in (("bus", vote.bus), ("core", vote.core)):
-        if corners is not None:
-            if list(corners) != sorted(corners):
-                raise InvalidArgument(
-                    f"{name} corners are {[corner.name for corner in corners]}; expected lowest, target, highest",
-                    st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
-                )
-            setattr(body, f"set_{name}", 1)
-            for field, corner in zip(("min", "target", "max"), corners, strict=True):
-                setattr(body, f"{name}_{field}", int(corner))

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from openhtp.abi.writing import Array, Params
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor.graph import GraphOptions
-from openhtp.vendor.marshal import Array, Params
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,20 +14,21 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
+from openhtp.abi.writing import Array, Params
 from openhtp.core import status as st
 from openhtp.core.errors import InternalError, InvalidArgument, InvalidHandle, QnnError
+from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorSpec
+from openhtp.hw.power import DcvsVote
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor import wire
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
-from openhtp.vendor.declarations import LogLevel, ProfileLevel
 from openhtp.vendor.graph import Graph, batched
 from openhtp.vendor.library import load
 from openhtp.vendor.logs import logger as qnn_logger
-from openhtp.vendor.marshal import Array, Params
-from openhtp.vendor.power import DcvsVote, PowerVotes
+from openhtp.vendor.power import PowerVotes
 from openhtp.vendor.profile import Profile
 from openhtp.vendor.recipe import GraphRecipe
 

@@ -15,18 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from openhtp.abi.writing import Array, Params, as_stored
 from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
+from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
+from openhtp.hw.power import DcvsVote
 from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.vendor import wire
-from openhtp.vendor.declarations import LogLevel, ProfileLevel
 from openhtp.vendor.graph import batch_of, batched
 from openhtp.vendor.library import require_library
 from openhtp.vendor.link import CLOSE_TIMEOUT_S, Link
-from openhtp.vendor.marshal import Array, Params, as_stored
-from openhtp.vendor.power import DcvsVote
 from openhtp.vendor.profile import ProfileEvent
 from openhtp.vendor.recipe import GraphRecipe, plain_call, recipe_to_send
 

@@ -118,3 +118,5 @@ RULES = {
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
 }
+
+KEEPS = ("DepthToSpace", "Slice", "SpaceToDepth", "Split")

@@ -204,3 +204,5 @@ RULES = {
     "Where": _where,
     "Mod": _mod,
 }
+
+KEEPS = ("Clip",)

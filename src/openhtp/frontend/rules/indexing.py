@@ -119,3 +119,5 @@ RULES = {
     "TopK": _top_k,
     "CumSum": _cumulative_sum,
 }
+
+KEEPS = (*TABLES, "TopK")

@@ -79,3 +79,5 @@ RULES = {
     "GlobalMaxPool": lambda site: _global(site, "Max"),
     "GlobalAveragePool": lambda site: _global(site, "Avg"),
 }
+
+KEEPS = ("GlobalMaxPool", "MaxPool")

@@ -75,3 +75,5 @@ RULES = {
     "ArgMax": functools.partial(_arg, "Argmax"),
     "ArgMin": functools.partial(_arg, "Argmin"),
 }
+
+KEEPS = ("ReduceMax", "ReduceMin")

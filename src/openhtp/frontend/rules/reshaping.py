@@ -76,3 +76,5 @@ RULES = {
     "Expand": _expand,
     "Tile": _tile,
 }
+
+KEEPS = ("Dropout", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze")

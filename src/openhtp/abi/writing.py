@@ -1,8 +1,8 @@
-"""Tensors, parameters and operations as the C structures that the library reads, and tensors back again.
+"""Tensors, parameters and operations as C structures.
 
-The library checks little and crashes on much (missing dimensions, short static data, NULL names), so all is
-checked here before a structure exists. Each function takes a ``keep`` list and puts there whatever the
-structure points at; the caller holds it for as long as the library may look.
+Who reads them checks little and crashes on much (missing dimensions, short static data, NULL names), so all is
+checked here before a structure exists. Each function takes a ``keep`` list and puts there whatever the structure
+points at; the caller holds it for as long as the other side may look.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, ParamKind, SparseKind
+from openhtp.abi.structs import struct
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
-from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
-from openhtp.vendor.declarations import DEFINED, UNDEFINED, VERSION_1, EncodingKind, ParamKind, struct
 
 Array = npt.NDArray[Any]
 # An operation's parameters with the forms and types that its definition prescribes.
@@ -41,18 +42,13 @@ def c_text(text: str, what: str, keep: list[Any]) -> int:
 
 
 def check_spec(spec: TensorSpec) -> None:
-    """Refuse what the library would misread, crash on, or accept and then compute nonsense from."""
+    """Refuse what the other side would misread, crash on, or accept and then compute nonsense from."""
     if spec.rank > MAX_RANK:
         raise _bad_tensor(f"tensor {spec.name!r} has rank {spec.rank}; expected at most {MAX_RANK}")
     if any(not 1 <= size <= _U32_MAX for size in spec.shape):
         raise _bad_tensor(f"tensor {spec.name!r} has shape {list(spec.shape)}; expected sizes of at least 1")
     if spec.nbytes > _U32_MAX:
         raise _bad_tensor(f"tensor {spec.name!r} takes {spec.nbytes} bytes; expected less than 4 GiB")
-    if spec.is_dynamic or spec.sparse_elements is not None:
-        raise UnsupportedFeature(
-            f"tensor {spec.name!r} is dynamic or sparse; the vendor library's are dense and of fixed shape",
-            st.QNN_TENSOR_ERROR_UNSUPPORTED_FEATURE,
-        )
     if spec.quant is not None:
         _check_encoding(spec, spec.quant)
 
@@ -80,9 +76,11 @@ def _bad_tensor(message: str) -> InvalidArgument:
 
 
 def tensor_struct(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctypes.Structure:
-    """The C form of a tensor, with its data if it is static."""
+    """The C form of a tensor, with its data if it is static; version 2 only where version 1 cannot say it."""
     check_spec(spec)
     tensor = struct("Tensor")(version=VERSION_1, kind=int(spec.kind), rank=spec.rank)
+    if spec.is_dynamic or spec.sparse_elements is not None:
+        _fill_version_2(tensor, spec, keep)
     tensor.name = c_text(spec.name, "tensor name", keep)
     tensor.data_type = int(_stored_type(spec.dtype))
     # Never NULL: the library reads the dimensions whatever the rank says.
@@ -102,9 +100,21 @@ def tensor_struct(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctyp
     return tensor  # type: ignore[no-any-return]
 
 
+def _fill_version_2(tensor: Any, spec: TensorSpec, keep: list[Any]) -> None:
+    tensor.version = VERSION_2
+    tensor.sparse.layout = UNDEFINED
+    if spec.is_dynamic:
+        flags = (ctypes.c_uint8 * spec.rank)(*spec.dynamic)
+        tensor.dynamic = ctypes.addressof(flags)
+        keep.append(flags)
+    if spec.sparse_elements is not None:
+        tensor.sparse.layout, tensor.sparse.elements = SparseKind.HYBRID_COO, spec.sparse_elements
+        tensor.sparse.dimensions = spec.rank
+
+
 def null_tensor() -> ctypes.Structure:
     """What stands in the place of an optional input that is left out before one that is given."""
-    tensor = struct("Tensor")(version=1, kind=int(TensorKind.NULL), data_type=UNDEFINED)
+    tensor = struct("Tensor")(version=VERSION_1, kind=int(TensorKind.NULL), data_type=UNDEFINED)
     tensor.quant.definition = tensor.quant.encoding = UNDEFINED
     return tensor  # type: ignore[no-any-return]
 
@@ -196,19 +206,6 @@ def _fill_encoding(params: Any, spec: TensorSpec, keep: list[Any]) -> None:
         keep.append(pairs)
 
 
-def encoding_of(params: Any) -> Encoding | None:
-    """Read an encoding back; kinds that openhtp has no word for come back as None."""
-    if params.definition != DEFINED:
-        return None
-    if params.encoding == EncodingKind.SCALE_OFFSET:
-        return ScaleOffset(params.of.scale_offset.scale, params.of.scale_offset.offset)
-    if params.encoding == EncodingKind.AXIS_SCALE_OFFSET:
-        axis = params.of.axis
-        pairs = (struct("ScaleOffset") * axis.count).from_address(axis.scale_offsets)
-        return AxisScaleOffset(axis.axis, tuple(p.scale for p in pairs), tuple(p.offset for p in pairs))
-    return None
-
-
 def param_value(name: str, value: Any, dtype: DType, node: str) -> Array:
     """A parameter's value as an array of its type, refusing values that the type cannot hold."""
     try:
@@ -269,16 +266,3 @@ def op_config(
         setattr(config, count, len(items))
         setattr(config, field, ctypes.addressof(array) if items else None)
     return config  # type: ignore[no-any-return]
-
-
-def spec_of(tensor: Any) -> TensorSpec:
-    """A tensor that the library describes (a context binary's input or output) as a spec."""
-    name = ctypes.string_at(tensor.name).decode("utf-8", "replace") if tensor.name else ""
-    dims = (ctypes.c_uint32 * tensor.rank).from_address(tensor.dims) if tensor.rank and tensor.dims else ()
-    return TensorSpec(
-        name,
-        tuple(dims),
-        DType.parse(tensor.data_type),
-        encoding_of(tensor.quant),
-        TensorKind.parse(tensor.kind),
-    )

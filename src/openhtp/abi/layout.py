@@ -1,7 +1,7 @@
 """C structures written as one line of text each, and made into ctypes classes.
 
 A line is ``"field:type field:type*3"``; a type is one of the words below or the name of another structure.
-Text keeps a layout readable at a glance beside the numbers that ``tests/vendor/test_layout.py`` holds it to.
+Text keeps a layout readable at a glance beside the numbers that ``tests/abi/test_layout.py`` holds it to.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""The structures and numbers of the C interface that we use, and no others.
+"""The structures of the C interface that we use, and no others.
 
-Written from the documented names and layouts; enumerations are 32 bits and kept unsigned. Versioned
-structures start with ``version`` and then have the body inline, because only version 1 bodies are ever
-written and later bodies start with the same fields. A ``pad`` stands where a body that C would align to 8
-bytes follows a 4-byte tag.
+Written from the documented names and layouts; enumerations are 32 bits and kept unsigned. Versioned structures
+start with ``version`` and then have the body of the latest version inline, because earlier bodies start with the
+same fields. A ``pad`` stands where a body that C would align to 8 bytes follows a 4-byte tag.
 """
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
-from openhtp.vendor.layout import build
+from openhtp.abi.layout import build
 
 _STRUCTS = {
     "Version": "major:u32 minor:u32 patch:u32",
@@ -25,11 +23,17 @@ _STRUCTS = {
     "QuantizeParams": "definition:u32 encoding:u32 of:EncodingBody",
     "ClientBuffer": "data:ptr size:u32",
     "Tensor": "version:u32 pad:u32 id:u32 name:ptr kind:u32 data_format:u32 data_type:u32 "
-    "quant:QuantizeParams rank:u32 dims:ptr mem_type:u32 buffer:ClientBuffer later:u64*3",
+    "quant:QuantizeParams rank:u32 dims:ptr mem_type:u32 buffer:ClientBuffer "
+    "dynamic:ptr sparse:SparseParams produced:u8",
+    "SparseParams": "layout:u32 elements:u32 dimensions:u32",
     "Param": "kind:u32 name:ptr of:ParamBody",
     "OpConfig": "version:u32 name:ptr package:ptr type:ptr num_params:u32 params:ptr num_inputs:u32 "
     "inputs:ptr num_outputs:u32 outputs:ptr",
     "OperationName": "package:str name:str target:str",
+    # By value in calls
+    "BinaryBuffer": "data:ptr size:u64",
+    "ContextBuffer": "version:u32 pad:u32 mem_type:u32 buffer:BinaryBuffer",
+    "SerializationTarget": "kind:u32 file:str folder:str",
     # Configurations
     "Config": "option:u32 of:ConfigBody",
     "GlobalConfig": "option:u32 soc_model:u32",
@@ -84,129 +88,3 @@ _MADE = build(_STRUCTS, _UNIONS)
 def struct(name: str) -> Any:
     """The ctypes class of a structure, by the name used in the table."""
     return _MADE[name]
-
-
-UNDEFINED = 0x7FFFFFFF
-VERSION_1 = 1
-BACKEND_ID_HTP = 6
-
-DEFINED = 1  # encodingDefinition: the client gives the encoding
-
-
-class EncodingKind(enum.IntEnum):
-    """Which variant of the quantization parameters is filled in."""
-
-    SCALE_OFFSET = 0
-    AXIS_SCALE_OFFSET = 1
-    BW_SCALE_OFFSET = 2
-    BW_AXIS_SCALE_OFFSET = 3
-
-
-class ParamKind(enum.IntEnum):
-    """Form of an operation's parameter."""
-
-    SCALAR = 0
-    TENSOR = 1
-
-
-CUSTOM = 0  # every config list's option that carries a backend's own structure
-
-
-class ContextOption(enum.IntEnum):
-    """Options of a context's config list."""
-
-    PRIORITY = 1
-    QUEUE_DEPTH = 4
-    ENABLE_GRAPHS = 5
-
-
-class HtpContextOption(enum.IntEnum):
-    """HTP's own context options."""
-
-    WEIGHT_SHARING = 1
-
-
-GRAPH_OPTION_PRIORITY = 3
-
-
-class HtpGraphOption(enum.IntEnum):
-    """HTP's own graph options."""
-
-    OPTIMIZATION = 1
-    PRECISION = 2
-    VTCM_SIZE_IN_MB = 3
-    NUM_HVX_THREADS = 6
-
-
-class Optimization(enum.IntEnum):
-    """Kinds of ``HtpGraphOption.OPTIMIZATION``."""
-
-    FINALIZE_FLAG = 3
-    DLBC = 4
-
-
-PRECISION_FLOAT16 = 1
-
-
-class HtpDeviceOption(enum.IntEnum):
-    """HTP's own device options."""
-
-    SOC = 0
-    ARCH = 1
-
-
-GLOBAL_OPTION_SOC_MODEL = 0
-
-
-class LogLevel(enum.IntEnum):
-    """How much the library says."""
-
-    ERROR = 1
-    WARN = 2
-    INFO = 3
-    VERBOSE = 4
-    DEBUG = 5
-
-
-class ProfileLevel(enum.IntEnum):
-    """How much a profile records."""
-
-    BASIC = 1
-    DETAILED = 2
-    LINTING = 7001
-
-
-class PowerMode(enum.IntEnum):
-    """What DCVS may do between the voted corners."""
-
-    ADJUST_UP_DOWN = 1
-    ADJUST_ONLY_UP = 2
-    POWER_SAVER = 4
-    POWER_SAVER_AGGRESSIVE = 8
-    PERFORMANCE = 16
-    DUTY_CYCLE = 32
-
-
-class VoltageCorner(enum.IntEnum):
-    """Corners that a DCVS vote names."""
-
-    DISABLE = 16
-    MIN = 32
-    SVS2 = 48
-    SVS = 64
-    SVS_PLUS = 80
-    NOM = 96
-    NOM_PLUS = 112
-    TURBO = 128
-    TURBO_PLUS = 144
-    TURBO_L2 = 146
-    TURBO_L3 = 147
-    MAX = 160
-
-
-class PowerOption(enum.IntEnum):
-    """Kinds of power vote."""
-
-    DCVS_V3 = 1
-    RPC_CONTROL_LATENCY = 2
-    RPC_POLLING_TIME = 3

@@ -1,0 +1,50 @@
+"""DCVS votes as the C structure that carries them, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openhtp.hw.power import Corners, DcvsVote, PowerMode, VoltageCorner
+
+_PARTS = (
+    ("dcvs_enable", "dcvs_enable"),
+    ("sleep_latency", "sleep_latency_us"),
+    ("sleep_disable", "sleep_disable"),
+)
+_CORNERS = ("bus", "core")
+_PLACES = ("min", "target", "max")
+
+
+def fill_dcvs(body: Any, vote: DcvsVote, context_id: int) -> None:
+    """Write a vote; what it leaves out is marked as not voted for."""
+    body.context_id, body.power_mode = context_id, vote.power_mode
+    for field, name in _PARTS:
+        value = getattr(vote, name)
+        if value is not None:
+            setattr(body, f"set_{field}", 1)
+            setattr(body, field, int(value))
+    for field in _CORNERS:
+        corners = getattr(vote, field)
+        if corners is not None:
+            setattr(body, f"set_{field}", 1)
+            for place, corner in zip(_PLACES, corners, strict=True):
+                setattr(body, f"{field}_{place}", int(corner))
+
+
+def dcvs_of(body: Any) -> DcvsVote:
+    """Read a vote. Raises InvalidArgument for corners out of order, ValueError for numbers that name nothing."""
+    return DcvsVote(
+        power_mode=PowerMode(body.power_mode),
+        dcvs_enable=bool(body.dcvs_enable) if body.set_dcvs_enable else None,
+        sleep_latency_us=body.sleep_latency if body.set_sleep_latency else None,
+        sleep_disable=bool(body.sleep_disable) if body.set_sleep_disable else None,
+        bus=_corners(body, "bus"),
+        core=_corners(body, "core"),
+    )
+
+
+def _corners(body: Any, field: str) -> Corners | None:
+    if not getattr(body, f"set_{field}"):
+        return None
+    low, target, high = (VoltageCorner(getattr(body, f"{field}_{place}")) for place in _PLACES)
+    return low, target, high

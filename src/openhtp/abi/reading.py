@@ -1,0 +1,146 @@
+"""C structures as tensors, parameters and operations: what a library describes, or a client hands over.
+
+Whoever wrote a structure is trusted with its addresses, as C has it, and with nothing else: counts are bounded and
+NULL is looked for, so that a structure filled in wrongly is an error with a name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from openhtp.abi.numbers import DEFINED, VERSION_1, VERSION_2, EncodingKind, MemoryKind, ParamKind
+from openhtp.abi.structs import struct
+from openhtp.abi.writing import Array
+from openhtp.core import status as st
+from openhtp.core.dtype import DType
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
+
+_MOST_CHANNELS = 1 << 20
+_MOST_TENSORS = 1 << 16
+_NARROW = {DType.SFIXED_POINT_8: DType.SFIXED_POINT_4, DType.UFIXED_POINT_8: DType.UFIXED_POINT_4}
+
+
+def text_at(address: int | None) -> str:
+    """The C string at an address; empty for NULL."""
+    return ctypes.string_at(address).decode("utf-8", "replace") if address else ""
+
+
+def spec_of(tensor: Any) -> TensorSpec:
+    """A tensor of either version as a spec. Encodings that openhtp has no word for come back as None."""
+    name = text_at(tensor.name)
+    if tensor.version not in (VERSION_1, VERSION_2):
+        raise _bad_tensor(f"tensor {name!r} has version {tensor.version}; expected 1 or 2")
+    shape = tuple(_array(ctypes.c_uint32, tensor.rank, tensor.dims, MAX_RANK, f"dimensions of tensor {name!r}"))
+    quant, width = _encoding_of(tensor.quant)
+    dtype = DType.parse(tensor.data_type)
+    dynamic: tuple[bool, ...] = ()
+    elements = None
+    if tensor.version == VERSION_2:
+        if tensor.dynamic:
+            dynamic = tuple(map(bool, (ctypes.c_uint8 * tensor.rank).from_address(tensor.dynamic)))
+        elements = tensor.sparse.elements or None
+    return TensorSpec(
+        name,
+        shape,
+        _NARROW.get(dtype, dtype) if width == 4 else dtype,
+        quant,
+        TensorKind.parse(tensor.kind),
+        dynamic if any(dynamic) else (),
+        elements,
+    )
+
+
+def data_of(tensor: Any, spec: TensorSpec) -> Array | None:
+    """A copy of the data that a tensor carries, None if it carries none. Its size must be the spec's."""
+    if tensor.mem_type != MemoryKind.RAW or not tensor.buffer.data:
+        return None
+    if tensor.buffer.size != spec.nbytes:
+        raise _bad_tensor(
+            f"tensor {spec.name!r} has {tensor.buffer.size} bytes of data; expected {spec.nbytes} for {spec}"
+        )
+    held = ctypes.string_at(tensor.buffer.data, spec.nbytes)
+    stored = np.frombuffer(held, spec.dtype.numpy).reshape(spec.shape)
+    if spec.dtype is DType.SFIXED_POINT_4:
+        # The sign is in the lower half of the byte.
+        return (np.left_shift(stored, 4) >> 4).astype(np.int8)
+    return stored.copy()
+
+
+def _encoding_of(params: Any) -> tuple[Encoding | None, int | None]:
+    """The encoding and, where it says so, the width of the stored numbers."""
+    if params.definition != DEFINED:
+        return None, None
+    body = params.of
+    if params.encoding == EncodingKind.SCALE_OFFSET:
+        return ScaleOffset(body.scale_offset.scale, body.scale_offset.offset), None
+    if params.encoding == EncodingKind.BW_SCALE_OFFSET:
+        return ScaleOffset(body.bw.scale, body.bw.offset), body.bw.bitwidth
+    if params.encoding == EncodingKind.AXIS_SCALE_OFFSET:
+        axis = body.axis
+        pairs = _array(struct("ScaleOffset"), axis.count, axis.scale_offsets, _MOST_CHANNELS, "scales of an axis")
+        return AxisScaleOffset(axis.axis, tuple(p.scale for p in pairs), tuple(p.offset for p in pairs)), None
+    if params.encoding == EncodingKind.BW_AXIS_SCALE_OFFSET:
+        wide = body.bw_axis
+        scales = _array(ctypes.c_float, wide.count, wide.scales, _MOST_CHANNELS, "scales of an axis")
+        # Without offsets all are symmetric.
+        offsets = (ctypes.c_int32 * wide.count).from_address(wide.offsets) if wide.offsets else ()
+        return AxisScaleOffset(wide.axis, tuple(scales), tuple(offsets)), wide.bitwidth
+    return None, None
+
+
+def call_of(config: Any) -> OpCall:
+    """An operation as a call; a tensor of the kind NULL is an input left out."""
+    if config.version != VERSION_1:
+        raise _bad_config(f"an operation's description has version {config.version}; expected 1")
+    name, op = text_at(config.name), text_at(config.type)
+    where = f"{op} {name!r}"
+    inputs, outputs, params = (
+        _array(struct(kind), count, first, _MOST_TENSORS, f"{what} of {where}")
+        for what, kind, count, first in (
+            ("inputs", "Tensor", config.num_inputs, config.inputs),
+            ("outputs", "Tensor", config.num_outputs, config.outputs),
+            ("parameters", "Param", config.num_params, config.params),
+        )
+    )
+    return OpCall(
+        op,
+        name,
+        tuple(None if tensor.kind == TensorKind.NULL else spec_of(tensor) for tensor in inputs),
+        tuple(map(spec_of, outputs)),
+        dict(_param(param, where) for param in params),
+        text_at(config.package),
+    )
+
+
+def _param(param: Any, where: str) -> tuple[str, Any]:
+    name = text_at(param.name)
+    if param.kind == ParamKind.SCALAR:
+        dtype = DType.parse(param.of.scalar.data_type)
+        return name, np.frombuffer(bytes(param.of.scalar.raw.bytes), dtype.numpy, 1)[0].item()
+    if param.kind == ParamKind.TENSOR:
+        data = data_of(param.of.tensor, spec_of(param.of.tensor))
+        if data is None:
+            raise _bad_config(f"parameter {name!r} of {where} is a tensor without data")
+        return name, data
+    raise _bad_config(f"parameter {name!r} of {where} has form {param.kind}; expected scalar (0) or tensor (1)")
+
+
+def _array(kind: Any, count: int, address: int | None, most: int, what: str) -> Any:
+    """So many structures at an address, which is NULL only if there are none."""
+    if count > most or (count and not address):
+        raise _bad_tensor(f"{what}: {count} at {'NULL' if not address else 'an address'}; expected at most {most}")
+    return (kind * count).from_address(address) if count else ()
+
+
+def _bad_tensor(message: str) -> InvalidArgument:
+    return InvalidArgument(message, st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM)
+
+
+def _bad_config(message: str) -> InvalidArgument:
+    return InvalidArgument(message, st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG)

@@ -1,0 +1,158 @@
+"""The functions of the C interface in the order of a provider's table, with their argument types.
+
+Slots are only ever appended by the vendor, so a place holds for every later version; a slot past these tables is
+never called. All functions return a 64-bit status, of which the low 16 bits are a code of their area.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from openhtp.abi.layout import PLAIN
+from openhtp.abi.structs import struct
+
+
+class Slot(NamedTuple):
+    """One function of a provider: its place, which is also its number for a dispatcher, and its arguments.
+
+    ``ptr`` is any handle or address; a structure's name stands for that structure by value. ``arguments`` is None
+    where a structure goes by value whose size differs between versions, so that the function cannot be called.
+    """
+
+    place: int
+    area: str
+    arguments: str | None
+
+
+def _table(text: str) -> dict[str, Slot]:
+    """Lines of name, area and arguments."""
+    found: dict[str, Slot] = {}
+    for place, line in enumerate(text.strip().splitlines()):
+        name, area, *arguments = line.split()
+        found[name] = Slot(place, area, None if "?" in arguments else " ".join(arguments))
+    return found
+
+
+CORE: Mapping[str, Slot] = _table("""
+    propertyHasCapability                PROPERTY    u32
+    backendCreate                        BACKEND     ptr ptr ptr
+    backendSetConfig                     BACKEND     ptr ptr
+    backendGetApiVersion                 BACKEND     ptr
+    backendGetBuildId                    BACKEND     ptr
+    backendRegisterOpPackage             BACKEND     ptr ptr ptr ptr
+    backendGetSupportedOperations        BACKEND     ptr ptr ptr
+    backendValidateOpConfig              OP_PACKAGE  ptr OpConfig
+    backendFree                          BACKEND     ptr
+    contextCreate                        CONTEXT     ptr ptr ptr ptr
+    contextSetConfig                     CONTEXT     ptr ptr
+    contextGetBinarySize                 CONTEXT     ptr ptr
+    contextGetBinary                     CONTEXT     ptr ptr u64 ptr
+    contextCreateFromBinary              CONTEXT     ptr ptr ptr ptr u64 ptr ptr
+    contextFree                          CONTEXT     ptr ptr
+    graphCreate                          GRAPH       ptr ptr ptr ptr
+    graphCreateSubgraph                  GRAPH       ptr ptr ptr
+    graphSetConfig                       GRAPH       ptr ptr
+    graphAddNode                         GRAPH       ptr OpConfig
+    graphFinalize                        GRAPH       ptr ptr ptr
+    graphRetrieve                        GRAPH       ptr ptr ptr
+    graphExecute                         GRAPH       ptr ptr u32 ptr u32 ptr ptr
+    graphExecuteAsync                    GRAPH       ptr ptr u32 ptr u32 ptr ptr ptr ptr
+    tensorCreateContextTensor            TENSOR      ptr ptr
+    tensorCreateGraphTensor              TENSOR      ptr ptr
+    logCreate                            LOG         ptr u32 ptr
+    logSetLogLevel                       LOG         ptr u32
+    logFree                              LOG         ptr
+    profileCreate                        PROFILE     ptr u32 ptr
+    profileSetConfig                     PROFILE     ptr ptr
+    profileGetEvents                     PROFILE     ptr ptr ptr
+    profileGetSubEvents                  PROFILE     u64 ptr ptr
+    profileGetEventData                  PROFILE     u64 ptr
+    profileGetExtendedEventData          PROFILE     u64 ptr
+    profileFree                          PROFILE     ptr
+    memRegister                          MEM         ptr ptr u32 ptr
+    memDeRegister                        MEM         ptr u32
+    deviceGetPlatformInfo                DEVICE      ptr ptr
+    deviceFreePlatformInfo               DEVICE      ptr ptr
+    deviceGetInfrastructure              DEVICE      ptr
+    deviceCreate                         DEVICE      ptr ptr ptr
+    deviceSetConfig                      DEVICE      ptr ptr
+    deviceGetInfo                        DEVICE      ptr ptr
+    deviceFree                           DEVICE      ptr
+    signalCreate                         SIGNAL      ptr ptr ptr
+    signalSetConfig                      SIGNAL      ptr ptr
+    signalTrigger                        SIGNAL      ptr
+    signalFree                           SIGNAL      ptr
+    errorGetMessage                      ERROR       u64 ptr
+    errorGetVerboseMessage               ERROR       u64 ptr
+    errorFreeVerboseMessage              ERROR       ptr
+    graphPrepareExecutionEnvironment     GRAPH       ptr ptr u32
+    graphReleaseExecutionEnvironment     GRAPH       ptr ptr u32
+    graphGetProperty                     GRAPH       ptr ptr
+    contextValidateBinary                CONTEXT     ptr ptr ptr ptr u64
+    contextCreateFromBinaryWithSignal    CONTEXT     ptr ptr ptr ptr u64 ptr ptr ptr
+    contextCreateFromBinaryListAsync     CONTEXT     ptr ptr ptr ptr ptr
+    tensorUpdateGraphTensors             TENSOR      ptr ptr u64
+    tensorUpdateContextTensors           TENSOR      ptr ptr u64
+    contextGetBinarySectionSize          CONTEXT     ptr ptr u32 ptr
+    contextGetBinarySection              CONTEXT     ptr ptr u32 ptr ptr ptr ptr
+    contextApplyBinarySection            CONTEXT     ptr ptr u32 ptr ptr ptr
+    backendGetProperty                   BACKEND     ptr ptr
+    contextGetProperty                   CONTEXT     ptr ptr
+    contextGetIncrementalBinary          CONTEXT     ptr ptr ptr ptr
+    contextReleaseIncrementalBinary      CONTEXT     ptr ptr u64
+    contextFinalize                      CONTEXT     ptr ptr
+    globalConfigSet                      COMMON      ptr
+    contextCreateFromBinaryWithCallback  CONTEXT     ptr ptr ptr ptr ptr u64 ptr ptr ptr
+    contextGetBinarySectionUpdate        CONTEXT     ptr ptr ptr u64 u8 ptr ptr ptr ptr
+    contextFreeBinarySectionUpdate       CONTEXT     ContextBuffer ptr
+""")
+
+SYSTEM: Mapping[str, Slot] = _table("""
+    systemContextCreate                     SYSTEM_CONTEXT  ptr
+    systemContextGetBinaryInfo              SYSTEM_CONTEXT  ptr ptr u64 ptr ptr
+    systemContextGetMetaData                SYSTEM_CONTEXT  ptr ptr u64 ptr
+    systemContextFree                       SYSTEM_CONTEXT  ptr
+    systemTensorGetMemoryFootprint          SYSTEM_TENSOR   Tensor ptr
+    systemLogCreate                         SYSTEM_LOG      ptr u32 ptr
+    systemLogSetLogLevel                    SYSTEM_LOG      ptr u32
+    systemLogFree                           SYSTEM_LOG      ptr
+    systemDlcCreateFromFile                 SYSTEM_DLC      ptr ptr ptr
+    systemDlcCreateFromBinary               SYSTEM_DLC      ptr ptr u64 ptr
+    systemDlcComposeGraphs                  SYSTEM_DLC      ptr ptr u32 ptr ptr ? u32 ptr ptr
+    systemDlcGetOpMappings                  SYSTEM_DLC      ptr ptr ptr
+    systemDlcFree                           SYSTEM_DLC      ptr
+    systemProfileCreateSerializationTarget  SYSTEM_PROFILE  SerializationTarget ptr u32 ptr
+    systemProfileSerializeEventData         SYSTEM_PROFILE  ptr ptr u32
+    systemProfileFreeSerializationTarget    SYSTEM_PROFILE  ptr
+""")
+
+# The functions of the HTP performance infrastructure, by field of ``Infrastructure``.
+POWER: Mapping[str, Slot] = _table("""
+    create_id  HTP_PERF_INFRASTRUCTURE  u32 u32 ptr
+    destroy_id HTP_PERF_INFRASTRUCTURE  u32
+    set_power  HTP_PERF_INFRASTRUCTURE  u32 ptr
+    set_memory HTP_PERF_INFRASTRUCTURE  u32 u32 ptr
+""")
+
+# A C va_list reaches the callback as one pointer-sized word on x86-64 and AArch64 Linux alike.
+LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p)
+
+
+def prototype(slot: Slot) -> Any:
+    """The ctypes function type of a slot."""
+    if slot.arguments is None:
+        raise TypeError(f"slot {slot.place} of {slot.area} takes a structure whose size is not known")
+    arguments = [PLAIN[word] if word in PLAIN else struct(word) for word in slot.arguments.split()]
+    return ctypes.CFUNCTYPE(ctypes.c_uint64, *arguments)
+
+
+def functions(table: int, slots: Mapping[str, Slot]) -> dict[str, Any]:
+    """Read the functions out of a provider's table at an address. A slot left NULL is left out."""
+    found: dict[str, Any] = {}
+    for name, slot in slots.items():
+        address = ctypes.c_void_p.from_address(table + slot.place * ctypes.sizeof(ctypes.c_void_p)).value
+        if address and slot.arguments is not None:
+            found[name] = prototype(slot)(address)
+    return found
