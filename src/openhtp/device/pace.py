@@ -11,6 +11,9 @@ import heapq
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.virtual import Work
 
+# Ends that were replaced or belong to jobs that are over are thrown away when there are many.
+ENDS_KEPT = 1024
+
 
 class _Run:
     """One paced job: what is left of it and when it will stop."""
@@ -41,7 +44,7 @@ class PacedSteps:
         run.step, run.token, run.yields = action.step, action.token, False
         run.started_ns = t + (work.restore_ns if run.resumes else 0)
         run.due_ns = run.started_ns + run.left_ns
-        heapq.heappush(self._ends, (run.due_ns, action.job, action.token))
+        self._push(run.due_ns, action.job, action.token)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Stop at the next yield point, or a fixed eviction time from now, if that is before the end."""
@@ -59,17 +62,26 @@ class PacedSteps:
             return  # it is as good as over; clocks jitter, and stopping it would cost more than letting it end
         run.left_ns = run.due_ns - max(stop, run.started_ns)
         run.due_ns, run.yields = free, True
-        heapq.heappush(self._ends, (free, action.job, action.token))
+        self._push(free, action.job, action.token)
 
     def next_at(self) -> int | None:
         """When the next one ends or stops."""
         while self._ends:
-            due, job, token = self._ends[0]
-            run = self._runs.get(job)
-            if run is not None and run.token == token and run.due_ns == due:
-                return due
+            if self._counts(self._ends[0]):
+                return self._ends[0][0]
             heapq.heappop(self._ends)  # replaced by an earlier stop
         return None
+
+    def _push(self, due_ns: int, job: int, token: int) -> None:
+        heapq.heappush(self._ends, (due_ns, job, token))
+        if len(self._ends) > ENDS_KEPT + 2 * len(self._runs):
+            self._ends = [end for end in self._ends if self._counts(end)]
+            heapq.heapify(self._ends)
+
+    def _counts(self, end: tuple[int, int, int]) -> bool:
+        due, job, token = end
+        run = self._runs.get(job)
+        return run is not None and run.token == token and run.due_ns == due
 
     def pop(self) -> tuple[int, int, int, bool]:
         """The one that is due: (job, step, token, whether it only stopped). Call when ``next_at`` has come."""
@@ -80,6 +92,13 @@ class PacedSteps:
         else:
             del self._runs[job]
         return job, run.step, token, run.yields
+
+    def hurry(self, t: int, job: int) -> None:
+        """Let a job end now."""
+        run = self._runs.get(job)
+        if run is not None and run.due_ns > t:
+            run.due_ns, run.yields = t, False
+            self._push(t, job, run.token)
 
     def forget(self, job: int) -> None:
         """The job is over, however it ended."""

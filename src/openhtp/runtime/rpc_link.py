@@ -43,6 +43,7 @@ class DeviceOptions:
     config: DeviceConfig = field(default_factory=DeviceConfig)
     name: str | None = None
     keep: bool = False
+    allow_faults: bool = False
 
     def check(self) -> None:
         """Raise for values that no device process would start with."""
@@ -53,7 +54,11 @@ class DeviceOptions:
     def arguments(self) -> list[str]:
         """Options of the device's command line."""
         words = ["--config", json.dumps(dataclasses.asdict(self.config))]
-        return [*words, "--keep"] if self.keep else words
+        if self.keep:
+            words.append("--keep")
+        if self.allow_faults:
+            words.append("--allow-faults")
+        return words
 
 
 class RpcLink:

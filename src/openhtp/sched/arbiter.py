@@ -76,9 +76,7 @@ class Arbiter:
 
     def expel(self, client: int, actions: list[Action]) -> None:
         """Take everything from a client, in whatever state its jobs are. The caller settles afterwards."""
-        for job in self.holders:
-            if job.client.number == client:
-                actions.append(Release(job.number, False))
+        actions += [Release(job.number, False) for job in self.holders if job.client.number == client]
         self.holders = [job for job in self.holders if job.client.number != client]
         self.waiting = [waiter for waiter in self.waiting if waiter[2].client.number != client]
         self.waiting_apps = sum(not waiter[2].client.is_graph for waiter in self.waiting)

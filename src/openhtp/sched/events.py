@@ -44,7 +44,7 @@ class ClientRemoved(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class ClientExpelled(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """A client must go whatever state it is in, because an event of it could not be handled. Nothing is waited for."""
+    """A client must go at once, whatever state it is in, because an event of it could not be handled."""
 
     t: int
     client: int
