@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import openhtp as htp
 from openhtp.device import core as core_module
 from openhtp.device import executions as executions_module
 from openhtp.device.server import Server
+from openhtp.device.sessions import DeviceGraph
 from openhtp.sched.actions import ArmTimer, Grant, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, StepDone, Submitted, TimerFired
 from tests.conftest import ramp, relu_graph
@@ -30,6 +32,9 @@ class Bomb:
         self.original, self.error = original, error
         self.armed = False
         self.went_off = threading.Event()
+
+    def __get__(self, owner: object, kind: type) -> Callable[..., Any]:
+        return functools.partial(self, owner)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if self.armed:
@@ -147,7 +152,7 @@ PLACES: dict[str, tuple[Callable[[Server], tuple[Any, Any]], Callable[[Client], 
     "timer armed": (doer(ArmTimer), time_out, "request"),
     "step": (part("core.loop._runner.run_one"), execute, "nothing"),
     "step ended": (part("core.executions.step_ended"), execute, "request"),
-    "report": (part("core.executions._report"), execute, "session"),
+    "report": (lambda server: (DeviceGraph, "give_back"), execute, "session"),
     "flush": (part("_outbox._send_news"), execute, "session"),
     "recording a submission": (part("core.recording.submitted"), record, "request"),
     "recording a grant": (part("core.recording.granted"), record, "request"),

@@ -126,41 +126,39 @@ class Executions:
         job = self.jobs.pop(number, None)
         if job is None:
             return  # of a session that had to go at once
-        del job.session.jobs[job.client_job]
-        job.leave_queue()
+        session, failure = job.session, job.failure
+        del session.jobs[job.client_job]
+        if job.counted:
+            job.counted = False
+            job.graph.context.pending -= 1
         try:
-            self._report(job, outcome, t)
+            if self.recording.enabled:
+                self.recording.finished(number, outcome, t)
+            status = _STATUS_OF[outcome]
+            if failure is not None and outcome is not Outcome.GONE:
+                status = failure.status
+            record = frames.Record(
+                job.client_job,
+                status.code,
+                job.yields,
+                job.received_ns,
+                t if job.started_ns is None else job.started_ns,
+                t,
+                job.release_ns,
+                job.paused_ns,
+                job.restore_ns,
+            )
+            if failure is None and outcome is not Outcome.GONE:
+                job.graph.give_back(job.key, job.runs)
+            if session.closed:
+                return
+            if failure is not None:
+                job.outlet.report_failure(record, failure.message)
+            else:
+                job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
         except Exception as error:
             log.exception("the end of job %d", number)
-            self.on_broken(job.session, error)
-
-    def _report(self, job: Job, outcome: Outcome, t: int) -> None:
-        number = job.number
-        if self.recording.enabled:
-            self.recording.finished(number, outcome, t)
-        status = _STATUS_OF[outcome]
-        failure = job.failure
-        if failure is not None and outcome is not Outcome.GONE:
-            status = failure.status
-        record = frames.Record(
-            job.client_job,
-            status.code,
-            job.yields,
-            job.received_ns,
-            t if job.started_ns is None else job.started_ns,
-            t,
-            job.release_ns,
-            job.paused_ns,
-            job.restore_ns,
-        )
-        if failure is None and outcome is not Outcome.GONE:
-            job.graph.give_back(job.key, job.runs)
-        if job.session.closed:
-            return
-        if failure is not None:
-            job.outlet.report_failure(record, failure.message)
-        else:
-            job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
+            self.on_broken(session, error)
 
     def granted(self, action: Grant, t: int) -> None:
         """A job got its resources, for the first time or again."""

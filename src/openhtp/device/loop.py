@@ -97,26 +97,25 @@ class Loop:
         job or client that it concerned: everything is done that was decided for the others.
         """
         actions: list[Action] = []
-        t = event.t
+        failure: Exception | None = None
         try:
             self.scheduler.handle(event, actions)
         except Exception as error:
             if isinstance(error, QnnError) and not isinstance(error, InternalError):
                 raise
-            self._do_all(t, actions)
-            raise SchedulerFailed(f"the scheduler failed at {event}: {error!r}") from error
+            failure = error
         if self.log is not None:
             self.log.append((event, actions))
-        self._do_all(t, actions)
-        return actions
-
-    def _do_all(self, t: int, actions: list[Action]) -> None:
+        t = event.t
         do = self._do
         for action in actions:
             try:
                 do[type(action)](t, action)
             except Exception as error:
                 self._not_done(action, error)
+        if failure is not None:
+            raise SchedulerFailed(f"the scheduler failed at {event}: {failure!r}") from failure
+        return actions
 
     def _not_done(self, action: Any, error: Exception) -> None:
         """An action failed; the rest of them may be for others and is still to be done."""
@@ -129,13 +128,10 @@ class Loop:
         if isinstance(action, Start):
             self._not_started.append(Ended(action.job, action.step, action.token))
 
-    def _tell(self, job: int, event: Event) -> None:
-        """Give the scheduler an event that came from no request, so that there is nobody to answer to."""
-        try:
-            self.handle(event)
-        except SchedulerFailed as error:
-            log.exception("job %d", job)
-            self._observer.broken(job, error)
+    def _lost(self, job: int, error: SchedulerFailed) -> None:
+        """The scheduler failed at an event that came from no request, so that there is nobody to answer to."""
+        log.error("job %d", job, exc_info=error)
+        self._observer.broken(job, error)
 
     def hurry(self, client: int) -> None:
         """A client was removed: what still runs of it and only waits for the clock ends now."""
@@ -180,19 +176,25 @@ class Loop:
             self._last_poll = self.clock.now()
         while self._timers and self._timers[0][0] < end:
             self._fire_timer(self.clock.now())
-        if yielded:
-            self._tell(job, StepYielded(t=self.clock.now(), job=job, token=token))
-            return
         try:
-            self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
-        except Exception as error:
-            log.exception("the end of step %d of job %d", step, job)
-            self._observer.failed(job, error)
-        self._tell(job, StepDone(t=self.clock.now(), job=job, token=token))
+            if yielded:
+                self.handle(StepYielded(t=self.clock.now(), job=job, token=token))
+                return
+            try:
+                self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
+            except Exception as error:
+                log.exception("the end of step %d of job %d", step, job)
+                self._observer.failed(job, error)
+            self.handle(StepDone(t=self.clock.now(), job=job, token=token))
+        except SchedulerFailed as error:
+            self._lost(job, error)
 
     def _fire_timer(self, t: int) -> None:
         _, timer = heapq.heappop(self._timers)
-        self._tell(timer, TimerFired(t=t, timer=timer))
+        try:
+            self.handle(TimerFired(t=t, timer=timer))
+        except SchedulerFailed as error:
+            self._lost(timer, error)
 
     def _next_due(self, now: int) -> int | None:
         """When the next timer or step end is due; ``now`` if a step is ready to be computed."""
