@@ -17,7 +17,7 @@ from openhtp.device import core as core_module
 from openhtp.device import executions as executions_module
 from openhtp.device.server import Server
 from openhtp.device.sessions import DeviceGraph
-from openhtp.sched.actions import ArmTimer, Grant, Release, Start
+from openhtp.sched.actions import ArmTimer, Finish, Grant, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, StepDone, Submitted, TimerFired
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
@@ -152,11 +152,12 @@ PLACES: dict[str, tuple[Callable[[Server], tuple[Any, Any]], Callable[[Client], 
     "timer armed": (doer(ArmTimer), time_out, "request"),
     "step": (part("core.loop._runner.run_one"), execute, "nothing"),
     "step ended": (part("core.executions.step_ended"), execute, "request"),
-    "report": (lambda server: (DeviceGraph, "give_back"), execute, "session"),
+    "end": (doer(Finish), execute, "session"),
+    "report": (lambda server: (DeviceGraph, "give_back"), execute, "request"),
     "flush": (part("_outbox._send_news"), execute, "session"),
     "recording a submission": (part("core.recording.submitted"), record, "request"),
     "recording a grant": (part("core.recording.granted"), record, "request"),
-    "recording an end": (part("core.recording.finished"), record, "session"),
+    "recording an end": (part("core.recording.finished"), record, "request"),
     "loading": (lambda server: (core_module, "make_ready"), load, "request"),
     "loader completion": (part("core._loaded"), load, "request"),
     "slow work": (part("core.start_loading"), load, "request"),

@@ -158,7 +158,17 @@ class Executions:
                 job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
         except Exception as error:
             log.exception("the end of job %d", number)
-            self.on_broken(session, error)
+            self._report_anyway(job, error)
+
+    def _report_anyway(self, job: Job, error: Exception) -> None:
+        """Reporting an end failed. That it has ended must still be told, or else its client has to go."""
+        failure = unexpected("reporting the execution's end", error)
+        try:
+            record = frames.Record(job.client_job, failure.code, 0, 0, 0, 0, 0, 0, 0)
+            job.outlet.report_failure(record, failure.message)
+        except Exception as again:
+            log.exception("the end of job %d, again", job.number)
+            self.on_broken(job.session, again)
 
     def granted(self, action: Grant, t: int) -> None:
         """A job got its resources, for the first time or again."""

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # A wait is cut to this, and then begun anew: what a client asks for may be longer than epoll can wait.
 MAX_WAIT_NS = 3600 * 1_000_000_000
+# How long the loop is busy with what clients left behind before the others have their turn.
+CLOSING_NS = 1_000_000
 # How long the loop stands still after something went wrong that was nobody's: it may go wrong again at once.
 BACK_OFF_S = 0.01
 # How long an idle device looks for the next request before it goes to sleep.
@@ -121,7 +123,10 @@ class Server:
     def poll(self, timeout_ns: int | None) -> None:
         """Wait for requests and deliver them."""
         if self.core.closing:
-            self.core.close_some()
+            now = self.core.clock.now
+            until_ns = now() + CLOSING_NS
+            while self.core.closing and now() < until_ns:
+                self.core.close_some()
             timeout_ns = 0
         if self._rests_until_ns is not None:
             timeout_ns = self._rest(self._rests_until_ns, timeout_ns)
