@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from openhtp.device.loop import POLL_INTERVAL_NS, Loop
+from openhtp.device.loop import POLL_INTERVAL_NS, TIMERS_KEPT, Loop
 from openhtp.device.runner import Ended
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, Submitted
@@ -47,12 +47,19 @@ class Machine:
             pass
         return self.did
 
+    def run_until_idle(self) -> None:
+        while self.ready:
+            self.loop.turn(self, block=False)
+
     # The runner
 
     def start(self, t: int, action: Start) -> None:
         self.ready.append(action)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
+        pass
+
+    def hurry(self, t: int, job: int) -> None:
         pass
 
     def forget(self, job: int) -> None:
@@ -123,3 +130,11 @@ def test_a_timeout_during_a_step_ends_the_job_with_it(machine: Machine) -> None:
 def test_a_job_that_ends_before_its_timeout_is_done(machine: Machine) -> None:
     machine.submit(1, LOW, steps=2, timeout_at=2 * STEP_NS)
     assert machine.run()[:3] == ["1.0", "1.1", "1 done"]
+
+
+def test_timers_of_jobs_that_are_over_are_not_kept() -> None:
+    machine = Machine()
+    for job in range(1, 5 * TIMERS_KEPT):
+        machine.submit(job, LOW, 1, timeout_at=10**18)
+        machine.run_until_idle()
+    assert len(machine.loop._timers) <= TIMERS_KEPT + 1

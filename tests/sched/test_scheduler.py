@@ -11,9 +11,11 @@ from openhtp.sched.actions import ArmTimer, AskYield, Finish, Grant, Outcome, Re
 from openhtp.sched.events import (
     AbortRequested,
     ClientAdded,
+    ClientExpelled,
     ClientKind,
     ClientRemoved,
     ContextPriorityChanged,
+    HoldChanged,
     PriorityChanged,
     StepDone,
     StepYielded,
@@ -381,3 +383,64 @@ def test_only_the_tables_changes_of_state_are_made(before, after):
         with pytest.raises(InternalError, match=f"from {before.name} to {after.name}"):
             job.move(after)
         assert job.state is before
+
+
+def test_removing_a_client_looks_at_each_of_its_jobs_once():
+    s = scheduler(100, 100)
+    count = 20_000
+    for job in range(1, count + 1):
+        s.handle(Submitted(t=0, job=job, client=1))
+    looked = 0
+
+    class Queue(type(s.clients[1].queue)):
+        def remove(self, job):
+            nonlocal looked
+            looked += self.index(job)
+            super().remove(job)
+
+    s.clients[1].queue = Queue(s.clients[1].queue)
+    actions = s.handle(ClientRemoved(t=1, client=1))
+    assert len(actions) == count - 1  # the running one ends with its step
+    assert looked == 0
+    assert s.handle(StepDone(t=2, job=1, token=1)) == [Release(1, False), Finish(1, Outcome.GONE)]
+    s.check()
+
+
+def test_jobs_of_a_held_client_wait_without_being_in_the_way():
+    run(
+        scheduler(100, 200),
+        (HoldChanged(t=0, client=2, held=True), []),
+        (Submitted(t=1, job=1, client=2, timeout_at=5), [ArmTimer(1, 5)]),
+        (Submitted(t=1, job=2, client=2), []),
+        (Submitted(t=1, job=3, client=2), []),
+        (PriorityChanged(t=2, client=2, priority=150), []),
+        (Submitted(t=2, job=4, client=1), [grant(4), Start(4, 0, 1)]),
+        (TimerFired(t=5, timer=1), [Finish(1, Outcome.TIMED_OUT)]),
+        (AbortRequested(t=5, job=2), [Finish(2, Outcome.ABORTED)]),
+        (StepDone(t=6, job=4, token=1), [Release(4, False), Finish(4, Outcome.DONE)]),
+        (HoldChanged(t=7, client=2, held=False), [grant(3), Start(3, 0, 2)]),
+        (HoldChanged(t=8, client=2, held=True), []),
+        (Submitted(t=8, job=5, client=2), []),
+        (StepDone(t=9, job=3, token=2), [Release(3, False), Finish(3, Outcome.DONE)]),
+        (ClientRemoved(t=9, client=2), [Finish(5, Outcome.GONE)]),
+    )
+
+
+@pytest.mark.parametrize("broken", ["nothing", "queue", "jobs", "holders"])
+def test_a_client_is_expelled_whatever_is_left_of_it(broken):
+    s = scheduler(100, 100)
+    s.handle(Submitted(t=0, job=1, client=1))
+    s.handle(Submitted(t=0, job=2, client=1))
+    s.handle(Submitted(t=0, job=3, client=2))
+    if broken == "queue":
+        s.clients[1].queue.clear()
+    elif broken == "jobs":
+        del s.jobs[1]
+    elif broken == "holders":
+        s.cores[0].holders.clear()
+    actions = s.handle(ClientExpelled(t=1, client=1))
+    assert actions[-2:] == [grant(3), Start(3, 0, 2)]
+    assert Finish(2, Outcome.GONE) in actions
+    s.check()
+    assert s.handle(StepDone(t=2, job=1, token=1)) == []
+    assert list(s.jobs) == [3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ import msgspec
 import openhtp as htp
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network, trivial_graph
+from openhtp.core import interpreter
 
 _PIECE_SECONDS = 0.25
 MEMORIES = ("raw", "registered")
@@ -249,6 +249,12 @@ def _cold_start() -> float:
     """From ``import openhtp`` to the first result, in a fresh interpreter."""
     times = []
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", _COLD], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            interpreter.command("-c", _COLD),
+            env=interpreter.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         times.append(float(done.stdout))
     return statistics.median(times)

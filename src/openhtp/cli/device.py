@@ -28,6 +28,9 @@ def start(
     platform: Annotated[str, typer.Option(help="android, linux, qnx or windows.")] = "linux",
     threads: Annotated[int, typer.Option(help="CPU threads that compute one step.")] = 1,
     parallel_graphs: Annotated[bool, typer.Option(help="Let two graphs of one priority run at once.")] = False,
+    allow_faults: Annotated[
+        bool, typer.Option("--allow-faults", help="Let clients hold or fail their own executions, for tests.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Start a device that stays until ``openhtp device stop``."""
@@ -35,7 +38,7 @@ def start(
         config = DeviceConfig(
             soc=soc, policy=policy, platform=platform, threads=threads, parallel_graphs=parallel_graphs
         )
-        options = DeviceOptions(config=config, name=name, keep=True)
+        options = DeviceOptions(config=config, name=name, keep=True, allow_faults=allow_faults)
         options.check()
         with rendezvous.locked():
             running = rendezvous.connect(name)

@@ -6,10 +6,12 @@ import argparse
 import json
 import logging
 import os
+import resource
 import socket
 import sys
 
 from openhtp.device.build import DeviceConfig, build_core
+from openhtp.device.faults import FaultReach
 from openhtp.device.server import Server
 from openhtp.rpc import rendezvous
 
@@ -22,16 +24,22 @@ def main() -> int:
     parser.add_argument("--name", help="name of the device behind --listen-fd")
     parser.add_argument("--keep", action="store_true", help="stay when the last client leaves")
     parser.add_argument("--config", default="{}", help="DeviceConfig as JSON")
+    parser.add_argument(
+        "--allow-faults", action="store_true", help="let clients inject faults into their sessions"
+    )
     options = parser.parse_args()
     if options.name is not None and os.fork():
         os._exit(0)  # a named device serves others too: it is nobody's child, so nobody must wait for it
     level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
     logging.basicConfig(level=level, format="openhtp-device %(process)d %(levelname)s %(name)s: %(message)s")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # memory of all clients comes as descriptors
     core = build_core(DeviceConfig(**json.loads(options.config)))
     if options.fd is not None:
         server = Server(core)
         server.adopt(socket.socket(fileno=options.fd))
     else:
+        core.faults = FaultReach.SESSION if options.allow_faults else FaultReach.NOBODY
         door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
         server = Server(core, door=door, keep=options.keep)
     server.run()

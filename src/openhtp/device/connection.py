@@ -28,3 +28,6 @@ class Connection:
         self.lanes: list[Lane] = []
         self.session: Session | None = None
         self.closed = False
+        # How many frames may still be taken in this turn of the loop.
+        self.turn = self.share = 0
+        self.early_cancels: dict[int, None] = {}

@@ -5,35 +5,45 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
 
 from openhtp.core import status as st
 from openhtp.core.errors import (
-    ExecutionError,
+    InvalidArgument,
     InvalidHandle,
     QnnError,
     WrongState,
 )
+from openhtp.core.limits import MAX_QUEUE_DEPTH
 from openhtp.device.clock import Clock
 from openhtp.device.executions import Executions
+from openhtp.device.faults import FaultReach, inject
 from openhtp.device.jobs import Job
 from openhtp.device.loading import Ready, attempt, make_ready, pack_ready
 from openhtp.device.loop import Loop
 from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
-from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session
+from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session, find
 from openhtp.engine.protocol import Engine
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.actions import Refuse
-from openhtp.sched.events import ClientAdded, ClientKind, ClientRemoved, PriorityChanged
+from openhtp.sched.events import (
+    ClientAdded,
+    ClientExpelled,
+    ClientKind,
+    ClientRemoved,
+    HoldChanged,
+    PriorityChanged,
+)
 from openhtp.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
+# Pieces of memory of a client that has gone that are given back in one turn of the loop.
+MEMORIES_AT_ONCE = 64
 
 
 class DeviceCore:
@@ -49,6 +59,8 @@ class DeviceCore:
     ) -> None:
         self.clock = clock
         self.sessions: dict[int, Session] = {}
+        self.closing: deque[Session] = deque()
+        self.faults = FaultReach.DEVICE
         self._engine = engine
         self._numbers = itertools.count(1)
         self.executions = Executions(clock, self._numbers)
@@ -66,13 +78,36 @@ class DeviceCore:
         return session
 
     def close_session(self, session: Session) -> None:
-        """A client has gone, in whatever way: free all it had."""
+        """A client has gone, in whatever way: free all it had, now."""
+        self.start_closing(session)
+        while self.closing:
+            self.close_some()
+
+    def start_closing(self, session: Session) -> None:
+        """A client has gone: from now on nothing is done for it. What it had is freed by ``close_some``."""
         if session.closed:
             return
         session.closed = True
-        for context in list(session.contexts.values()):
-            self._free_context(session, context)
-        del self.sessions[session.number]
+        for context in session.contexts.values():
+            context.closed = True
+        self.sessions.pop(session.number, None)
+        self.closing.append(session)
+
+    def close_some(self) -> None:
+        """Free a little of what clients left behind, so that a large heritage does not hold up those who stay."""
+        session = self.closing[0]
+        try:
+            if session.graphs:
+                self._free_graph(session, session.graphs[next(iter(session.graphs))])
+            else:
+                for memory in list(itertools.islice(session.memories, MEMORIES_AT_ONCE)):
+                    session.memories.pop(memory).close()
+        except Exception:
+            log.exception("closing session %d", session.number)
+        if not session.graphs and not session.memories:
+            self.executions.forget_all(session)
+            session.contexts.clear()
+            self.closing.popleft()
 
     # Control requests
 
@@ -82,7 +117,7 @@ class DeviceCore:
             case ms.CreateContext():
                 return self._create_context(session, request)
             case ms.FreeContext():
-                self._free_context(session, _find(session.contexts, request.context, "context"))
+                self._free_context(session, find(session.contexts, request.context, "context"))
                 return ms.Reply()
             case ms.RegisterMemory():
                 return self._register(session, request, descriptors)
@@ -92,14 +127,14 @@ class DeviceCore:
             case ms.AddApp():
                 return self._add_app(session, request)
             case ms.SetPace():
-                _find(session.graphs, request.graph, "graph").pace = request.work
+                find(session.graphs, request.graph, "graph").pace = request.work
                 return ms.Reply()
             case ms.SetPriority():
-                graph = _find(session.graphs, request.graph, "graph")
+                graph = find(session.graphs, request.graph, "graph")
                 self._set_priority([graph], request.priority)
                 return ms.Reply()
             case ms.SetContextPriority():
-                context = _find(session.contexts, request.context, "context")
+                context = find(session.contexts, request.context, "context")
                 self._set_priority(list(context.graphs.values()), request.priority)
                 context.priority = request.priority
                 return ms.Reply()
@@ -109,7 +144,8 @@ class DeviceCore:
             case ms.Inspect():
                 return ms.Reply(info=self._describe())
             case ms.Inject():
-                return self._inject(request)
+                inject(session, request, self.faults, self.loop)
+                return ms.Reply()
             case _:
                 raise ProtocolError(f"{type(request).__name__} is not expected here")
 
@@ -117,10 +153,8 @@ class DeviceCore:
         self, session: Session, request: ms.LoadGraph, descriptors: list[int]
     ) -> Callable[[], Callable[[], ms.Reply]]:
         """Check a LoadGraph request; returns the slow part, which in turn returns the part for the loop."""
-        context = _find(session.contexts, request.context, "context")
-        if len(descriptors) != 1:
-            raise ProtocolError(f"LoadGraph with {len(descriptors)} descriptors; expected 1")
-        buffer = SharedBuffer.attach(descriptors[0])
+        context = find(session.contexts, request.context, "context")
+        buffer = _attach(request, descriptors)
         try:
             if not 0 < request.nbytes <= buffer.nbytes:
                 raise ProtocolError(f"program of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
@@ -141,7 +175,7 @@ class DeviceCore:
         self, session: Session, request: ms.PackGraph
     ) -> Callable[[], Callable[[], ms.Reply | SharedBuffer]]:
         """Check a PackGraph request; returns the slow part, as ``start_loading`` does."""
-        graph = _find(session.graphs, request.graph, "graph")
+        graph = find(session.graphs, request.graph, "graph")
         program = graph.program if isinstance(graph, DeviceGraph) else None
 
         def slow() -> Callable[[], ms.Reply | SharedBuffer]:
@@ -152,7 +186,7 @@ class DeviceCore:
         return slow
 
     def _not_loaded(self, session: Session, buffer: SharedBuffer, error: QnnError) -> ms.Reply:
-        session.bytes_used -= buffer.nbytes
+        session.give_back(buffer.nbytes)
         buffer.close()
         return error_reply(error)
 
@@ -184,19 +218,24 @@ class DeviceCore:
         try:
             self.loop.handle(added)
         except QnnError as error:
-            session.bytes_used -= graph.nbytes
+            session.give_back(graph.nbytes)
             graph.close()
             return error_reply(error)
-        session.graphs[graph.number] = context.graphs[graph.number] = graph
+        self._introduce(session, graph)
         return ms.Reply(value=graph.number, steps=loaded.steps, info={"prepared": ready.program is None})
 
     def _create_context(self, session: Session, request: ms.CreateContext) -> ms.Reply:
+        if not 1 <= request.queue_depth <= MAX_QUEUE_DEPTH:
+            raise InvalidArgument(
+                f"queue depth {request.queue_depth}; expected 1 to {MAX_QUEUE_DEPTH}",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
         number = next(self._numbers)
         session.contexts[number] = DeviceContext(number, session, request.priority, request.queue_depth)
         return ms.Reply(value=number)
 
     def _add_app(self, session: Session, request: ms.AddApp) -> ms.Reply:
-        context = _find(session.contexts, request.context, "context")
+        context = find(session.contexts, request.context, "context")
         app = DeviceApp(next(self._numbers), context, request.name)
         self.loop.handle(
             ClientAdded(
@@ -212,26 +251,44 @@ class DeviceCore:
                 page_bytes=request.page_bytes,
             )
         )
-        session.graphs[app.number] = context.graphs[app.number] = app
+        self._introduce(session, app)
         return ms.Reply(value=app.number)
 
     def _free_context(self, session: Session, context: DeviceContext) -> None:
         context.closed = True
-        now = self.clock.now()
         for graph in list(context.graphs.values()):
-            self.loop.handle(ClientRemoved(t=now, client=graph.number))
-            del session.graphs[graph.number]
-            session.bytes_used -= graph.nbytes
-            graph.close()
+            self._free_graph(session, graph)
         for memory in list(context.memories):
             self._deregister(session, memory)
         del session.contexts[context.number]
 
+    def _introduce(self, session: Session, graph: DeviceGraph | DeviceApp) -> None:
+        """A graph is known to the scheduler: let executions find it."""
+        session.graphs[graph.number] = graph.context.graphs[graph.number] = graph
+        if session.held:
+            self.loop.handle(HoldChanged(t=self.clock.now(), client=graph.number, held=True))
+
+    def _free_graph(self, session: Session, graph: DeviceGraph | DeviceApp) -> None:
+        del session.graphs[graph.number], graph.context.graphs[graph.number]
+        try:
+            if not session.broken:
+                self.loop.handle(ClientRemoved(t=self.clock.now(), client=graph.number))
+                self.loop.hurry(graph.number)
+        except Exception:
+            log.exception("removing graph %d from the scheduler", graph.number)
+            session.broken = True
+        try:
+            if session.broken:
+                # The scheduler no longer knows its way about this one: out with all that is left of it.
+                self.loop.handle(ClientExpelled(t=self.clock.now(), client=graph.number))
+        finally:
+            if isinstance(graph, DeviceGraph):
+                session.give_back(graph.nbytes)
+            graph.close()
+
     def _register(self, session: Session, request: ms.RegisterMemory, descriptors: list[int]) -> ms.Reply:
-        context = _find(session.contexts, request.context, "context")
-        if len(descriptors) != 1:
-            raise ProtocolError(f"RegisterMemory with {len(descriptors)} descriptors; expected 1")
-        buffer = SharedBuffer.attach(descriptors[0])
+        context = find(session.contexts, request.context, "context")
+        buffer = _attach(request, descriptors)
         try:
             session.reserve(buffer.nbytes, "the memory")
         except QnnError:
@@ -243,13 +300,13 @@ class DeviceCore:
         return ms.Reply(value=number)
 
     def _deregister(self, session: Session, memory: int) -> None:
-        buffer = _find(session.memories, memory, "memory")
+        buffer = find(session.memories, memory, "memory")
         for graph in session.graphs.values():
             graph.forget_memory(memory)
         for context in session.contexts.values():
             context.memories.discard(memory)
         del session.memories[memory]
-        session.bytes_used -= buffer.nbytes
+        session.give_back(buffer.nbytes)
         buffer.close()
 
     def _set_priority(self, graphs: list[DeviceGraph | DeviceApp], priority: int) -> None:
@@ -296,15 +353,6 @@ class DeviceCore:
             ],
         }
 
-    def _inject(self, request: ms.Inject) -> ms.Reply:
-        if request.hold is not None:
-            self.loop.held = request.hold
-        if request.fail_graph is not None:
-            status = st.for_code(request.fail_status)
-            error = ExecutionError(f"injected failure at step {request.fail_step}", status)
-            self.executions.inject_fault(request.fail_graph, request.fail_step, error)
-        return ms.Reply()
-
 
 def error_reply(error: QnnError) -> ms.Reply:
     """A failure as a reply; the client raises it again as what it was."""
@@ -316,8 +364,8 @@ def error_reply(error: QnnError) -> ms.Reply:
     )
 
 
-def _find(table: dict[int, _T], number: int, what: str) -> _T:
-    found = table.get(number)
-    if found is None:
-        raise InvalidHandle(f"{what} {number} does not exist in this session")
-    return found
+def _attach(request: ms.Request, descriptors: list[int]) -> SharedBuffer:
+    """Map the one descriptor that came with a request, and take it from the list: who is left there is closed."""
+    if len(descriptors) != 1:
+        raise ProtocolError(f"{type(request).__name__} with {len(descriptors)} descriptors; expected 1")
+    return SharedBuffer.attach(descriptors.pop())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import logging
+from collections.abc import Callable
 
 import msgspec
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError
+from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, QueueFull
 from openhtp.core.status import QNN_SUCCESS, Status
 from openhtp.device.clock import Clock
+from openhtp.device.failures import unexpected
 from openhtp.device.jobs import Job
-from openhtp.device.loop import Loop
+from openhtp.device.loop import Loop, SchedulerFailed
 from openhtp.device.outlet import Outlet
 from openhtp.device.recording import Recording
 from openhtp.device.sessions import DeviceApp, Session, bind_ports
@@ -21,6 +24,11 @@ from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release
 from openhtp.sched.events import AbortRequested, Submitted
 from openhtp.sched.timed import Work
+
+log = logging.getLogger(__name__)
+
+# Who is told of a session about whose executions nothing is known any more.
+OnBroken = Callable[[Session, Exception], None]
 
 _STATUS_OF: dict[Outcome, Status] = {
     Outcome.DONE: QNN_SUCCESS,
@@ -40,12 +48,8 @@ class Executions:
         self.jobs: dict[int, Job] = {}
         self.loop: Loop  # set by whoever puts the two together: each needs the other
         self.recording: Recording  # likewise
+        self.on_broken: OnBroken = _raise
         self._numbers = numbers
-        self._faults: dict[int, tuple[int, QnnError]] = {}
-
-    def inject_fault(self, graph: int, step: int, error: QnnError) -> None:
-        """Testing: let the next execution of a graph fail after a step."""
-        self._faults[graph] = (step, error)
 
     def execute(self, session: Session, outlet: Outlet, frame: bytes) -> None:
         """Take an EXECUTE frame. Whatever is wrong with its content is reported as the execution's end."""
@@ -56,14 +60,19 @@ class Executions:
         now = self.clock.now()
         if client_job in session.jobs:
             raise ProtocolError(f"job {client_job} is already under way")
-        graph = session.graphs.get(number)
         key = frame[frames.EXECUTE_HEAD.size :]
         cache_key = key if batch == 1 else key + batch.to_bytes(4, "little")
+        graph = session.graphs.get(number)
+        job: Job | None = None
         pace: Work | None
         runs: list[Run]
         try:
             if graph is None:
                 raise InvalidHandle("the graph was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
+            context = graph.context
+            if context.pending >= context.queue_depth:
+                # The client's library waits for a place; this is for clients that do not.
+                raise QueueFull(f"{context.pending} executions are under way, as many as the queue is deep")
             if isinstance(graph, DeviceApp):
                 pace, runs = graph.pace or _app_pace(key), []
             else:
@@ -72,29 +81,37 @@ class Executions:
                     cache_key,
                     lambda: bind_ports(target, session.memories, key, count, batch, with_dims=with_dims),
                 )
-        except QnnError as error:
-            record = frames.Record(client_job, error.code, 0, now, now, now, 0, 0, 0)
-            outlet.report_failure(record, error.message)
-            return
-        job = Job(next(self._numbers), client_job, session, outlet, graph, cache_key, runs, now, profile_level)
-        job.pace = pace
-        session.jobs[client_job] = self.jobs[job.number] = job
-        session.executions += 1
-        self.loop.handle(
-            Submitted(
-                t=now,
-                job=job.number,
-                client=number,
-                steps=graph.steps * batch if pace is None else len(pace.step_ns),
-                timeout_at=timeout_at or None,
-                deadline_at=deadline_at or None,
+            job = Job(next(self._numbers), client_job, session, outlet, graph, cache_key, runs, now, profile_level)
+            job.pace = pace
+            session.jobs[client_job] = self.jobs[job.number] = job
+            context.pending += 1
+            session.executions += 1
+            self.loop.handle(
+                Submitted(
+                    t=now,
+                    job=job.number,
+                    client=number,
+                    steps=graph.steps * batch if pace is None else len(pace.step_ns),
+                    timeout_at=timeout_at or None,
+                    deadline_at=deadline_at or None,
+                )
             )
-        )
+        except SchedulerFailed:
+            raise  # the client must go, and its jobs with it
+        except Exception as error:
+            if job is not None:
+                self._forget(job)
+            refusal = error if isinstance(error, QnnError) else unexpected("taking an execution", error)
+            if refusal is not error:
+                log.exception("execution %d of session %d", client_job, session.number)
+            record = frames.Record(client_job, refusal.code, 0, now, now, now, 0, 0, 0)
+            outlet.report_failure(record, refusal.message)
 
     def cancel(self, session: Session, client_job: int) -> None:
         """End a job early; one that is already over is nobody's concern."""
         job = session.jobs.get(client_job)
         if job is not None:
+            job.leave_queue()  # whoever cancelled it may think it gone, and have sent the next one
             self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
 
     def pace_of(self, number: int) -> Work | None:
@@ -102,39 +119,70 @@ class Executions:
         job = self.jobs.get(number)
         return None if job is None else job.pace
 
+    def forget_all(self, session: Session) -> None:
+        """A session has ended: whatever the scheduler may still say about its jobs concerns nobody."""
+        for job in list(session.jobs.values()):
+            self._forget(job)
+
+    def _forget(self, job: Job) -> None:
+        self.jobs.pop(job.number, None)
+        job.session.jobs.pop(job.client_job, None)
+        job.leave_queue()
+
     # What the loop reports
 
     def finished(self, number: int, outcome: Outcome, t: int) -> None:
         """A job is over: tell its client."""
-        job = self.jobs.pop(number)
-        del job.session.jobs[job.client_job]
-        status = _STATUS_OF[outcome]
-        failure = job.failure
-        if failure is not None and outcome is not Outcome.GONE:
-            status = failure.status
-        record = frames.Record(
-            job.client_job,
-            status.code,
-            job.yields,
-            job.received_ns,
-            t if job.started_ns is None else job.started_ns,
-            t,
-            job.release_ns,
-            job.paused_ns,
-            job.restore_ns,
-        )
-        if failure is None:
-            job.graph.give_back(job.key, job.runs)
-        if job.session.closed:
-            return
-        if failure is not None:
+        job = self.jobs.pop(number, None)
+        if job is None:
+            return  # of a session that had to go at once
+        session, failure = job.session, job.failure
+        del session.jobs[job.client_job]
+        if job.counted:
+            job.counted = False
+            job.graph.context.pending -= 1
+        try:
+            status = _STATUS_OF[outcome]
+            if failure is not None and outcome is not Outcome.GONE:
+                status = failure.status
+            record = frames.Record(
+                job.client_job,
+                status.code,
+                job.yields,
+                job.received_ns,
+                t if job.started_ns is None else job.started_ns,
+                t,
+                job.release_ns,
+                job.paused_ns,
+                job.restore_ns,
+            )
+            if failure is None and outcome is not Outcome.GONE:
+                job.graph.give_back(job.key, job.runs)
+            if session.closed:
+                return
+            if failure is not None:
+                job.outlet.report_failure(record, failure.message)
+            else:
+                job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
+        except Exception as error:
+            log.exception("the end of job %d", number)
+            self._report_anyway(job, error)
+
+    def _report_anyway(self, job: Job, error: Exception) -> None:
+        """Reporting an end failed. That it has ended must still be told, or else its client has to go."""
+        failure = unexpected("reporting the execution's end", error)
+        try:
+            record = frames.Record(job.client_job, failure.code, 0, 0, 0, 0, 0, 0, 0)
             job.outlet.report_failure(record, failure.message)
-        else:
-            job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
+        except Exception as again:
+            log.exception("the end of job %d, again", job.number)
+            self.on_broken(job.session, again)
 
     def granted(self, action: Grant, t: int) -> None:
         """A job got its resources, for the first time or again."""
-        job = self.jobs[action.job]
+        job = self.jobs.get(action.job)
+        if job is None:
+            return
         if job.pause_started_ns:
             job.paused_ns += t - job.pause_started_ns
             job.pause_started_ns = 0
@@ -158,7 +206,21 @@ class Executions:
 
     def yield_asked(self, action: AskYield, t: int) -> None:
         """A job was asked to make room."""
-        self.jobs[action.job].yield_asked_ns = t
+        job = self.jobs.get(action.job)
+        if job is not None:
+            job.yield_asked_ns = t
+
+    def failed(self, number: int, error: Exception) -> None:
+        """Something of ours broke while working for a job: it ends with that."""
+        job = self.jobs.get(number)
+        if job is not None and job.failure is None:
+            job.failure = unexpected("the execution", error)
+
+    def broken(self, number: int, error: Exception) -> None:
+        """Nothing is known about a job any more: its client must go."""
+        job = self.jobs.get(number)
+        if job is not None:
+            self.on_broken(job.session, error)
 
     def step_ended(self, number: int, step: int, start_ns: int, end_ns: int) -> None:
         """A step was computed; a step that failed ends its job."""
@@ -172,9 +234,9 @@ class Executions:
             job.step_times_ns.append(end_ns - start_ns)
         if self.recording.enabled:
             self.recording.step(number, step, start_ns, end_ns)
-        fault = self._faults.get(job.graph.number)
+        fault = job.graph.fault
         if fault is not None and fault[0] == step:
-            del self._faults[job.graph.number]
+            job.graph.fault = None
             job.failure = fault[1]
         if job.failure is not None:
             self.loop.handle(AbortRequested(t=self.clock.now(), job=number))
@@ -182,6 +244,10 @@ class Executions:
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
         return head + msgspec.msgpack.encode(job.step_times_ns[:4096])
+
+
+def _raise(session: Session, error: Exception) -> None:
+    raise error
 
 
 def _app_pace(key: bytes) -> Work:

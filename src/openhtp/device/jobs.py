@@ -19,6 +19,7 @@ class Job:
     __slots__ = (
         "client_job",
         "computed",
+        "counted",
         "failure",
         "graph",
         "key",
@@ -73,7 +74,15 @@ class Job:
         # How long it takes on the wall clock, if that is not simply the time to compute it.
         self.pace: Work | None = None
         self.computed = False
+        # Whether it still takes a place in its context's queue.
+        self.counted = True
         self.step_times_ns: list[int] = []
+
+    def leave_queue(self) -> None:
+        """Give the place in the context's queue to another. Once, whoever says so."""
+        if self.counted:
+            self.counted = False
+            self.graph.context.pending -= 1
 
     def step(self, index: int) -> None:
         """Compute one step; a batch multiple runs the whole program once per piece of the batch."""

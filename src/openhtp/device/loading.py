@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.device.failures import bare, in_words
 from openhtp.engine.protocol import Engine, LoadedProgram, PreparingEngine
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import GraphInfo
@@ -56,10 +57,10 @@ def attempt(what: str, work: Callable[[], _T]) -> _T | QnnError:
     try:
         return work()
     except QnnError as error:
-        return error
+        return bare(error)
     except Exception as error:
         log.exception("%s failed", what)
-        return ExecutionError(f"{what} failed: {error}")
+        return ExecutionError(f"{what} failed: {in_words(error)}")
 
 
 class Loader:
@@ -81,4 +82,8 @@ class Loader:
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
-            self._post(work())
+            try:
+                self._post(work())
+            except Exception:
+                log.exception("slow work failed")
+            del work  # and what it holds, before the next is waited for

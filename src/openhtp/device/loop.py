@@ -7,17 +7,24 @@ requests are seen, timeouts fire and a more urgent job takes over: pre-emption i
 from __future__ import annotations
 
 import heapq
+import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from openhtp.core.errors import InternalError, QnnError
 from openhtp.device.clock import Clock
-from openhtp.device.runner import Runner
+from openhtp.device.runner import Ended, Runner
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, TimerFired
 from openhtp.sched.scheduler import Scheduler
 
 # Looking at sockets costs about as much as a trivial step, so short steps share one look.
 POLL_INTERVAL_NS = 100_000
+# Timers of jobs that have ended are thrown away once there are this many, and twice as many as of others.
+TIMERS_KEPT = 1024
+
+log = logging.getLogger(__name__)
 
 
 class Inbox(Protocol):
@@ -48,6 +55,16 @@ class Observer(Protocol):
     def step_ended(self, job: int, step: int, start_ns: int, end_ns: int) -> None:
         """A step was computed."""
 
+    def failed(self, job: int, error: Exception) -> None:
+        """Something that was done for a job went wrong: it is to end with that, at the end of its step."""
+
+    def broken(self, job: int, error: Exception) -> None:
+        """Something went so wrong that nothing is known about a job any more: its client must go."""
+
+
+class SchedulerFailed(Exception):
+    """The scheduler failed at an event. All else it knows is sound once the client concerned is expelled."""
+
 
 class Loop:
     """Drives one scheduler with one clock. All methods belong to the thread that runs the loop."""
@@ -61,6 +78,8 @@ class Loop:
         self._runner = runner
         self._observer = observer
         self._timers: list[tuple[int, int]] = []
+        self._timers_kept = TIMERS_KEPT
+        self._not_started: deque[Ended] = deque()
         self._last_poll = 0
         self._do: dict[type, Callable[[int, Any], None]] = {
             Start: runner.start,
@@ -73,14 +92,62 @@ class Loop:
         }
 
     def handle(self, event: Event) -> list[Action]:
-        """Give the scheduler one event and do what it answers."""
-        actions = self.scheduler.handle(event)
+        """Give the scheduler one event and do what it answers.
+
+        An event that is refused is a QnnError and changed nothing. Whatever else goes wrong is the matter of the
+        job or client that it concerned: everything is done that was decided for the others.
+        """
+        actions: list[Action] = []
+        failure: Exception | None = None
+        try:
+            self.scheduler.handle(event, actions)
+        except Exception as error:
+            if isinstance(error, QnnError) and not isinstance(error, InternalError):
+                raise
+            failure = error
         if self.observe is not None:
-            self.observe(event, actions)
+            self._tell(event, actions)
         t = event.t
+        do = self._do
         for action in actions:
-            self._do[type(action)](t, action)
+            try:
+                do[type(action)](t, action)
+            except Exception as error:
+                self._not_done(action, error)
+        if failure is not None:
+            raise SchedulerFailed(f"the scheduler failed at {event}: {failure!r}") from failure
         return actions
+
+    def _tell(self, event: Event, actions: list[Action]) -> None:
+        """Let whoever records see it. A recorder that fails is let go; the work is not its to stop."""
+        try:
+            assert self.observe is not None
+            self.observe(event, actions)
+        except Exception:
+            log.exception("recording ends at %s", event)
+            self.observe = None
+
+    def _not_done(self, action: Any, error: Exception) -> None:
+        """An action failed; the rest of them may be for others and is still to be done."""
+        log.error("%s failed", action, exc_info=error)
+        if isinstance(action, Finish):
+            self._observer.broken(action.job, error)
+        elif not isinstance(action, Refuse):
+            job = action.timer if isinstance(action, ArmTimer) else action.job
+            self._observer.failed(job, error)
+        if isinstance(action, Start):
+            self._not_started.append(Ended(action.job, action.step, action.token))
+
+    def _lost(self, job: int, error: SchedulerFailed) -> None:
+        """The scheduler failed at an event that came from no request, so that there is nobody to answer to."""
+        log.error("job %d", job, exc_info=error)
+        self._observer.broken(job, error)
+
+    def hurry(self, client: int) -> None:
+        """A client was removed: what still runs of it and only waits for the clock ends now."""
+        left = self.scheduler.clients.get(client)
+        for job in left.queue if left is not None else ():
+            self._runner.hurry(self.clock.now(), job.number)
 
     def turn(self, inbox: Inbox, *, block: bool = True) -> bool:
         """Do one round: look at the inbox, fire timers, compute one step. False if there was nothing to do."""
@@ -107,7 +174,7 @@ class Loop:
         return True
 
     def _compute(self, now: int, inbox: Inbox) -> None:
-        ended = self._runner.run_one(now)
+        ended = self._not_started.popleft() if self._not_started else self._runner.run_one(now)
         if ended is None:
             return
         job, step, token, yielded, began_ns = ended
@@ -119,19 +186,31 @@ class Loop:
             self._last_poll = self.clock.now()
         while self._timers and self._timers[0][0] < end:
             self._fire_timer(self.clock.now())
-        if yielded:
-            self.handle(StepYielded(t=self.clock.now(), job=job, token=token))
-            return
-        self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
-        self.handle(StepDone(t=self.clock.now(), job=job, token=token))
+        try:
+            if yielded:
+                self.handle(StepYielded(t=self.clock.now(), job=job, token=token))
+                return
+            try:
+                self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
+            except Exception as error:
+                log.exception("the end of step %d of job %d", step, job)
+                self._observer.failed(job, error)
+            self.handle(StepDone(t=self.clock.now(), job=job, token=token))
+        except SchedulerFailed as error:
+            self._lost(job, error)
 
     def _fire_timer(self, t: int) -> None:
         _, timer = heapq.heappop(self._timers)
-        self.handle(TimerFired(t=t, timer=timer))
+        try:
+            self.handle(TimerFired(t=t, timer=timer))
+        except SchedulerFailed as error:
+            self._lost(timer, error)
 
     def _next_due(self, now: int) -> int | None:
         """When the next timer or step end is due; ``now`` if a step is ready to be computed."""
-        due = None if self.held else self._runner.next_at(now)
+        due = now if self._not_started else self._runner.next_at(now)
+        if self.held:
+            due = None
         if self._timers and (due is None or self._timers[0][0] < due):
             due = self._timers[0][0]
         return due
@@ -151,3 +230,9 @@ class Loop:
 
     def _arm(self, t: int, action: ArmTimer) -> None:
         heapq.heappush(self._timers, (action.at, action.timer))
+        if len(self._timers) > self._timers_kept:
+            # Those of jobs that ended long before their timeout would otherwise be kept until then.
+            jobs = self.scheduler.jobs
+            self._timers = [timer for timer in self._timers if timer[1] in jobs]
+            heapq.heapify(self._timers)
+            self._timers_kept = max(TIMERS_KEPT, 2 * len(self._timers))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.device.failures import bare, in_words
 from openhtp.device.jobs import Job
 from openhtp.device.pace import PacedSteps
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.timed import Work
+
+log = logging.getLogger(__name__)
 
 # A completion may wait for the next one to share a wake-up only if that one is this near.
 SHORT_STEP_NS = 50_000
@@ -38,6 +42,9 @@ class Runner(Protocol):
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Stop a step early if it can be; otherwise its end has to do."""
 
+    def hurry(self, t: int, job: int) -> None:
+        """The job's client has gone: end a step now that only waits for the wall clock."""
+
     def forget(self, job: int) -> None:
         """A job is over."""
 
@@ -56,9 +63,10 @@ def compute_step(job: Job, step: int) -> None:
     try:
         job.step(step)
     except QnnError as error:
-        job.failure = error
+        job.failure = bare(error)
     except Exception as error:
-        job.failure = ExecutionError(f"step {step} failed: {error}")
+        log.info("step %d failed", step, exc_info=True)
+        job.failure = ExecutionError(f"step {step} failed: {in_words(error)}")
 
 
 def compute_whole(job: Job) -> None:
@@ -90,6 +98,10 @@ class InlineRunner:
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Only what runs by the clock can be stopped inside a step."""
         self._paced.ask_yield(t, action)
+
+    def hurry(self, t: int, job: int) -> None:
+        """Only what runs by the clock can end before its time."""
+        self._paced.hurry(t, job)
 
     def forget(self, job: int) -> None:
         """A job is over."""
@@ -146,6 +158,9 @@ class ModelledRunner:
         """Steps are left at their ends, unless the job's own pace says otherwise."""
         self._paced.ask_yield(t, action)
 
+    def hurry(self, t: int, job: int) -> None:
+        """Steps are left at their ends."""
+
     def forget(self, job: int) -> None:
         """A job is over."""
         self._paced.forget(job)
@@ -200,6 +215,9 @@ class BesideRunner:
         self._submit(work)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
+        """Steps are left at their ends."""
+
+    def hurry(self, t: int, job: int) -> None:
         """Steps are left at their ends."""
 
     def forget(self, job: int) -> None:

@@ -14,8 +14,14 @@ from collections.abc import Callable
 from openhtp.core.errors import QnnError
 from openhtp.device.connection import Connection, Lane
 from openhtp.device.core import DeviceCore, error_reply
+from openhtp.device.entrance import REST_NS, Entrance
+from openhtp.device.failures import unexpected
+from openhtp.device.intake import Intake
 from openhtp.device.loading import Loader
-from openhtp.rpc import channel, frames
+from openhtp.device.loop import SchedulerFailed
+from openhtp.device.outbox import Outbox
+from openhtp.device.sessions import Session
+from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.rendezvous import Door
@@ -23,12 +29,12 @@ from openhtp.rpc.shm import SharedBuffer
 
 log = logging.getLogger(__name__)
 
-# Frames taken from one client before the others have their turn.
-FRAMES_PER_TURN = 64
-# Completions that may share one packet.
-RECORDS_PER_PACKET = 8
-# A client that does not read its completions is given this much before it is let go.
-MAX_UNSENT_PACKETS = 100_000
+# A wait is cut to this, and then begun anew: what a client asks for may be longer than epoll can wait.
+MAX_WAIT_NS = 3600 * 1_000_000_000
+# How long the loop is busy with what clients left behind before the others have their turn.
+CLOSING_NS = 1_000_000
+# How long the loop stands still after something went wrong that was nobody's: it may go wrong again at once.
+BACK_OFF_S = 0.01
 # How long an idle device looks for the next request before it goes to sleep.
 SPIN_NS = 60_000
 # Threads of one client that wait for executions of their own at the same time.
@@ -48,29 +54,37 @@ class Server:
         self._keep = keep
         self._stopping = False
         self._told_to_stop = False
-        self._busy = False
         self._may_spin = len(os.sched_getaffinity(0)) > 1  # with one core, whoever waits must let go of it
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._connections: dict[int, Connection] = {}
-        self._pending: dict[Lane, Connection] = {}
+        self._outbox = Outbox(self._epoll, self._guard)
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loader = Loader(self._post)
-        self._frame = bytearray(channel.MAX_MESSAGE)
-        self._view = memoryview(self._frame)
+        self._intake = Intake(core.executions, self._on_lane_end)
+        core.executions.on_broken = self._on_broken
         self._watch(self._wake, self._on_wake)
+        self._rests_until_ns: int | None = None
         if door is not None:
-            door.listener.setblocking(False)
+            self._entrance = Entrance(door.listener, self.adopt)
             self._watch(door.listener.fileno(), self._on_connect)
 
     def run(self) -> None:
-        """Serve."""
+        """Serve, as a process does: until it is told to stop by a signal, too."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        self.serve()
+
+    def serve(self) -> None:
+        """Serve. Nothing that goes wrong on the way ends it, since it serves others, too."""
         turn = self.core.loop.turn
         while not self._stopping or not self._leave():
-            turn(self)
+            try:
+                turn(self)
+            except Exception:
+                log.exception("a turn of the loop failed")
+                select.select([], [], [], BACK_OFF_S)
         self._loader.close()
 
     def _leave(self) -> bool:
@@ -83,8 +97,12 @@ class Server:
         newcomer = self._door.close_unless_called()
         if newcomer is None:
             return True
-        self._stopping = False
-        self.adopt(newcomer)
+        try:
+            self.adopt(newcomer)
+        except Exception:
+            log.exception("a client could not be let in")
+            newcomer.close()
+        self._stopping = not self._connections
         return False
 
     def adopt(self, control: socket.socket) -> None:
@@ -97,19 +115,28 @@ class Server:
         channel.enlarge(control)
         control.setblocking(False)
         connection = Connection(control)
-        self._connections[control.fileno()] = connection
         self._watch(control.fileno(), lambda _: self._guard(connection, self._on_control))
+        self._connections[control.fileno()] = connection
 
     # The loop's inbox
 
     def poll(self, timeout_ns: int | None) -> None:
         """Wait for requests and deliver them."""
+        if self.core.closing:
+            now = self.core.clock.now
+            until_ns = now() + CLOSING_NS
+            while self.core.closing and now() < until_ns:
+                self.core.close_some()
+            timeout_ns = 0
+        if self._rests_until_ns is not None:
+            timeout_ns = self._rest(self._rests_until_ns, timeout_ns)
         ready: list[tuple[int, int]] = []
         if timeout_ns is None or timeout_ns > 0:
             self.flush()
             ready = self._watch_closely()
         if not ready:
-            ready = self._epoll.poll(-1 if timeout_ns is None else timeout_ns / 1e9)
+            ready = self._epoll.poll(-1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9)
+        self._intake.new_turn()
         for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:
@@ -120,9 +147,9 @@ class Server:
 
         Waking a process that sleeps takes longer than a short graph runs.
         """
-        if not self._busy:
+        if not (self._may_spin and self._intake.took_any):
             return []
-        self._busy = False
+        self._intake.took_any = False
         now, poll = self.core.clock.now, self._epoll.poll
         until = now() + SPIN_NS
         while now() < until:
@@ -133,56 +160,25 @@ class Server:
 
     def flush(self) -> None:
         """Send all completions that were held back."""
-        while self._pending:
-            lane, connection = self._pending.popitem()
-            self._guard(connection, lambda _, lane=lane: self._send_news(lane))  # type: ignore[misc]
-
-    def _on_news(self, connection: Connection, lane: Lane) -> None:
-        outlet = lane.outlet
-        if len(outlet.records) >= RECORDS_PER_PACKET or outlet.extras:
-            self._pending.pop(lane, None)
-            self._guard(connection, lambda _: self._send_news(lane))
-        else:
-            self._pending[lane] = connection
-
-    def _send_news(self, lane: Lane) -> None:
-        for packet in lane.outlet.packets():
-            if not lane.closed:
-                self._send(lane, packet)
-
-    def _send(self, lane: Lane, packet: bytes) -> None:
-        if lane.unsent:
-            lane.unsent.append(packet)
-            if len(lane.unsent) > MAX_UNSENT_PACKETS:
-                raise ProtocolError("the client does not read its completions")
-            return
-        try:
-            lane.sock.send(packet)
-        except BlockingIOError:
-            # A client that sleeps must not put the device to sleep: go on when it reads again.
-            lane.unsent.append(packet)
-            self._epoll.modify(lane.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
-        except OSError as error:
-            raise Disconnected(str(error)) from error
-
-    def _send_unsent(self, lane: Lane) -> None:
-        while lane.unsent:
-            try:
-                lane.sock.send(lane.unsent[0])
-            except BlockingIOError:
-                return
-            except OSError as error:
-                raise Disconnected(str(error)) from error
-            lane.unsent.popleft()
-        self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
+        self._outbox.flush()
 
     # Connections
 
     def _on_connect(self, events: int) -> None:
         assert self._door is not None
-        with contextlib.suppress(BlockingIOError, OSError):
-            control, _ = self._door.listener.accept()
-            self.adopt(control)
+        if not self._entrance.let_in():
+            self._unwatch(self._door.listener.fileno())
+            self._rests_until_ns = self.core.clock.now() + REST_NS
+
+    def _rest(self, until_ns: int, timeout_ns: int | None) -> int:
+        """Open the door again when its rest is over; returns how long to wait at most."""
+        left = until_ns - self.core.clock.now()
+        if left > 0:
+            return left if timeout_ns is None else min(left, timeout_ns)
+        assert self._door is not None
+        self._rests_until_ns = None
+        self._watch(self._door.listener.fileno(), self._on_connect)
+        return 0
 
     def _guard(self, connection: Connection, act: Callable[[Connection], None]) -> None:
         """Whatever a client does wrong ends its own connection, and nothing else."""
@@ -195,17 +191,36 @@ class Server:
         except ProtocolError as error:
             log.warning("closing a client's connection: %s", error)
             self._drop(connection)
+        except Exception:
+            log.exception("closing a client's connection: serving it failed")
+            self._drop(connection, broken=True)
 
-    def _drop(self, connection: Connection) -> None:
+    def _on_broken(self, session: Session, error: Exception) -> None:
+        """Let a client go about whose executions nothing is known any more; not now, in the midst of them."""
+        for connection in list(self._connections.values()):
+            if connection.session is session:
+                log.error("closing the connection of session %d: %r", session.number, error)
+                self._post(lambda gone=connection: self._drop(gone, broken=True))  # type: ignore[misc]
+
+    def _drop(self, connection: Connection, *, broken: bool = False) -> None:
+        """Let a client go; ``broken`` says that the scheduler may have got lost in what it knows of it."""
+        if connection.closed:
+            return
         connection.closed = True
         self._connections.pop(connection.control.fileno(), None)
         for lane in connection.lanes:
-            self._pending.pop(lane, None)
+            lane.closed = True
+            self._outbox.forget(lane)
         for sock in (connection.control, *(lane.sock for lane in connection.lanes)):
             self._unwatch(sock.fileno())
             sock.close()
         if connection.session is not None:
-            self.core.close_session(connection.session)
+            connection.session.broken |= broken
+            self.core.start_closing(connection.session)
+        # A lane's outlet tells its lane, which knows its connection: without this, all of it would wait for the
+        # garbage collector.
+        connection.lanes.clear()
+        connection.session = None
         if not self._connections and not self._keep:
             self._stopping = True
 
@@ -228,6 +243,19 @@ class Server:
             self._reply(connection, reply)
 
     def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
+        """Answer a request whatever becomes of it. What it does not take of the descriptors is closed."""
+        try:
+            return self._do(connection, request, descriptors)
+        except (QnnError, ProtocolError, Disconnected, SchedulerFailed):
+            raise
+        except Exception as error:
+            log.exception("%s failed", type(request).__name__)
+            raise unexpected(type(request).__name__, error) from error
+        finally:
+            channel.close_all(descriptors)
+            descriptors.clear()
+
+    def _do(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
         if isinstance(request, ms.Hello):
             return self._hello(connection, request, descriptors)
         session = connection.session
@@ -254,17 +282,31 @@ class Server:
 
     def _answer_later(self, connection: Connection, slow: Callable[[], Callable[[], Answer]]) -> None:
         def work() -> Callable[[], None]:
-            finish = slow()
-
-            def then() -> None:
-                answer = finish()  # even for a client that has gone: it gives back what was loaded
-                self._guard(connection, lambda c: self._reply(c, answer))
-                if isinstance(answer, SharedBuffer):
-                    answer.close()
-
-            return then
+            try:
+                finish = slow()
+            except Exception as error:
+                log.exception("slow work failed")
+                failure = error_reply(unexpected("the request", error))
+                return lambda: self._guard(connection, lambda c: self._reply(c, failure))
+            return lambda: self._conclude(connection, finish)
 
         self._loader.submit(work)
+
+    def _conclude(self, connection: Connection, finish: Callable[[], Answer]) -> None:
+        """Answer a request whose slow part is over."""
+        answer: Answer
+        try:
+            answer = finish()  # even for a client that has gone: it gives back what was loaded
+        except SchedulerFailed:
+            log.exception("closing a client's connection")
+            self._drop(connection, broken=True)
+            return
+        except Exception as error:
+            log.exception("the end of slow work failed")
+            answer = error_reply(unexpected("the request", error))
+        self._guard(connection, lambda c: self._reply(c, answer))
+        if isinstance(answer, SharedBuffer):
+            answer.close()
 
     def _hello(self, connection: Connection, request: ms.Hello, descriptors: list[int]) -> ms.Reply:
         if connection.session is not None:
@@ -290,7 +332,7 @@ class Server:
             raise ProtocolError("the descriptor of a lane is not a socket") from error
         descriptors.clear()  # the socket owns it now
         sock.setblocking(False)
-        lane = Lane(sock, lambda lane: self._on_news(connection, lane))
+        lane = Lane(sock, lambda lane: self._outbox.tell(connection, lane))
         connection.lanes.append(lane)
         self._watch(sock.fileno(), lambda events: self._on_lane(connection, lane, events))
 
@@ -306,56 +348,19 @@ class Server:
 
     def _on_lane(self, connection: Connection, lane: Lane, events: int) -> None:
         if events & select.EPOLLOUT:
-            self._guard(connection, lambda _: self._send_unsent(lane))
+            self._guard(connection, lambda _: self._outbox.send_unsent(lane))
         if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
-            if lane is not connection.lanes[0]:
-                # What a thread queued before it began to wait on its own lane came first, and stays first.
-                self._guard(connection, lambda c: self._read_lane(c, c.lanes[0]))
-            self._guard(connection, lambda c: self._read_lane(c, lane))
+            self._guard(connection, lambda c: self._intake.serve(c, lane))
 
-    def _close_lane(self, connection: Connection, lane: Lane) -> None:
+    def _on_lane_end(self, connection: Connection, lane: Lane) -> None:
         """The end of the shared lane is the client's; that of another only means that a thread was interrupted."""
         if lane is connection.lanes[0]:
             raise Disconnected("end of connection")
         lane.closed = True
         connection.lanes.remove(lane)
-        self._pending.pop(lane, None)
+        self._outbox.forget(lane)
         self._unwatch(lane.sock.fileno())
         lane.sock.close()
-
-    def _read_lane(self, connection: Connection, lane: Lane) -> None:
-        session = connection.session
-        if session is None:
-            raise ProtocolError("an execution before Hello")
-        executions, view, receive = self.core.executions, self._view, lane.sock.recv_into
-        for _ in range(FRAMES_PER_TURN):
-            try:
-                count = receive(view)
-            except BlockingIOError:
-                return
-            except OSError:
-                count = 0
-            if count == 0:
-                self._close_lane(connection, lane)
-                return
-            self._busy = self._may_spin
-            kind = view[0]
-            if kind == frames.EXECUTE:
-                executions.execute(session, lane.outlet, bytes(view[:count]))
-            elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
-                self._cancel(connection, lane, frames.EXECUTE_HEAD.unpack_from(view)[6])
-            else:
-                raise ProtocolError(f"frame of kind {kind} and {count} bytes")
-
-    def _cancel(self, connection: Connection, lane: Lane, job: int) -> None:
-        session = connection.session
-        assert session is not None
-        if job not in session.jobs:
-            # Sent before its cancel, but perhaps on a lane that was not looked at yet.
-            for other in list(connection.lanes):
-                if other is not lane:
-                    self._read_lane(connection, other)
-        self.core.executions.cancel(session, job)
 
     # Plumbing
 
@@ -367,16 +372,19 @@ class Server:
     def _on_wake(self, events: int) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        while self._posted:
-            self._posted.popleft()()
+        for _ in range(len(self._posted)):
+            try:
+                self._posted.popleft()()
+            except Exception:
+                log.exception("what was posted to the loop failed")
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._told_to_stop = self._stopping = True
         os.eventfd_write(self._wake, 1)
 
     def _watch(self, fd: int, handler: Callable[[int], None]) -> None:
-        self._handlers[fd] = handler
         self._epoll.register(fd, select.EPOLLIN)
+        self._handlers[fd] = handler
 
     def _unwatch(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:

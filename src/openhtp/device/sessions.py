@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, OutOfMemory
+from openhtp.core.errors import InvalidArgument, InvalidHandle, OutOfMemory, QnnError
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import bytes_in_words
@@ -21,6 +22,10 @@ from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.timed import Work
 
+_T = TypeVar("_T")
+
+# Where the system sets no limit.
+MAX_DESCRIPTORS = 1 << 20
 # Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
 MAX_BINDINGS_KEPT = 512
 
@@ -43,6 +48,8 @@ class DeviceGraph:
         self.nbytes = 0
         self.started = False
         self.pace: Work | None = None
+        # Testing: the next execution fails with this after that step.
+        self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
 
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
@@ -71,8 +78,9 @@ class DeviceGraph:
                 del self._idle[key]
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free what the engine holds, and the program, which may lie in memory of the client's."""
         self._idle.clear()
+        self.program = None
         self.loaded.close()
 
 
@@ -89,6 +97,7 @@ class DeviceApp:
         self.name = name
         self.started = False
         self.pace: Work | None = None
+        self.fault: tuple[int, QnnError] | None = None
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
         """Nothing was bound."""
@@ -110,6 +119,7 @@ class DeviceContext:
         self.queue_depth = queue_depth
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: set[int] = set()
+        self.pending = 0  # executions accepted and neither over nor cancelled
         self.closed = False
 
 
@@ -125,11 +135,15 @@ class Session:
         self.memories: dict[int, SharedBuffer] = {}
         self.jobs: dict[int, Job] = {}
         self.bytes_used = 0
+        self.buffers = 0
         self.closed = False
+        # Something broke that leaves the scheduler's knowledge of it in doubt.
+        self.broken = False
+        self.held = False
         self.executions = 0
 
     def reserve(self, nbytes: int, what: str) -> None:
-        """Count memory against the session's limit. Raises OutOfMemory and counts nothing if it is over."""
+        """Count memory against the session's limits. Raises OutOfMemory and counts nothing if it is over one."""
         if self.bytes_used + nbytes > SESSION_LIMIT_BYTES:
             raise OutOfMemory(
                 f"{what} needs {bytes_in_words(nbytes)}, but session {self.number} holds"
@@ -137,7 +151,34 @@ class Session:
                 " or memory, or open another session",
                 st.QNN_CONTEXT_ERROR_MEM_ALLOC,
             )
+        limit = buffer_limit()
+        if self.buffers >= limit:
+            raise OutOfMemory(
+                f"session {self.number} holds {self.buffers} pieces of shared memory, and may hold {limit}."
+                " Free contexts or memory, use larger pieces, or raise the limit of open files (ulimit -n)",
+                st.QNN_CONTEXT_ERROR_MEM_ALLOC,
+            )
         self.bytes_used += nbytes
+        self.buffers += 1
+
+    def give_back(self, nbytes: int) -> None:
+        """Take one piece of memory off the count."""
+        self.bytes_used -= nbytes
+        self.buffers -= 1
+
+
+def find(table: dict[int, _T], number: int, what: str) -> _T:
+    """What a client names by number: its own, since every session has tables of its own."""
+    found = table.get(number)
+    if found is None:
+        raise InvalidHandle(f"{what} {number} does not exist in this session")
+    return found
+
+
+def buffer_limit() -> int:
+    """How many pieces of memory a client may have: two descriptors each, half of all for one client."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (MAX_DESCRIPTORS if descriptors == resource.RLIM_INFINITY else descriptors) // 4
 
 
 def bind_ports(

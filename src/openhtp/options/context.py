@@ -1,12 +1,10 @@
 """Options of a context."""
 
 from openhtp.core import status as st
+from openhtp.core.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.options._kinds import Level, Names, Whole
 from openhtp.options._table import Changes, Number, Option, Table
-
-DEFAULT_QUEUE_DEPTH = 10
-MAX_QUEUE_DEPTH = 300
 
 CONTEXT = Table(
     owner="context",

@@ -1,10 +1,10 @@
 """Options of a device."""
 
 from openhtp.core import status as st
+from openhtp.hw.platforms import PLATFORMS
 from openhtp.options._kinds import Choice, Flag, Text, Whole
 from openhtp.options._table import Number, Option, Table
 
-PLATFORMS = ("android", "linux", "qnx", "windows")
 TRANSPORTS = ("rpc", "inprocess")
 POLICIES = ("strict", "edf", "fair")
 

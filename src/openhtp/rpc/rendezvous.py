@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import stat
+import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from pathlib import Path
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, ResourceError
 from openhtp.rpc import channel
+
+# How long a named device may take to accept and greet a client: it hears them between two steps.
+PATIENCE_S = 30.0
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -66,20 +70,72 @@ def locked() -> Iterator[None]:
 
 
 def connect(name: str) -> socket.socket | None:
-    """Connect to a named device; None if there is none. Clears away the socket of one that was killed."""
+    """Connect to a named device; None if there is none. Clears away the socket of one that was killed.
+
+    Nothing is sent before it is known that this user listens there.
+    """
     path = socket_path(name)
+    try:
+        _verify(path)
+    except FileNotFoundError:
+        return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        # Whoever does not accept keeps us waiting once its backlog is full. Not by settimeout, with which a local
+        # socket would not wait at all.
+        _limit_waiting(sock, PATIENCE_S)
         sock.connect(str(path))
-    except FileNotFoundError:
+        _, uid = channel.peer_credentials(sock)
+        if uid != os.getuid():
+            raise _refused(path, f"user {uid} listens there")
+        _limit_waiting(sock, 0)
+        channel.enlarge(sock)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
         sock.close()
+        if isinstance(error, ConnectionRefusedError):
+            path.unlink(missing_ok=True)
         return None
-    except ConnectionRefusedError:
+    except BlockingIOError as error:
         sock.close()
-        path.unlink(missing_ok=True)
-        return None
-    channel.enlarge(sock)
+        raise mute(name) from error
+    except OSError as error:
+        sock.close()
+        raise _refused(path, str(error)) from error
+    except BaseException:
+        sock.close()
+        raise
     return sock
+
+
+def mute(name: str) -> ResourceError:
+    """Something listens under the name of a device and says nothing."""
+    return ResourceError(
+        f"device {name!r} did not answer for {PATIENCE_S:g} s; end the process that listens at"
+        f" {socket_path(name)}, or remove that file",
+        st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION,
+    )
+
+
+def _limit_waiting(sock: socket.socket, seconds: float) -> None:
+    """Let sending and connecting fail after a time; 0 lets them wait."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _verify(path: Path) -> None:
+    """Raise unless the path is, itself and through no link, a socket of this user."""
+    about = path.lstat()
+    if not stat.S_ISSOCK(about.st_mode):
+        raise _refused(path, "it is no socket")
+    if about.st_uid != os.getuid():
+        raise _refused(path, f"it belongs to user {about.st_uid}")
+
+
+def _refused(path: Path, reason: str) -> ResourceError:
+    return ResourceError(
+        f"{path} is not the socket of a device of this user ({reason}); remove it or set OPENHTP_RUNTIME_DIR",
+        st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION,
+    )
 
 
 def listen(name: str) -> socket.socket:

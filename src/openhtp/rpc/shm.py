@@ -91,7 +91,7 @@ class SharedBuffer:
             raise InvalidArgument("the descriptor is not shared memory of a sealed size")
         try:
             return cls(fd, nbytes)
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
             os.close(fd)
             raise _no_room(nbytes, error) from error
 
@@ -130,9 +130,9 @@ class SharedBuffer:
         self._map = None
 
 
-def _no_room(nbytes: int, error: OSError) -> OutOfMemory:
+def _no_room(nbytes: int, error: Exception) -> OutOfMemory:
     return OutOfMemory(
-        f"no room for {bytes_in_words(nbytes)} of shared memory ({error.strerror});"
+        f"no room for {bytes_in_words(nbytes)} of shared memory ({getattr(error, 'strerror', error)});"
         " free registered memory or contexts, or raise the limit",
         st.QNN_COMMON_ERROR_MEM_ALLOC,
     )

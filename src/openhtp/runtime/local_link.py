@@ -10,6 +10,7 @@ from collections.abc import Callable
 from openhtp.core.errors import QnnError
 from openhtp.device.core import DeviceCore
 from openhtp.device.outlet import Outlet
+from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.runtime.execution import Execution, complete_from
 from openhtp.runtime.link import Sent, raise_reply
@@ -36,10 +37,13 @@ class LocalLink:
     def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
         """Ask the core directly. Descriptors are duplicated: the core owns what it is given."""
         owned = [os.dup(fd) for fd in descriptors]
-        with self._lock:
-            if isinstance(message, ms.LoadGraph):
-                return raise_reply(self._core.start_loading(self._session, message, owned)()())
-            return self._core.request(self._session, message, owned)
+        try:
+            with self._lock:
+                if isinstance(message, ms.LoadGraph):
+                    return raise_reply(self._core.start_loading(self._session, message, owned)()())
+                return self._core.request(self._session, message, owned)
+        finally:
+            channel.close_all(owned)
 
     def next_job(self) -> int:
         """A job number for an execution."""

@@ -8,14 +8,15 @@ import itertools
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from openhtp.core import interpreter
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError, ResourceError
 from openhtp.device.build import DeviceConfig
@@ -42,6 +43,7 @@ class DeviceOptions:
     config: DeviceConfig = field(default_factory=DeviceConfig)
     name: str | None = None
     keep: bool = False
+    allow_faults: bool = False
 
     def check(self) -> None:
         """Raise for values that no device process would start with."""
@@ -52,7 +54,11 @@ class DeviceOptions:
     def arguments(self) -> list[str]:
         """Options of the device's command line."""
         words = ["--config", json.dumps(dataclasses.asdict(self.config))]
-        return [*words, "--keep"] if self.keep else words
+        if self.keep:
+            words.append("--keep")
+        if self.allow_faults:
+            words.append("--allow-faults")
+        return words
 
 
 class RpcLink:
@@ -88,7 +94,7 @@ class RpcLink:
             self._data, theirs = channel.socket_pair()
             try:
                 hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
-                return self.request(hello, (theirs.fileno(),))
+                return self._greet(hello, theirs.fileno())
             except DeviceLost:
                 started_here = self._process is not None
                 self._dispose()
@@ -100,6 +106,21 @@ class RpcLink:
             finally:
                 theirs.close()
         raise AssertionError("unreachable")
+
+    def _greet(self, hello: ms.Hello, data_fd: int) -> ms.Reply:
+        """Say hello. What listens under a name may be anything, so its answer is not waited for without end."""
+        name, control = self._options.name, self._control
+        if name is None:
+            return self.request(hello, (data_fd,))
+        control.settimeout(rendezvous.PATIENCE_S)
+        try:
+            reply = self.request(hello, (data_fd,))
+        except DeviceLost as error:
+            if select.select([control], [], [], 0)[0]:
+                raise  # it did not keep silent but hung up
+            raise rendezvous.mute(name) from error
+        control.settimeout(None)
+        return reply
 
     def _connect(self) -> socket.socket:
         name = self._options.name
@@ -128,7 +149,7 @@ class RpcLink:
         return sock
 
     def _start(self, words: list[str], fd: int) -> None:
-        command = [sys.executable, "-m", "openhtp.device", *words, *self._options.arguments()]
+        command = interpreter.command("-m", "openhtp.device", *words, *self._options.arguments())
         self._errors = os.memfd_create("openhtp-device-log", os.MFD_CLOEXEC)
         try:
             self._process = subprocess.Popen(
@@ -136,6 +157,7 @@ class RpcLink:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
+                env=interpreter.environment(),
                 pass_fds=(fd,),
                 start_new_session=True,  # an interrupt typed at the client is not meant for the device
             )

@@ -30,6 +30,7 @@ from openhtp.device.loading import Loader
 from openhtp.device.outlet import Outlet
 from openhtp.device.runner import BesideRunner
 from openhtp.hw.catalog import find_soc
+from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.execution import Execution, complete_from
@@ -96,10 +97,13 @@ class VendorLink:
             )
         owned = [os.dup(fd) for fd in descriptors]
         session, core = self._session, self._core
-        if isinstance(message, ms.LoadGraph):
-            slow = self._on_loop(lambda: core.start_loading(session, message, owned))
-            return raise_reply(self._on_loop(slow()))
-        reply = self._on_loop(lambda: core.request(session, message, owned))
+        try:
+            if isinstance(message, ms.LoadGraph):
+                slow = self._on_loop(lambda: core.start_loading(session, message, owned))
+                return raise_reply(self._on_loop(slow()))
+            reply = self._on_loop(lambda: core.request(session, message, owned))
+        finally:
+            channel.close_all(owned)
         if isinstance(message, (ms.DeregisterMemory, ms.FreeContext)):
             self._on_loop(self._engine.forget_memory)
         if isinstance(message, ms.Inspect):

@@ -74,6 +74,13 @@ class Arbiter:
         assert self.waiting[index][2] is job
         self._dequeue(index)
 
+    def expel(self, client: int, actions: list[Action]) -> None:
+        """Take everything from a client, in whatever state its jobs are. The caller settles afterwards."""
+        actions += [Release(job.number, False) for job in self.holders if job.client.number == client]
+        self.holders = [job for job in self.holders if job.client.number != client]
+        self.waiting = [waiter for waiter in self.waiting if waiter[2].client.number != client]
+        self.waiting_apps = sum(not waiter[2].client.is_graph for waiter in self.waiting)
+
     def _dequeue(self, index: int) -> Job:
         job = self.waiting.pop(index)[2]
         if not job.client.is_graph:

@@ -43,6 +43,21 @@ class ClientRemoved(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     client: int
 
 
+class ClientExpelled(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """A client must go at once, whatever state it is in, because an event of it could not be handled."""
+
+    t: int
+    client: int
+
+
+class HoldChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Testing: jobs of a held client are queued, time out and are aborted, but do not start."""
+
+    t: int
+    client: int
+    held: bool
+
+
 class PriorityChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A client asks for another priority; refused once one of its jobs has started."""
 
@@ -106,6 +121,8 @@ class TimerFired(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 Event = (
     ClientAdded
     | ClientRemoved
+    | ClientExpelled
+    | HoldChanged
     | PriorityChanged
     | ContextPriorityChanged
     | Submitted

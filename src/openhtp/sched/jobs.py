@@ -46,7 +46,7 @@ LEGAL: tuple[frozenset[JobState], ...] = (
 class Client:
     """A graph or an app: its demand and its jobs in order of arrival."""
 
-    __slots__ = ("alone", "core", "demand", "gone", "is_graph", "number", "queue", "started")
+    __slots__ = ("alone", "core", "demand", "gone", "held", "is_graph", "number", "queue", "started")
 
     def __init__(self, number: int, core: int, demand: Demand, alone: Share) -> None:
         self.number = number
@@ -58,6 +58,7 @@ class Client:
         self.queue: deque[Job] = deque()
         self.started = False
         self.gone = False
+        self.held = False
 
 
 class Job(Struct, eq=False, gc=False):

@@ -18,9 +18,11 @@ from openhtp.sched.arbiter import Arbiter
 from openhtp.sched.events import (
     AbortRequested,
     ClientAdded,
+    ClientExpelled,
     ClientRemoved,
     ContextPriorityChanged,
     Event,
+    HoldChanged,
     PriorityChanged,
     StepDone,
     StepYielded,
@@ -71,6 +73,8 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any, list[Action]], None]] = {
             ClientAdded: self._on_client_added,
             ClientRemoved: self._on_client_removed,
+            ClientExpelled: self._on_client_expelled,
+            HoldChanged: self._on_hold_changed,
             PriorityChanged: self._on_priority_changed,
             ContextPriorityChanged: self._on_context_priority_changed,
             Submitted: self._on_submitted,
@@ -80,13 +84,17 @@ class Scheduler:
             TimerFired: self._on_timer_fired,
         }
 
-    def handle(self, event: Event) -> list[Action]:
-        """Take one event, in order of time, and return what is to be done about it, in order."""
+    def handle(self, event: Event, actions: list[Action] | None = None) -> list[Action]:
+        """Take one event, in order of time, and return what is to be done about it, in order.
+
+        Who gives the list has in it, should this fail, what was decided until then.
+        """
         t = event.t
         if t < self.now:
             raise InternalError(f"time ran backwards: {type(event).__name__} at {t} after {self.now}")
         self.now = t
-        actions: list[Action] = []
+        if actions is None:
+            actions = []
         self._handlers[type(event)](event, actions)
         return actions
 
@@ -114,11 +122,35 @@ class Scheduler:
     def _on_client_removed(self, event: ClientRemoved, actions: list[Action]) -> None:
         client = self._client(event.client)
         client.gone = True
+        queue = client.queue
         # From the back, so that no later job of the client is started on the way.
-        for job in reversed(list(client.queue)):
-            self._end_early(job, Outcome.GONE, actions)
-        if not client.queue:
+        while queue and queue[-1].state is _QUEUED:
+            job = queue.pop()
+            job.move(_ENDED)
+            del self.jobs[job.number]
+            actions.append(Finish(job.number, Outcome.GONE))
+        if queue:
+            self._end_early(queue[0], Outcome.GONE, actions)
+        if not queue:
             self.clients.pop(client.number, None)  # the last job's end may have done it
+
+    def _on_client_expelled(self, event: ClientExpelled, actions: list[Action]) -> None:
+        """Take out every trace of a client, trusting nothing that is remembered about it."""
+        number = event.client
+        self.clients.pop(number, None)
+        for core in self.cores:
+            core.expel(number, actions)
+        for job in [job for job in self.jobs.values() if job.client.number == number]:
+            del self.jobs[job.number]
+            actions.append(Finish(job.number, Outcome.GONE))
+        for core in self.cores:
+            core.settle(actions)
+
+    def _on_hold_changed(self, event: HoldChanged, actions: list[Action]) -> None:
+        client = self._client(event.client)
+        client.held = event.held
+        if not client.held and client.queue and client.queue[0].state is _QUEUED:
+            self.cores[client.core].ask(client.queue[0], actions)
 
     def _on_priority_changed(self, event: PriorityChanged, actions: list[Action]) -> None:
         self._change_priority((event.client,), event.priority, actions)
@@ -137,7 +169,7 @@ class Scheduler:
                 return
         for client in clients:
             core = self.cores[client.core]
-            waiting = bool(client.queue)
+            waiting = bool(client.queue) and client.queue[0].state is not _QUEUED
             if waiting:
                 core.forget(client.queue[0])
             client.demand.priority = priority
@@ -166,7 +198,7 @@ class Scheduler:
         client.queue.append(job)
         if event.timeout_at is not None:
             actions.append(ArmTimer(number, event.timeout_at))
-        if len(client.queue) == 1:
+        if len(client.queue) == 1 and not client.held:
             self.cores[client.core].ask(job, actions)
 
     def _on_step_done(self, event: StepDone, actions: list[Action]) -> None:
@@ -239,7 +271,7 @@ class Scheduler:
             core.forget(job)
         actions.append(finish)
         queue.popleft()
-        if queue:
+        if queue and not client.held:
             core.ask(queue[0], actions)
         elif core.waiting:
             core.settle(actions)

@@ -9,7 +9,11 @@ from openhtp.runtime.graph import Graph
 
 
 def hold(device: Device) -> None:
-    """Stop the device from computing; it still takes requests, and timers still run."""
+    """Stop the device from computing; it still takes requests, and timers still run.
+
+    A device that is shared refuses this, unless it was started with ``openhtp device start --allow-faults``: then
+    no execution of this client is started, and the others go on.
+    """
     device._link.request(ms.Inject(hold=True))
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from openhtp.core import interpreter
 from openhtp.core.errors import DeviceLost, TimedOut
 from openhtp.vendor import wire
 
@@ -31,7 +31,7 @@ class Link:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "openhtp.vendor.service", str(theirs.fileno())],
+                interpreter.command("-m", "openhtp.vendor.service", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
@@ -83,7 +83,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, output: IO[by
 
 def _environment(folder: Path) -> dict[str, str]:
     """The child's environment: the library finds its parts, and the DSP its skeleton, beside it."""
-    environment = dict(os.environ)
+    environment = interpreter.environment()
     for name, separator in (("LD_LIBRARY_PATH", ":"), ("ADSP_LIBRARY_PATH", ";")):
         before = environment.get(name)
         environment[name] = f"{folder}{separator}{before}" if before else str(folder)

@@ -1,0 +1,92 @@
+"""Executions come in: frames are taken from a client's lanes, from each client so many and then from the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openhtp.device.connection import Connection, Lane
+from openhtp.device.executions import Executions
+from openhtp.rpc import channel, frames
+from openhtp.rpc.channel import ProtocolError
+
+# Frames taken from one client, on all its lanes together, before the others have their turn.
+FRAMES_PER_TURN = 64
+# Cancels of executions that may still be on another lane.
+MAX_EARLY_CANCELS = 1024
+
+
+class Intake:
+    """Reads lanes. ``new_turn`` gives every client its share again."""
+
+    def __init__(self, executions: Executions, on_end: Callable[[Connection, Lane], None]) -> None:
+        self._executions = executions
+        self._on_end = on_end
+        self._turn = 0
+        self._view = memoryview(bytearray(channel.MAX_MESSAGE))
+        self.took_any = False
+
+    def new_turn(self) -> None:
+        """All ready clients are about to be served once."""
+        self._turn += 1
+
+    def serve(self, connection: Connection, lane: Lane) -> None:
+        """Take what a client has sent on a lane."""
+        if connection.turn != self._turn:
+            connection.turn, connection.share = self._turn, FRAMES_PER_TURN
+        first = connection.lanes[0]
+        # What a thread queued before it began to wait on its own lane came first, and stays first.
+        if lane is first or self._read(connection, first):
+            self._read(connection, lane)
+
+    def _read(self, connection: Connection, lane: Lane) -> bool:
+        """Take frames within the client's share; return whether the lane is empty now."""
+        session = connection.session
+        if session is None:
+            if connection.closed:
+                return True
+            raise ProtocolError("an execution before Hello")
+        executions, view, receive = self._executions, self._view, lane.sock.recv_into
+        while connection.share > 0 and not lane.closed:
+            try:
+                count = receive(view)
+            except BlockingIOError:
+                return True
+            except OSError:
+                count = 0
+            if count == 0:
+                self._on_end(connection, lane)
+                return True
+            connection.share -= 1
+            self.took_any = True
+            kind = view[0]
+            if kind == frames.EXECUTE:
+                executions.execute(session, lane.outlet, bytes(view[:count]))
+                if connection.early_cancels:
+                    self._cancel_early(connection, frames.EXECUTE_HEAD.unpack_from(view)[6])
+            elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
+                self._cancel(connection, lane, frames.EXECUTE_HEAD.unpack_from(view)[6])
+            else:
+                raise ProtocolError(f"frame of kind {kind} and {count} bytes")
+        return lane.closed
+
+    def _cancel(self, connection: Connection, lane: Lane, job: int) -> None:
+        session = connection.session
+        assert session is not None
+        if job not in session.jobs:
+            # Sent before its cancel, but perhaps on a lane that was not looked at yet.
+            others = [other for other in connection.lanes if other is not lane]
+            empty = [self._read(connection, other) for other in others]
+            if not all(empty):
+                early = connection.early_cancels
+                early[job] = None
+                if len(early) > MAX_EARLY_CANCELS:
+                    del early[next(iter(early))]  # most are of executions that are long over
+        self._executions.cancel(session, job)
+
+    def _cancel_early(self, connection: Connection, job: int) -> None:
+        """Cancel an execution whose cancel came before it, if it is one."""
+        session = connection.session
+        assert session is not None
+        if job in connection.early_cancels:
+            del connection.early_cancels[job]
+            self._executions.cancel(session, job)
