@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import import_network, quantized_network
+from openhtp.engine.onnxruntime import onnxruntime
 
 NETWORKS = ("mobilenet_v2", "resnet50")
 IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedError, WrongState
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.model import ValueType
 from openhtp.runtime.execution import Outputs
 from openhtp.session import loading
