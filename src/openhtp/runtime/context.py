@@ -25,6 +25,7 @@ from openhtp.program.packed import PackedGraph
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.app import App
+from openhtp.runtime.call import Call
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem, Place
@@ -185,7 +186,8 @@ class Context:
         mem = Mem(self, buffer, number)
         with self._lock:
             self._memories[number] = mem
-            bisect.insort(self._addresses, (buffer.address, mem), key=lambda item: item[0])
+            # Replaced rather than changed: calls on other threads are looking through it.
+            self._addresses = sorted((*self._addresses, (buffer.address, mem)), key=lambda item: item[0])
         return mem
 
     def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
@@ -288,16 +290,18 @@ class Context:
         """Where an array lies in registered memory, if all of it does and without gaps."""
         if not self._memories:
             return None
+        flags = array.flags
+        if not flags.c_contiguous or not flags.aligned:
+            return None
         place = self._views.get(id(array))
         if place is not None and place.array is array:
             return place
-        if not array.flags.c_contiguous:
-            return None
         address = array.__array_interface__["data"][0]
-        index = bisect.bisect_right(self._addresses, address, key=lambda item: item[0]) - 1
+        addresses = self._addresses
+        index = bisect.bisect_right(addresses, address, key=lambda item: item[0]) - 1
         if index < 0:
             return None
-        start, mem = self._addresses[index]
+        start, mem = addresses[index]
         if address + array.nbytes > start + mem.nbytes:
             return None
         return Place(mem, address - start, array)
@@ -311,16 +315,36 @@ class Context:
 
     def _deregister(self, mem: Mem) -> None:
         if self._life.state is State.LIVE:
+            self._refuse_if_used(mem)
             self._link.request(ms.DeregisterMemory(memory=mem.number))
         with self._lock:
             self._memories.pop(mem.number, None)
             self._addresses = [item for item in self._addresses if item[1] is not mem]
             for place in mem._places.values():
                 self._views.pop(id(place.array), None)
-        for graph in self._graphs.values():
+        self._forget_bindings()
+        mem._forget(State.FREED)
+
+    def _refuse_if_used(self, mem: Mem) -> None:
+        """Raise if a call that was accepted and is not over reads or writes the memory."""
+        calls = {execution._call for execution in self._link.under_way()}
+        for graph in list(self._graphs.values()):
+            calls |= graph._waited_for.copy()
+        users = sum(
+            isinstance(call, Call) and any(mem is used for used, _, _ in call.arguments.registered.values())
+            for call in calls
+        )
+        if users:
+            raise WrongState(
+                f"memory {mem.number} is in use by {users} execution(s) under way; wait for their end, or cancel"
+                " them"
+            )
+
+    def _forget_bindings(self) -> None:
+        """What the graphs know about where tensors lie no longer holds."""
+        for graph in list(self._graphs.values()):
             if graph._bindings is not None:
                 graph._bindings.forget_memory()
-        mem._forget(State.FREED)
 
     def _lose(self) -> None:
         """The device process went away: everything here is stale until the client builds it anew."""

@@ -62,6 +62,7 @@ class Graph:
         self._bindings: Bindings | None = None
         self._lock = threading.Lock()
         self._under_way = {True: 0, False: 0}  # executions by ``synchronous``
+        self._waited_for: set[Call] = set()  # synchronous calls under way
         self._parent: Graph | None = None
 
     # Building
@@ -352,8 +353,14 @@ class Graph:
         )
         if profile is not None:
             call.sent_ns = link.now()
-        send = link.run if call.synchronous else link.submit
-        send(execution, head + packed, call.sent)
+        if not call.synchronous:
+            link.submit(execution, head + packed, call.sent)
+            return execution
+        self._waited_for.add(call)
+        try:
+            link.run(execution, head + packed, call.sent)
+        finally:
+            self._waited_for.discard(call)
         return execution
 
     # What a call needs of its graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,8 @@ class Mem:
         self._life = Life("mem", str(number))
         self._places: dict[str, Place] = {}
         self._end = 0
+        # Whether it was itself a call's value: where it carries which tensor is then known to the graphs.
+        self._stands_for_tensors = False
 
     @property
     def nbytes(self) -> int:
@@ -85,10 +88,15 @@ class Mem:
         self._end = max(self._end, start + nbytes)
         self._places[name] = place = Place(self, start, array)
         self.context._remember(place)
+        if self._stands_for_tensors:
+            self.context._forget_bindings()
         return array
 
     def deregister(self) -> None:
-        """Take it back from the device. Refused while an execution uses it; arrays stay readable."""
+        """Take it back from the device; arrays stay readable.
+
+        Raises WrongState (QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED) while an execution under way uses it.
+        """
         self._life.require("free")
         self.context._deregister(self)
 
@@ -112,17 +120,19 @@ class Mem:
         full = (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
         return shape if shape is not None else full, spec.dtype.numpy
 
-    def _place_for(self, spec: TensorSpec, nbytes: int) -> int:
-        """Offset at which this memory carries a tensor when the Mem itself was passed as its value."""
+    def _place_for(self, spec: TensorSpec, shape: tuple[int, ...]) -> Place:
+        """Where this memory carries a tensor when the Mem itself was passed as its value."""
+        self._stands_for_tensors = True
         known = self._places.get(spec.name)
         offset = known.offset if known is not None else 0
-        if offset + nbytes > self.nbytes:
+        nbytes = math.prod(shape) * spec.dtype.itemsize
+        if offset % spec.dtype.itemsize or offset + nbytes > self.nbytes:
             raise InvalidArgument(
                 f"memory of {self.nbytes} bytes is too short for tensor {spec}: it needs {nbytes} bytes at"
                 f" offset {offset}",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
-        return offset
+        return Place(self, offset, self._buffer.array(offset, shape, spec.dtype.numpy))
 
     def _forget(self, state: State) -> None:
         self._life.become(state)
