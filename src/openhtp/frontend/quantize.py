@@ -45,7 +45,7 @@ METHODS = tuple(_METHODS)
 _PER_CHANNEL_OPSET = 13
 
 
-class _Reader(_ort.CalibrationDataReader):  # type: ignore[misc]
+class _Reader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defined]
     """Hands out the calibration samples one by one, and says how far it is."""
 
     def __init__(self, samples: Sequence[Feeds], progress: Callable[[int], None] | None) -> None:

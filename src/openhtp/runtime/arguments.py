@@ -16,6 +16,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec
 from openhtp.runtime.mem import Mem
+from openhtp.runtime.options import MAX_BATCH
 from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 Values = Mapping[Any, Any]
-
-# The device takes a batch apart into so many executions at most.
-MAX_BATCH = 4096
 
 _ARGUMENT = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
 _TENSOR = st.QNN_GRAPH_ERROR_INVALID_TENSOR

@@ -68,7 +68,7 @@ class Bindings:
         with self._lock:
             pool = self._pools.get(batch)
             if pool is None:
-                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._register_buffer)
+                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._allocate_slots)
             return pool
 
     def forget_memory(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, QnnError, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
@@ -29,7 +30,7 @@ from openhtp.runtime.call import Call
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem, Place
-from openhtp.runtime.options import check_name, make_options
+from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
 from openhtp.runtime.queue import Places
 from openhtp.runtime.tensor import Tensor
 
@@ -97,12 +98,7 @@ class Context:
                 "a context made from a binary takes no new graphs; create another context",
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
-        if not isinstance(name, str) or not name:
-            raise InvalidArgument(
-                f"graph name {name!r}; expected a non-empty string", st.QNN_GRAPH_ERROR_INVALID_NAME
-            )
-        if name in self._graphs:
-            raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
+        name = check_name(name, "graph")
         options = make_options(
             priority=self.priority if priority is None else priority,
             vtcm_mb=vtcm_mb,
@@ -110,13 +106,10 @@ class Context:
             hvx_threads=hvx_threads,
             precision=precision,
         )
-        cores = find_soc(self.device.soc).cores
-        if isinstance(core, bool) or not isinstance(core, int) or not 0 <= core < cores:
-            raise InvalidArgument(
-                f"core {core!r}; {self.device.soc} has {cores}, counted from 0",
-                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-            )
-        graph = self._graphs[name] = Graph(self, name, options, core)
+        core = check_count("core", core, find_soc(self.device.soc).cores - 1, least=0)
+        graph = Graph(self, name, options, core)
+        if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
+            raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
 
     def compose_graph(
@@ -131,6 +124,11 @@ class Context:
         precision: str = "float16",
     ) -> Graph:
         """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized."""
+        if not isinstance(source, IrGraph):
+            raise InvalidArgument(
+                f"source is a {type(source).__name__}; expected what openhtp.onnx.load returns",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
         graph = self.create_graph(
             source.name if name is None else name,
             priority=priority,
@@ -154,7 +152,14 @@ class Context:
         """Introduce a client that is no graph and competes for VTCM and HVX; see ``App.run_async``."""
         self._life.require("use")
         level = self.priority if priority is None else Priority.parse(priority)
-        return App(self, check_name(name, "graph"), priority=level, hmx=hmx, hvx=hvx, vtcm_bytes=vtcm_bytes)
+        return App(
+            self,
+            check_name(name, "app"),
+            priority=level,
+            hmx=check_count("hmx", hmx, MAX_UNITS, least=0),
+            hvx=check_count("hvx", hvx, MAX_UNITS, least=0),
+            vtcm_bytes=check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES, least=0),
+        )
 
     def graph(self, name: str) -> Graph:
         """The graph with this name."""
@@ -163,7 +168,7 @@ class Context:
         if found is None:
             names = ", ".join(map(repr, self._graphs)) or "none"
             raise InvalidArgument(
-                f"graph {name!r} does not exist in this context; it has {names}",
+                f"graph {shown(name)} does not exist in this context; it has {names}",
                 st.QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST,
             )
         return found
@@ -171,18 +176,8 @@ class Context:
     def register_memory(self, nbytes: int | Tensor) -> Mem:
         """Allocate memory that client and device share; give a size in bytes, or a tensor to fit."""
         self._life.require("use")
-        size = nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidArgument(
-                f"memory of {nbytes!r} bytes; expected a whole number above 0",
-                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
-            )
-        buffer = SharedBuffer.create(size)
-        try:
-            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
-        except BaseException:
-            buffer.close()
-            raise
+        size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
+        buffer, number = self._allocate(size)
         mem = Mem(self, buffer, number)
         with self._lock:
             self._memories[number] = mem
@@ -201,23 +196,23 @@ class Context:
         level = Priority.parse(priority)
         self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
         self.priority = level
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             graph._adopt_priority(level)
 
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""
         self._life.require("use")
-        if not self._graphs:
+        graphs = list(self._graphs.values())  # as of now: other threads may add some meanwhile
+        if not graphs:
             raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
-        for graph in self._graphs.values():
+        for graph in graphs:
             graph._life.require("save")
         soc = find_soc(self.device.soc)
         ids = {
-            graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)}
-            for graph in self._graphs.values()
+            graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)} for graph in graphs
         }
         info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
-        return b"".join(pack_graphs([_stored_form(graph) for graph in self._graphs.values()], info))
+        return b"".join(pack_graphs([_stored_form(graph) for graph in graphs], info))
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
@@ -272,7 +267,7 @@ class Context:
     def _find_spec(self, name: str) -> TensorSpec:
         specs = {
             (tensor.shape, tensor.dtype): tensor.spec
-            for graph in self._graphs.values()
+            for graph in list(self._graphs.values())
             if (tensor := graph._tensors.get(name)) is not None
         }
         if len(specs) == 1:
@@ -283,7 +278,9 @@ class Context:
             st.QNN_MEM_ERROR_INVALID_SHAPE,
         )
 
-    def _remember(self, place: Place) -> None:
+    def _remember(self, place: Place, instead_of: Place | None) -> None:
+        if instead_of is not None:
+            self._views.pop(id(instead_of.array), None)  # still found by its address, if anybody holds it
         self._views[id(place.array)] = place
 
     def _place_of(self, array: npt.NDArray[Any]) -> Place | None:
@@ -306,12 +303,27 @@ class Context:
             return None
         return Place(mem, address - start, array)
 
-    def _register_buffer(self, buffer: SharedBuffer) -> int:
-        """Register memory of the runtime's own, freed with the context."""
-        number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+    def _allocate(self, nbytes: int) -> tuple[SharedBuffer, int]:
+        """Shared memory and its number on the device, which is asked before any of it is taken."""
+        buffer = SharedBuffer.sized(nbytes)
+        try:
+            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+            try:
+                buffer.take()
+            except BaseException:
+                self._link.request(ms.DeregisterMemory(memory=number))
+                raise
+        except BaseException:
+            buffer.close()
+            raise
+        return buffer, number
+
+    def _allocate_slots(self, nbytes: int) -> tuple[SharedBuffer, int]:
+        """Memory of the runtime's own, freed with the context."""
+        buffer, number = self._allocate(nbytes)
         with self._lock:
             self._buffers.append(buffer)
-        return number
+        return buffer, number
 
     def _deregister(self, mem: Mem) -> None:
         if self._life.state is State.LIVE:
@@ -353,7 +365,7 @@ class Context:
 
     def _end(self, state: State) -> None:
         self._life.become(state)
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             graph._life.become(state)
         self._places.close(lambda: self._life._refusal("execute"))
         self.device._contexts.discard(self)

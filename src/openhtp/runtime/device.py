@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
@@ -98,14 +99,21 @@ class Device:
                 f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
             )
         parsed = read_binary(bytes(binary))
+        if isinstance(enable_graphs, str | bytes) or not isinstance(enable_graphs, Iterable | None):
+            raise InvalidArgument(
+                f"enable_graphs is {shown(enable_graphs)}; expected a list of names, or None",
+                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+            )
         enabled = None if enable_graphs is None else list(enable_graphs)
         for name in enabled or ():
             if name not in parsed.graph_names:
+                known = ", ".join(map(repr, parsed.graph_names))
                 raise UsageError(
-                    f"enable_graphs names {name!r}; the binary has {', '.join(map(repr, parsed.graph_names))}",
+                    f"enable_graphs names {shown(name)}; the binary has {known}",
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
-        context = Context(self, self._link, queue_depth=depth, priority=level or Priority.NORMAL)
+        own = Priority.NORMAL if level is None else level
+        context = Context(self, self._link, queue_depth=depth, priority=own)
         self._contexts.add(context)
         try:
             context._restore(parsed, enabled, level)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.runtime.lifecycle import Life, State
 
@@ -25,10 +26,13 @@ class LogLevel(enum.IntEnum):
         """Accept a member, its name in any case, or its number."""
         if isinstance(value, str) and value.upper() in cls.__members__:
             return cls[value.upper()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
+        number = whole_number(value)
+        if number is not None and number in cls._value2member_map_:
+            return cls(number)
         names = ", ".join(level.name.lower() for level in cls)
-        raise InvalidArgument(f"log level {value!r}; expected one of {names}", st.QNN_LOG_ERROR_INVALID_ARGUMENT)
+        raise InvalidArgument(
+            f"log level {shown(value)}; expected one of {names}", st.QNN_LOG_ERROR_INVALID_ARGUMENT
+        )
 
 
 _PYTHON_LEVEL = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.rpc.frames import Record
 from openhtp.runtime.lifecycle import Life, State
@@ -22,10 +25,11 @@ class ProfileLevel(enum.IntEnum):
         """Accept a member, its name in any case, or its number."""
         if isinstance(value, str) and value.upper() in cls.__members__:
             return cls[value.upper()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
+        number = whole_number(value)
+        if number is not None and number in cls._value2member_map_:
+            return cls(number)
         raise InvalidArgument(
-            f"profile level {value!r}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
+            f"profile level {shown(value)}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
         )
 
 
@@ -89,12 +93,18 @@ class Profile:
             record, called_ns, sent_ns, returned_ns, hvx_threads, self._step_times_ns, self.level
         )
 
-    def _fill_once(self, event: ProfileEvent) -> None:
-        """For calls that are not executions: one event, all at once."""
-        self._life.require("use")
-        if self._in_use:
-            raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
-        self.events = (event,)
+    @contextlib.contextmanager
+    def _filling(self) -> Iterator[Callable[[ProfileEvent], None]]:
+        """For calls that are not executions: taken for as long as they last, filled with one event."""
+        self._begin()
+
+        def fill(event: ProfileEvent) -> None:
+            self.events = (event,)
+
+        try:
+            yield fill
+        finally:
+            self._in_use = False
 
 
 def execute_events(
