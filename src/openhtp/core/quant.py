@@ -5,7 +5,6 @@ The offset is the negative of the zero point used by ONNX: u8 with zero point 12
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import real_number, shown, whole_number
+from openhtp.core.checks import items_of, real_number, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
 
@@ -100,9 +99,10 @@ def _round(
 
 
 def _listed(given: object, what: str) -> tuple[object, ...]:
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    items = items_of(given)
+    if items is None:
         _refuse(f"quantization {what} is {shown(given)}; expected a sequence of numbers")
-    return tuple(given)
+    return tuple(items)
 
 
 def _checked_scale(given: object, what: str) -> float:

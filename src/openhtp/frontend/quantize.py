@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.engine.onnxruntime import part
 from openhtp.frontend.masks import with_finite_masks
@@ -100,10 +101,11 @@ def quantize_model(
         ("weight", weight, WEIGHTS),
         ("method", method, METHODS),
     ):
-        if given not in known:
-            raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
-    if not samples:
-        raise InvalidArgument("no calibration samples were given; expected at least one")
+        if not isinstance(given, str) or given not in known:
+            raise InvalidArgument(f"{what} {shown(given)} is unknown; expected one of {', '.join(known)}")
+    samples = items_of(samples) or []
+    if not samples or not all(isinstance(feeds, Mapping) for feeds in samples):
+        raise InvalidArgument("no calibration samples were given; expected a list of mappings from input to array")
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
         source, masks = model if isinstance(model, Path) else Path(folder, "model.onnx"), 0
         if isinstance(model, bytes):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec
@@ -63,8 +64,8 @@ class Ports:
             port = None
         if port is None:
             names = ", ".join(repr(spec.name) for spec in self._side(side))
-            shown = key.name if isinstance(key, Tensor) else key
-            _refuse(f"{shown!r} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
+            given = shown(key.name if isinstance(key, Tensor) else key)
+            _refuse(f"{given} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
         return port
 
     def _side(self, side: int) -> list[TensorSpec]:
@@ -142,13 +143,13 @@ def check_arguments(
 def _check_inputs(
     ports: Ports, context: Context, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
 ) -> None:
-    if inputs is None or len(inputs) == 0:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
+    if not inputs:
         if ports.required_inputs or inputs is not None:
             names = ", ".join(repr(ports.specs[port].name) for port in ports.required_inputs)
             _refuse(f"inputs is {inputs!r}; expected values for {names or 'None, as there are none'}", _ARGUMENT)
         return
-    if not isinstance(inputs, Mapping):
-        _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
     for key, value in inputs.items():
         port = ports.input(key)
         if port in found.registered or port in found.raw_inputs:

@@ -71,6 +71,12 @@ class Bindings:
                 pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._allocate_slots)
             return pool
 
+    def close(self) -> None:
+        """The context is over: let go of all memory. A call under way holds what it needs itself."""
+        self.forget_memory()
+        with self._lock:
+            self._pools.clear()
+
     def forget_memory(self) -> None:
         """Memory was taken back: what was found out about it no longer holds."""
         with self._lock:

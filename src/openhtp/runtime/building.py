@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import is_showable, items_of, shown, whole_number
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import Encoding
-from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
 from openhtp.runtime.options import check_count, check_name, check_shape
 from openhtp.runtime.tensor import Tensor
 
@@ -42,21 +42,24 @@ def tensor_spec(
             f"quant of tensor {name!r} is {shown(quant)}; expected a ScaleOffset, an AxisScaleOffset or None",
             _BAD_TENSOR,
         )
-    if isinstance(dynamic, str) or not isinstance(dynamic, Iterable):
+    flags = items_of(dynamic, MAX_RANK + 1)
+    if flags is None or not all(map(_is_flag, flags)):
         raise InvalidArgument(
             f"dynamic of tensor {name!r} is {shown(dynamic)}; expected one flag per dimension", _BAD_TENSOR
         )
-    sizes = check_shape(f"tensor {name!r}", shape)
     return TensorSpec(
         name,
-        sizes,
+        check_shape(f"tensor {name!r}", shape),
         DType.parse(dtype),
         quant,
         TensorKind.parse(kind),
-        # Never more than one too many, which the builder refuses.
-        tuple(bool(flag) for flag, _ in zip(dynamic, range(len(sizes) + 1), strict=False)),
+        tuple(bool(flag) for flag in flags),
         None if sparse_elements is None else check_count("sparse_elements", sparse_elements, 1 << 40),
     )
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool | np.bool_) or whole_number(value) in (0, 1)
 
 
 def static_data(spec: TensorSpec, data: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
@@ -81,12 +84,15 @@ def op_call(
         raise InvalidArgument(
             f"params is a {type(params).__name__}; expected a mapping from parameter names to values", _BAD_NODE
         )
-    wrong = [key for key in params or () if not isinstance(key, str)]
-    if wrong:
-        raise InvalidArgument(f"params has the key {shown(wrong[0])}; expected names of parameters", _BAD_NODE)
+    for key, value in (params or {}).items():
+        if not isinstance(key, str) or not is_showable(value):
+            raise InvalidArgument(
+                f"params gives {shown(key)} the value {shown(value)}; expected names and values of parameters",
+                _BAD_NODE,
+            )
     specs_in = tuple(None if item is None else _spec(graph, item) for item in _listed("inputs", inputs))
     specs_out = tuple(_spec(graph, item) for item in _listed("outputs", outputs))
-    if package != _PACKAGE:
+    if not isinstance(package, str) or package != _PACKAGE:
         raise UnsupportedFeature(
             f"op package {shown(package)} is not registered; expected {_PACKAGE!r}",
             st.QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND,
@@ -95,9 +101,10 @@ def op_call(
 
 
 def _listed(what: str, tensors: object) -> list[Any]:
-    if isinstance(tensors, str | bytes | Tensor | Mapping) or not isinstance(tensors, Iterable):
+    items = items_of(tensors)
+    if items is None:
         raise InvalidArgument(f"{what} is a {type(tensors).__name__}; expected a list of tensors", _BAD_NODE)
-    return list(tensors)
+    return items
 
 
 def _spec(graph: Graph, item: object) -> TensorSpec:

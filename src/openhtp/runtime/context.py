@@ -6,7 +6,6 @@ import bisect
 import contextlib
 import dataclasses
 import itertools
-import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,13 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
-from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, QnnError, WrongState
+from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs, read_binary
-from openhtp.program.packed import PackedGraph
+from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.app import App
@@ -32,13 +30,12 @@ from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem, Place
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
 from openhtp.runtime.queue import Places
+from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.runtime.device import Device
     from openhtp.runtime.link import Link
-
-log = logging.getLogger(__name__)
 
 
 class Context:
@@ -212,7 +209,7 @@ class Context:
             graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)} for graph in graphs
         }
         info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
-        return b"".join(pack_graphs([_stored_form(graph) for graph in graphs], info))
+        return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
@@ -371,28 +368,16 @@ class Context:
         self.device._contexts.discard(self)
 
     def _release_memory(self, state: State) -> None:
-        for mem in list(self._memories.values()):
+        with self._lock:
+            memories, buffers = list(self._memories.values()), self._buffers
+            self._memories, self._buffers, self._addresses, self._views = {}, [], [], {}
+        for mem in memories:
             mem._forget(state)
-        for buffer in self._buffers:
+        for buffer in buffers:
             buffer.close()
-        self._buffers.clear()
-        self._views.clear()
+        for graph in list(self._graphs.values()):
+            if graph._bindings is not None:
+                graph._bindings.close()
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"
-
-
-def _stored_form(graph: Graph) -> PackedGraph:
-    """The graph as it came, if that was prepared, or with what the device makes of it."""
-    packed = graph._packed
-    assert packed is not None
-    if graph.was_prepared:
-        return packed
-    try:
-        data = graph.context._link.pack_graph(graph._number)
-    except DeviceLost:
-        raise
-    except QnnError as error:
-        log.warning("graph %r is stored without its prepared form: %s", graph.name, error)
-        data = b""
-    return read_binary(data).packed(graph.name) if data else packed

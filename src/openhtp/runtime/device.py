@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
@@ -99,14 +99,14 @@ class Device:
                 f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
             )
         parsed = read_binary(bytes(binary))
-        if isinstance(enable_graphs, str | bytes) or not isinstance(enable_graphs, Iterable | None):
+        names = items_of(enable_graphs, len(parsed.graph_names) + 1)
+        if enable_graphs is not None and names is None:
             raise InvalidArgument(
                 f"enable_graphs is {shown(enable_graphs)}; expected a list of names, or None",
                 st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
             )
-        enabled = None if enable_graphs is None else list(enable_graphs)
-        for name in enabled or ():
-            if name not in parsed.graph_names:
+        for name in names or ():
+            if not isinstance(name, str) or name not in parsed.graph_names:
                 known = ", ".join(map(repr, parsed.graph_names))
                 raise UsageError(
                     f"enable_graphs names {shown(name)}; the binary has {known}",
@@ -116,7 +116,7 @@ class Device:
         context = Context(self, self._link, queue_depth=depth, priority=own)
         self._contexts.add(context)
         try:
-            context._restore(parsed, enabled, level)
+            context._restore(parsed, names, level)
         except BaseException:
             context.free()
             raise

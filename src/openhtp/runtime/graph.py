@@ -111,6 +111,7 @@ class Graph:
     ) -> None:
         """Add a node after those that make its inputs. Op and parameter names are the API's."""
         with self._building("add_node") as builder:
+            op = check_name(op, "op")
             name = check_name(f"{op}_{self._nodes}" if name is None else name, "node")
             with error_context(graph=self.name, node=name):
                 call = op_call(self, op, name, inputs, outputs, params, package)

@@ -153,6 +153,7 @@ class Mem:
 
     def _forget(self, state: State) -> None:
         self._life.become(state)
+        self._places.clear()  # arrays keep the memory mapped; only those that somebody still holds may
         self._buffer.close()
 
     def __repr__(self) -> str:
@@ -163,7 +164,7 @@ def _element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """A type whose elements can lie in shared memory: of some size, and no references to Python's objects."""
     try:
         kind = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError, RecursionError):
+    except Exception:  # numpy has many ways to refuse, and looks at whatever it is given
         kind = np.dtype(object)
     if kind.hasobject or kind.itemsize == 0:
         raise InvalidArgument(

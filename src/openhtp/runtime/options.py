@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Set
+
+import numpy as np
 
 from openhtp.core import status as st
-from openhtp.core.checks import is_encodable, real_number, shown, whole_number
+from openhtp.core.checks import is_encodable, items_of, real_number, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
 from openhtp.core.status import Status
@@ -29,6 +30,7 @@ MAX_VTCM_BYTES = 1024 * MIB
 
 _NAME_STATUS = {
     "tensor": st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+    "device": st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
     "node": st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
 }
 
@@ -50,12 +52,12 @@ def make_options(
         vtcm_bytes = check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES)
     if hvx_threads is not None:
         hvx_threads = check_count("hvx_threads", hvx_threads, MAX_UNITS)
-    try:
-        chosen = Precision(precision)
-    except (ValueError, TypeError):
+    text = precision if isinstance(precision, str) else ""
+    chosen = next((known for known in Precision if text == known.value), None)
+    if chosen is None:
         raise InvalidArgument(
             f"precision {shown(precision)}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
-        ) from None
+        )
     return GraphOptions(
         priority=Priority.parse(priority), vtcm_bytes=vtcm_bytes, hvx_threads=hvx_threads, precision=chosen
     )
@@ -100,10 +102,8 @@ def check_name(name: object, what: str) -> str:
 
 def check_shape(what: str, shape: object, status: Status = st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM) -> Shape:
     """Dimensions as a tuple of whole numbers. Text and bytes can be iterated, too, but are no shapes."""
-    sizes: list[int | None] = [None]
-    if isinstance(shape, Iterable) and not isinstance(shape, str | bytes | bytearray | memoryview | Mapping | Set):
-        # One more than any tensor has: what is given may never end.
-        sizes = [whole_number(size) for size in itertools.islice(shape, MAX_RANK + 1)]
+    items = None if isinstance(shape, Set) else items_of(shape, MAX_RANK + 1)
+    sizes = [None] if items is None else [whole_number(size) for size in items]
     if None in sizes or len(sizes) > MAX_RANK:
         raise InvalidArgument(
             f"shape of {what} is {shown(shape)}; expected a sequence of at most {MAX_RANK} whole numbers", status
@@ -124,10 +124,19 @@ def check_timeout(timeout: object) -> float | None:
     """Seconds to wait, as long as can be waited; None for ever."""
     if timeout is None:
         return None
-    seconds = math.inf if timeout == math.inf else real_number(timeout)
+    seconds = math.inf if isinstance(timeout, float) and timeout == math.inf else real_number(timeout)
     if seconds is None:
         raise InvalidArgument(f"timeout is {shown(timeout)}; expected a number of seconds, or None")
     return min(seconds, threading.TIMEOUT_MAX)
+
+
+def check_flag(what: str, given: object) -> bool:
+    """True or False."""
+    if not isinstance(given, bool | np.bool_):
+        raise InvalidArgument(
+            f"{what} is {shown(given)}; expected True or False", st.QNN_DEVICE_ERROR_INVALID_ARGUMENT
+        )
+    return bool(given)
 
 
 def check_handle(what: str, given: object, kind: type) -> None:
