@@ -41,7 +41,7 @@ def make_options(
     vtcm_mb: int | None = None,
     vtcm_bytes: int | None = None,
     hvx_threads: int | None = None,
-    precision: str = "float16",
+    precision: Precision | str = "float16",
 ) -> GraphOptions:
     """Check a graph's options; None leaves the choice to the device."""
     if vtcm_mb is not None:
@@ -52,8 +52,8 @@ def make_options(
         vtcm_bytes = check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES)
     if hvx_threads is not None:
         hvx_threads = check_count("hvx_threads", hvx_threads, MAX_UNITS)
-    text = precision if isinstance(precision, str) else ""
-    chosen = next((known for known in Precision if text == known.value), None)
+    text = precision.value if isinstance(precision, Precision) else precision
+    chosen = next((known for known in Precision if isinstance(text, str) and text == known.value), None)
     if chosen is None:
         raise InvalidArgument(
             f"precision {shown(precision)}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
