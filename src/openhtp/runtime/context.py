@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
@@ -103,8 +103,13 @@ class Context:
             hvx_threads=hvx_threads,
             precision=precision,
         )
-        core = check_count("core", core, find_soc(self.device.soc).cores - 1, least=0)
-        graph = Graph(self, name, options, core)
+        cores, chosen = find_soc(self.device.soc).cores, whole_number(core)
+        if chosen is None or not 0 <= chosen < cores:
+            raise InvalidArgument(
+                f"core {shown(core)}; {self.device.soc} has {cores}, counted from 0",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
+        graph = Graph(self, name, options, chosen)
         if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
             raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
