@@ -92,6 +92,15 @@ def test_a_fact_stands_in_one_place() -> None:
                     assert first == path, f"{name} stands in {first} and in {path}"
 
 
+def test_onnxruntime_has_one_door() -> None:
+    """Imported elsewhere it would open its telemetry store: see the door's docstring."""
+    door = ROOT / "src/openhtp/engine/onnxruntime.py"
+    others = [path for folder in ("src", "tests", "tools", "examples") for path in (ROOT / folder).rglob("*.py")]
+    for path in others:
+        found = re.search(r"^\s*(import|from) onnxruntime\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert path == door or found is None, path
+
+
 def test_no_paths_of_a_machine() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     words = [f"/{name}/" for name in ("work", "farm", "root")]

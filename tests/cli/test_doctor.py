@@ -37,6 +37,7 @@ def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> Non
     found = checks(report)
     assert found["openhtp"]["detail"] == htp.__version__
     assert found["onnxruntime"]["detail"] == importlib.metadata.version("onnxruntime")
+    assert found["telemetry"]["detail"].startswith("off")
     assert "a graph ran in" in found["emulator"]["detail"]
     assert found["vendor"]["health"] == "missing"
     assert "openhtp[vendor]" in found["vendor"]["advice"]

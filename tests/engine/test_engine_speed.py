@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from engine_networks import mobilenet_v2
 
 from openhtp.compiler.driver import compile_graph
+from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.ort import OrtEngine
 
 ROUNDS = 60

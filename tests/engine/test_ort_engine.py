@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from engine_networks import mobilenet_v2
 
@@ -17,6 +16,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.lowering import lower_program
+from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.protocol import Engine, LoadedProgram, Run
 from openhtp.engine.sessions import _optimised

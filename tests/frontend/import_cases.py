@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from openhtp.compiler.driver import compile_graph
+from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.ort import OrtEngine
 from openhtp.ir.graph import Graph
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import openhtp as htp
 import openhtp.onnx
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.probing import with_dims
 from openhtp.frontend.quantize import quantize_model

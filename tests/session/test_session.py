@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.session.options import OPTIONS
 
 QNN = "QNNExecutionProvider"

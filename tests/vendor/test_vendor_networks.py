@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import openhtp as htp
 import openhtp.onnx
 from openhtp import zoo
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.vendor.library import find_library
 
 # What the two may differ by, as a signal-to-noise ratio against the float model.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from openhtp import zoo
+from openhtp.engine.onnxruntime import onnxruntime as ort
 
 _SMALL = {
     "mobilenet_v2": lambda: zoo.mobilenet_v2(32, 0.25),

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
+from openhtp.engine.onnxruntime import onnxruntime
 
 IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
 PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"

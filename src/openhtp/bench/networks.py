@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, import_network
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.session.accuracy import closeness
 from openhtp.vendor.library import find_library
 

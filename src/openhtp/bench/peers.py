@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
 
 from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.engine.onnxruntime import onnxruntime
 
 _CALLS = 2000
 _DEPTH = 50

@@ -192,7 +192,7 @@ def _trivial_us(rows: list[Row]) -> float:
 
 def _efficiency(subject: Subject, model: bytes, quiet: Quiet, rounds: int) -> float:
     """Our inferences per second, asynchronous at depth 10, over plain ONNX Runtime's on the same file."""
-    import onnxruntime
+    from openhtp.engine.onnxruntime import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

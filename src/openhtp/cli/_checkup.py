@@ -16,6 +16,7 @@ import numpy as np
 
 import openhtp as htp
 from openhtp.core.units import bytes_in_words
+from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
@@ -52,6 +53,7 @@ def examine() -> Iterator[Finding]:
     yield Finding(what="openhtp", health=Health.OK, detail=htp.__version__)
     for package in ("numpy", "onnx", "onnxruntime"):
         yield _package(package, "reinstall openhtp: pip install --force-reinstall openhtp")
+    yield Finding(what="telemetry", health=Health.OK, detail=_telemetry())
     yield _package("onnxruntime-qnn", "only for the vendor device: pip install openhtp[vendor]")
     yield Finding(
         what="cores", health=Health.OK, detail=f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}"
@@ -81,6 +83,14 @@ def _package(name: str, advice: str) -> Finding:
         return Finding(what=name, health=Health.OK, detail=importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(what=name, health=Health.MISSING, detail="not installed", advice=advice)
+
+
+def _telemetry() -> str:
+    """What becomes of the usage events that ONNX Runtime collects by itself."""
+    chosen = os.environ.get(TELEMETRY_SWITCH, "1")
+    if chosen == "1":
+        return f"off: ONNX Runtime collects and sends nothing ({TELEMETRY_SWITCH}=1)"
+    return f"as {TELEMETRY_SWITCH}={chosen} in your environment says; 1 turns ONNX Runtime's telemetry off"
 
 
 def _shared_memory() -> str:

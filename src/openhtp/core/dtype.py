@@ -7,6 +7,7 @@ import enum
 import numpy as np
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
 
@@ -88,15 +89,16 @@ class DType(enum.IntEnum):
             return cls[value.removeprefix("QNN_DATATYPE_").upper()]
         if isinstance(value, str) and value.lower() in _BY_SHORT:
             return _BY_SHORT[value.lower()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
+        number = whole_number(value)
+        if number is not None and number in cls._value2member_map_:
+            return cls(number)
         if isinstance(value, (type, np.dtype)):
             try:
                 return _BY_SHORT[np.dtype(value).name]
             except (KeyError, TypeError):
                 pass
         raise InvalidArgument(
-            f"unknown data type {value!r}; expected one of {', '.join(_BY_SHORT)}",
+            f"unknown data type {shown(value)}; expected one of {', '.join(_BY_SHORT)}",
             st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
         )
 

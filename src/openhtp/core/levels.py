@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
 
@@ -22,10 +23,13 @@ class LogLevel(enum.IntEnum):
         """Accept a member, its name in any case, or its number."""
         if isinstance(value, str) and value.upper() in cls.__members__:
             return cls[value.upper()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
+        number = whole_number(value)
+        if number is not None and number in cls._value2member_map_:
+            return cls(number)
         names = ", ".join(level.name.lower() for level in cls)
-        raise InvalidArgument(f"log level {value!r}; expected one of {names}", st.QNN_LOG_ERROR_INVALID_ARGUMENT)
+        raise InvalidArgument(
+            f"log level {shown(value)}; expected one of {names}", st.QNN_LOG_ERROR_INVALID_ARGUMENT
+        )
 
 
 class ProfileLevel(enum.IntEnum):
@@ -39,8 +43,9 @@ class ProfileLevel(enum.IntEnum):
         """Accept a member, its name in any case, or its number."""
         if isinstance(value, str) and value.upper() in cls.__members__:
             return cls[value.upper()]
-        if isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
+        number = whole_number(value)
+        if number is not None and number in cls._value2member_map_:
+            return cls(number)
         raise InvalidArgument(
-            f"profile level {value!r}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
+            f"profile level {shown(value)}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
         )

@@ -10,3 +10,6 @@ SESSION_LIMIT_BYTES = 3840 * MIB
 DEFAULT_QUEUE_DEPTH = 10
 MAX_QUEUE_DEPTH = 300
 """Executions that a context's queue holds."""
+
+MAX_WAIT_US = 24 * 3600 * 1_000_000
+"""The longest timeout or deadline: a day. More is a mistake of unit, and timers have limits of their own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
 
@@ -42,11 +43,13 @@ class Priority(enum.IntEnum):
             word = _ALIASES.get(word, word)
             if word in cls.__members__:
                 return cls[word]
-        elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 500:
-            return max(level for level in cls if level <= value)
+        else:
+            number = whole_number(value)
+            if number is not None and 0 <= number <= 500:
+                return max(level for level in cls if level <= number)
         names = ", ".join(level.name.lower() for level in cls)
         raise InvalidArgument(
-            f"priority {value!r} is unknown; expected one of {names}, or a number from 0 to 500",
+            f"priority {shown(value)} is unknown; expected one of {names}, or a number from 0 to 500",
             st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
         )
 

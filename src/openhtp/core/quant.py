@@ -5,13 +5,14 @@ The offset is the negative of the zero point used by ONNX: u8 with zero point 12
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.checks import items_of, real_number, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
 
@@ -27,9 +28,8 @@ class ScaleOffset:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        _check_scale(self.scale, "scale")
-        object.__setattr__(self, "scale", float(self.scale))
-        object.__setattr__(self, "offset", int(self.offset))
+        object.__setattr__(self, "scale", _checked_scale(self.scale, "scale"))
+        object.__setattr__(self, "offset", _checked_offset(self.offset, "offset"))
 
     @property
     def zero_point(self) -> int:
@@ -54,15 +54,18 @@ class AxisScaleOffset:
     offsets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scales", tuple(float(scale) for scale in self.scales))
-        object.__setattr__(self, "offsets", tuple(int(o) for o in self.offsets) or (0,) * len(self.scales))
-        for index, scale in enumerate(self.scales):
-            _check_scale(scale, f"scales[{index}]")
+        axis = whole_number(self.axis)
+        if axis is None:
+            _refuse(f"quantization axis is {shown(self.axis)}; expected a whole number")
+        scales, offsets = _listed(self.scales, "scales"), _listed(self.offsets, "offsets")
+        object.__setattr__(self, "axis", axis)
+        object.__setattr__(self, "scales", tuple(_checked_scale(s, f"scales[{i}]") for i, s in enumerate(scales)))
+        checked = tuple(_checked_offset(o, f"offsets[{i}]") for i, o in enumerate(offsets))
+        object.__setattr__(self, "offsets", checked or (0,) * len(self.scales))
         if not self.scales or len(self.scales) != len(self.offsets):
-            raise InvalidArgument(
+            _refuse(
                 f"per-axis encoding has {len(self.scales)} scales and {len(self.offsets)} offsets;"
-                " expected the same number of each, at least one",
-                st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+                " expected the same number of each, at least one"
             )
 
     def dequantize(self, stored: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
@@ -95,9 +98,28 @@ def _round(
     return np.asarray(np.clip(stored, lowest, highest), np.int64)
 
 
-def _check_scale(scale: float, what: str) -> None:
-    if not (isinstance(scale, (int, float, np.floating)) and math.isfinite(scale) and scale > 0):
-        raise InvalidArgument(
-            f"quantization {what} is {scale!r}; expected a finite number above 0",
-            st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
-        )
+def _listed(given: object, what: str) -> tuple[object, ...]:
+    items = items_of(given)
+    if items is None:
+        _refuse(f"quantization {what} is {shown(given)}; expected a sequence of numbers")
+    return tuple(items)
+
+
+def _checked_scale(given: object, what: str) -> float:
+    scale = real_number(given)
+    if scale is None or scale <= 0:
+        _refuse(f"quantization {what} is {shown(given)}; expected a finite number above 0")
+    return scale
+
+
+def _checked_offset(given: object, what: str) -> int:
+    # Files hold offsets as floats, too, where they are whole.
+    real = real_number(given)
+    offset = int(real) if real is not None and real.is_integer() else None
+    if offset is None or not -(1 << 31) <= offset < 1 << 32:
+        _refuse(f"quantization {what} is {shown(given)}; expected a whole number of 32 bits")
+    return offset
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise InvalidArgument(problem, st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM)

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import Encoding
@@ -51,11 +52,12 @@ class TensorKind(enum.IntEnum):
             word = value.upper().removeprefix("QNN_TENSOR_TYPE_")
             if word in cls.__members__:
                 return cls[word]
-        elif isinstance(value, int) and value in cls._value2member_map_:
-            return cls(value)
+        number = whole_number(value)
+        if number is not None and number in cls._value2member_map_:
+            return cls(number)
         names = ", ".join(kind.name.lower() for kind in cls)
         raise InvalidArgument(
-            f"tensor kind {value!r} is unknown; expected one of {names}",
+            f"tensor kind {shown(value)} is unknown; expected one of {names}",
             st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 
+from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec
 
@@ -32,9 +33,9 @@ class Precision(enum.Enum):
         if isinstance(value, cls):
             return value
         for member in cls:
-            if str(value).lower() == member.value:
+            if isinstance(value, str) and value.lower() == member.value:
                 return member
-        raise InvalidArgument(f"precision {value!r} is unknown; expected float, w8a8 or w8a16")
+        raise InvalidArgument(f"precision {shown(value)} is unknown; expected float, w8a8 or w8a16")
 
 
 def precision_of(tensors: tuple[TensorSpec, ...]) -> Precision | None:

@@ -17,9 +17,8 @@ import stat
 from functools import cache
 from pathlib import Path
 
-import onnxruntime as ort
-
 from openhtp.core.version import VERSION
+from openhtp.engine.onnxruntime import onnxruntime as ort
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from openhtp.engine.half import place_rounding
@@ -30,6 +29,7 @@ from openhtp.engine.onnx_graph import (
     onnx_type,
     parse_model,
 )
+from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory
 from openhtp.engine.values import Rounding
 from openhtp.program.program import Program

@@ -23,6 +23,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.assembly import Assembly, conversion
+from openhtp.frontend.given import check_dims, check_source
 from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
@@ -42,7 +43,7 @@ _CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, Z
 
 def load(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> Graph:
     """Import a model file or its bytes. ``dims`` fixes dimensions that the file leaves open, by name."""
-    return import_model(read_model(source, dims))
+    return import_model(read_model(check_source(source), check_dims(dims)))
 
 
 def import_model(model: OnnxModel) -> Graph:

@@ -15,35 +15,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize
-from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.engine.onnxruntime import part
 from openhtp.frontend.masks import with_finite_masks
 from openhtp.frontend.probing import with_lifted_constants, with_opset
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
+_ort = part("quantization")
+_qnn = part("quantization.execution_providers.qnn")
+
 _TYPES = {
-    "u8": QuantType.QUInt8,
-    "s8": QuantType.QInt8,
-    "u16": QuantType.QUInt16,
-    "s16": QuantType.QInt16,
-    "s4": QuantType.QInt4,
+    "u8": _ort.QuantType.QUInt8,
+    "s8": _ort.QuantType.QInt8,
+    "u16": _ort.QuantType.QUInt16,
+    "s16": _ort.QuantType.QInt16,
+    "s4": _ort.QuantType.QInt4,
 }
 ACTIVATIONS = ("u8", "u16", "s8", "s16")
 WEIGHTS = ("u8", "s8", "s16", "s4")
 _METHODS = {
-    "minmax": CalibrationMethod.MinMax,
-    "entropy": CalibrationMethod.Entropy,
-    "percentile": CalibrationMethod.Percentile,
+    "minmax": _ort.CalibrationMethod.MinMax,
+    "entropy": _ort.CalibrationMethod.Entropy,
+    "percentile": _ort.CalibrationMethod.Percentile,
 }
 METHODS = tuple(_METHODS)
 # The first opset in which DequantizeLinear has an axis.
 _PER_CHANNEL_OPSET = 13
 
 
-class _Reader(CalibrationDataReader):  # type: ignore[misc]
+class _Reader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defined]
     """Hands out the calibration samples one by one, and says how far it is."""
 
     def __init__(self, samples: Sequence[Feeds], progress: Callable[[int], None] | None) -> None:
@@ -98,10 +101,11 @@ def quantize_model(
         ("weight", weight, WEIGHTS),
         ("method", method, METHODS),
     ):
-        if given not in known:
-            raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
-    if not samples:
-        raise InvalidArgument("no calibration samples were given; expected at least one")
+        if not isinstance(given, str) or given not in known:
+            raise InvalidArgument(f"{what} {shown(given)} is unknown; expected one of {', '.join(known)}")
+    samples = items_of(samples) or []
+    if not samples or not all(isinstance(feeds, Mapping) for feeds in samples):
+        raise InvalidArgument("no calibration samples were given; expected a list of mappings from input to array")
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
         source, masks = model if isinstance(model, Path) else Path(folder, "model.onnx"), 0
         if isinstance(model, bytes):
@@ -125,9 +129,9 @@ def _quantize(
     progress: Callable[[int], None] | None,
 ) -> Quantized:
     prepared = folder / "prepared.onnx"
-    if not qnn_preprocess_model(str(source), str(prepared)):
+    if not _qnn.qnn_preprocess_model(str(source), str(prepared)):
         prepared = source
-    config = get_qnn_qdq_config(
+    config = _qnn.get_qnn_qdq_config(
         str(prepared),
         _Reader(samples, progress),
         calibrate_method=_METHODS[method],
@@ -136,7 +140,7 @@ def _quantize(
         per_channel=per_channel,
     )
     result = folder / "quantized.onnx"
-    quantize(str(prepared), str(result), config)
+    _ort.quantize(str(prepared), str(result), config)
     return Quantized(prepared.read_bytes(), result.read_bytes())
 
 

@@ -7,8 +7,12 @@ import functools
 import tomllib
 from importlib import resources
 
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.soc import SocSpec
+
+# Longer than any name; looking for the nearest one takes the square of the length.
+_LONGEST = 100
 
 
 @functools.cache
@@ -30,9 +34,12 @@ def find_soc(name: str | int) -> SocSpec:
         InvalidArgument: there is none; the message names the nearest ones.
     """
     socs = catalog()
-    wanted = str(name).strip()
+    number = whole_number(name)
+    if not isinstance(name, str) and (number is None or not 0 <= number < 1 << 32):
+        raise InvalidArgument(f"SoC {shown(name)} is unknown; expected a name or a SoC model number")
+    wanted = str(name if number is None else number).strip()[:_LONGEST]
     for soc in socs.values():
         if wanted.upper() == soc.name or wanted.lower() == soc.marketing.lower() or wanted == str(soc.soc_model):
             return soc
     near = difflib.get_close_matches(wanted.upper(), socs, n=3, cutoff=0.5) or list(socs)
-    raise InvalidArgument(f"SoC {name!r} is unknown; nearest known: {', '.join(near)}")
+    raise InvalidArgument(f"SoC {shown(name)} is unknown; nearest known: {', '.join(near)}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from openhtp.core.checks import is_encodable, items_of, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
 
 MAX_TEXT = 4096
+MAX_NAMES = 65536
 
 
 class Refused(Exception):
@@ -63,13 +63,8 @@ class Whole:
 
     def read(self, value: object) -> int:
         """Accept whatever counts as a whole number in Python, except booleans."""
-        if isinstance(value, bool):
-            raise Refused(self.words)
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            raise Refused(self.words) from None
-        if not self.low <= number <= self.high:
+        number = whole_number(value)
+        if number is None or not self.low <= number <= self.high:
             raise Refused(self.words)
         return number
 
@@ -123,12 +118,10 @@ class Names:
 
     def read(self, value: object) -> tuple[str, ...]:
         """Accept a list of strings; a single string is no list of names."""
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        names = items_of(value, MAX_NAMES)
+        if names is None or not all(isinstance(name, str) and name for name in names):
             raise Refused(self.words)
-        names = tuple(value)
-        if not all(isinstance(name, str) and name for name in names):
-            raise Refused(self.words)
-        return names
+        return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,7 @@ class Text:
 
     def read(self, value: object) -> str:
         """Accept strings that can be stored and printed."""
-        if not isinstance(value, str) or len(value) > MAX_TEXT or not _is_printable_anywhere(value):
+        if not isinstance(value, str) or len(value) > MAX_TEXT or not is_encodable(value):
             raise Refused(self.words)
         return value
 
@@ -161,11 +154,3 @@ class Object:
     def read(self, value: object) -> object:
         """Accept it as it is."""
         return value
-
-
-def _is_printable_anywhere(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

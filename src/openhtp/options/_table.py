@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.status import Status
 from openhtp.options._kinds import Kind, Refused
@@ -79,7 +80,7 @@ class Option:
             return self.kind.read(value)
         except Refused as expected:
             raise InvalidArgument(
-                f"{owner} option {self.name} is {_shown(value)}; expected {expected}", status
+                f"{owner} option {self.name} is {shown(value)}; expected {expected}", status
             ) from None
 
 
@@ -163,7 +164,7 @@ class Table:
         if row is None:
             near = difflib.get_close_matches(name, self._by_name, 3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(self._by_name)}"
-            raise InvalidArgument(f"{self.owner} option {_shown(name)} does not exist; {hint}", self.status)
+            raise InvalidArgument(f"{self.owner} option {shown(name)} does not exist; {hint}", self.status)
         return row
 
     def defaults(self) -> Values:
@@ -218,11 +219,3 @@ def _unpickled(owner: str, values: dict[str, Any]) -> Values:
     from openhtp import options
 
     return next(table for table in options.TABLES if table.owner == owner).read(values)
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # a caller's own __repr__ may do anything
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 120 else f"{text[:117]}..."

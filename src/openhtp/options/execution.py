@@ -1,11 +1,9 @@
 """Options of one execution."""
 
 from openhtp.core import status as st
+from openhtp.core.limits import MAX_WAIT_US
 from openhtp.options._kinds import Object, Whole
 from openhtp.options._table import Changes, Option, Table
-
-# A day. Longer waits are mistakes of unit, and timers have limits of their own.
-MAX_WAIT_US = 24 * 3600 * 1_000_000
 
 EXECUTION = Table(
     owner="execution",

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from openhtp.core.checks import items_of, path_of, real_number, shown
+from openhtp.core.errors import InvalidArgument
 from openhtp.plan.models import ModelTime
 from openhtp.plan.optimize import Advice, optimize
 from openhtp.plan.parsing import load_scenario, parse_scenario
@@ -69,7 +71,7 @@ def plan(
     loaded = _load(scenario, model_time)
     phases = None
     if detail:
-        first, last = window or (0, None)
+        first, last = (0.0, None) if window is None else _checked_window(window)
         last_ns = None if last is None else round(last * loaded.unit_ns)
         phases = Phases(round(first * loaded.unit_ns), last_ns)
     return PlanResult(simulate(loaded, phases=phases, progress=progress))
@@ -79,8 +81,25 @@ def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: Model
     if isinstance(scenario, Scenario):
         return scenario
     if isinstance(scenario, Mapping):
-        return parse_scenario(json.dumps(scenario, indent=1), model_time=model_time)
-    return load_scenario(scenario, model_time=model_time)
+        try:
+            text = json.dumps(scenario, indent=1)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadScenario(f"the scenario holds what no file could: {error}") from error
+        return parse_scenario(text, model_time=model_time)
+    path = path_of(scenario)
+    if path is None:
+        raise InvalidArgument(
+            f"scenario is {shown(scenario)}; expected the path of a file, a mapping or a Scenario"
+        )
+    return load_scenario(path, model_time=model_time)
+
+
+def _checked_window(window: object) -> tuple[float, float | None]:
+    times = [real_number(time) for time in items_of(window, 3) or ()]
+    match times:
+        case [float() as first, float() as last] if first <= last:
+            return first, last
+    raise InvalidArgument(f"window is {shown(window)}; expected two times, the earlier one first")
 
 
 class _CallableModule(ModuleType):

@@ -21,6 +21,8 @@ from openhtp.rpc import channel
 # How long a named device may take to accept and greet a client: it hears them between two steps.
 PATIENCE_S = 30.0
 
+# What the kernel takes as the name of a socket, without its final zero.
+_LONGEST_PATH = 107
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -55,7 +57,14 @@ def socket_path(name: str) -> Path:
             f"device name {name!r}; expected up to 64 letters, digits, '.', '_' or '-', a letter or digit first",
             st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
         )
-    return directory() / f"{name}.sock"
+    path = directory() / f"{name}.sock"
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ResourceError(
+            f"the socket path {path} of device {name!r} has more than {_LONGEST_PATH} bytes; set"
+            " OPENHTP_RUNTIME_DIR to a shorter directory",
+            st.QNN_COMMON_ERROR_SYSTEM,
+        )
+    return path
 
 
 @contextlib.contextmanager

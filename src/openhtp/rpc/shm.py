@@ -51,7 +51,18 @@ class SharedBuffer:
 
     @classmethod
     def create(cls, nbytes: int) -> SharedBuffer:
-        """Reserve memory now, all of it: later there is nobody to tell that it ran out."""
+        """Take memory now, all of it: later there is nobody to tell that it ran out."""
+        buffer = cls.sized(nbytes)
+        try:
+            buffer.take()
+        except BaseException:
+            buffer.close()
+            raise
+        return buffer
+
+    @classmethod
+    def sized(cls, nbytes: int) -> SharedBuffer:
+        """A buffer of which nothing is taken yet, to be shown to whoever grants memory; ``take`` then takes it."""
         if nbytes <= 0:
             raise InvalidArgument(f"shared memory of {nbytes} bytes; expected at least 1")
         try:
@@ -59,13 +70,22 @@ class SharedBuffer:
         except OSError as error:
             raise _no_room(nbytes, error) from error
         try:
-            os.posix_fallocate(fd, 0, nbytes)
+            os.ftruncate(fd, nbytes)
             fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED_SIZE)
             return cls(fd, nbytes)
         except OSError as error:
             os.close(fd)
             if error.errno in _NO_ROOM:
                 raise _no_room(nbytes, error) from error
+            raise
+
+    def take(self) -> None:
+        """Take the memory itself, which ``sized`` left for later."""
+        try:
+            os.posix_fallocate(self.fd, 0, self.nbytes)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise _no_room(self.nbytes, error) from error
             raise
 
     @classmethod

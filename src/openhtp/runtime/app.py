@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
+from openhtp.core.checks import real_number, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.execution import Execution, Notify, Outputs
-from openhtp.runtime.options import deadline_from
+from openhtp.runtime.options import check_callable, deadline_from
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
@@ -93,19 +94,21 @@ class App:
         ``deadline_us`` is as in ``Graph.execute_async``.
         """
         self.context._life.require("execute")
-        if not 0 < duration_us < 1e9 or not 0 <= eviction_us < 1e9:
+        runs, stops = real_number(duration_us), real_number(eviction_us)
+        if runs is None or stops is None or not 0 < runs < 1e9 or not 0 <= stops < 1e9:
             raise InvalidArgument(
-                f"an app that runs for {duration_us!r} us and takes {eviction_us!r} us to stop; expected positive"
-                " times below 1000 s",
+                f"an app that runs for {shown(duration_us)} us and takes {shown(eviction_us)} us to stop; expected"
+                " positive times below 1000 s",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
+        check_callable("notify", notify, "(param, status)")
         link = self.context._link
         deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
         link.take_place(self.context._places, None, lambda: None)
         run = AppRun(self, link, notify, notify_param)
         execution = Execution(link.next_job(), run)
         head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0, deadline_at)
-        length = frames.APP_RUN.pack(round(duration_us * 1000), round(eviction_us * 1000))
+        length = frames.APP_RUN.pack(round(runs * 1000), round(stops * 1000))
         try:
             link.submit(execution, head + length, lambda job: None)
         except BaseException:

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec
 from openhtp.runtime.mem import Mem
+from openhtp.runtime.options import MAX_BATCH
 from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor
 
@@ -62,8 +64,8 @@ class Ports:
             port = None
         if port is None:
             names = ", ".join(repr(spec.name) for spec in self._side(side))
-            shown = key.name if isinstance(key, Tensor) else key
-            _refuse(f"{shown!r} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
+            given = shown(key.name if isinstance(key, Tensor) else key)
+            _refuse(f"{given} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
         return port
 
     def _side(self, side: int) -> list[TensorSpec]:
@@ -73,7 +75,7 @@ class Ports:
 class Arguments:
     """What one call passes: which ports lie in registered memory, which are raw, and in what size."""
 
-    __slots__ = ("batch", "dims", "raw_inputs", "raw_outputs", "registered")
+    __slots__ = ("batch", "dims", "raw_inputs", "raw_outputs", "registered", "written")
 
     def __init__(self) -> None:
         self.batch = 1
@@ -82,6 +84,19 @@ class Arguments:
         self.registered: dict[int, tuple[Mem, int, Array | None]] = {}
         self.raw_inputs: dict[int, Array] = {}
         self.raw_outputs: dict[int, Array | None] = {}
+        # Registered arrays that the device writes to.
+        self.written: tuple[Array, ...] = ()
+
+    def still_hold(self) -> bool:
+        """Whether what was found out about registered arrays is still true, as far as it matters.
+
+        An array's place never changes; its shape and type may be set in place, but the bytes it was checked for
+        stay the same, so that is not looked at again. Whether it may be written to is.
+        """
+        for array in self.written:  # noqa: SIM110  # on the way of every call: a generator takes longer
+            if not array.flags.writeable:
+                return False
+        return True
 
     @property
     def raw_count(self) -> int:
@@ -112,32 +127,39 @@ def check_arguments(
     if outputs is None:
         for port in range(ports.inputs, len(ports.specs)):
             found.raw_outputs[port] = None
-    for port, (mem, offset, array) in found.registered.items():
+    for port, (mem, offset, _) in found.registered.items():
         if offset < 0:  # the Mem itself was given, not an array on it
-            shape = found.dims.get(port, ports.specs[port].shape)
-            needed = int(np.prod(shape)) * found.batch * ports.specs[port].dtype.itemsize
-            found.registered[port] = (mem, mem._place_for(ports.specs[port], needed), array)
+            spec = ports.specs[port]
+            shape = found.dims.get(port, spec.shape)
+            full = (shape[0] * found.batch, *shape[1:]) if shape else shape
+            found.registered[port] = mem._place_for(spec, full)
+    if found.registered:
+        found.written = tuple(
+            array for port, (_, _, array) in found.registered.items() if port >= ports.inputs and array is not None
+        )
     return found
 
 
 def _check_inputs(
     ports: Ports, context: Context, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
 ) -> None:
-    if inputs is None or len(inputs) == 0:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
+    if not inputs:
         if ports.required_inputs or inputs is not None:
             names = ", ".join(repr(ports.specs[port].name) for port in ports.required_inputs)
             _refuse(f"inputs is {inputs!r}; expected values for {names or 'None, as there are none'}", _ARGUMENT)
         return
-    if not isinstance(inputs, Mapping):
-        _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
     for key, value in inputs.items():
         port = ports.input(key)
         if port in found.registered or port in found.raw_inputs:
             _refuse(f"input {ports.specs[port].name!r} is given twice", _TENSOR)
         place = _registered(context, value)
         if place is not None:
-            found.registered[port] = place
             array = place[2]
+            if array is not None:
+                _check_type(ports.specs[port], array, "input")
+            found.registered[port] = place
         else:
             array = found.raw_inputs[port] = _plain(ports.specs[port], value)
         if array is not None and array.shape != ports.specs[port].shape:
@@ -161,8 +183,8 @@ def _check_outputs(
             _refuse(f"output {ports.specs[port].name!r} is given twice", _TENSOR)
         place = _registered(context, value)
         if place is not None:
+            array = place[2] if place[2] is None else _target(ports.specs[port], place[2])
             found.registered[port] = place
-            array = place[2]
         else:
             array = None if value is None else _target(ports.specs[port], value)
             found.raw_outputs[port] = array
@@ -197,7 +219,7 @@ def _plain(spec: TensorSpec, value: Any) -> Array:
             _refuse(f"input {spec.name!r} is None; expected {spec}", _TENSOR)
         try:
             array = np.asarray(value, spec.dtype.numpy)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
             _refuse(f"input {spec} cannot be made from a {type(value).__name__}: {error}", _TENSOR)
     else:
         array = value
@@ -206,8 +228,11 @@ def _plain(spec: TensorSpec, value: Any) -> Array:
 
 
 def _from_bytes(spec: TensorSpec, value: bytes | bytearray | memoryview) -> Array:
-    nbytes = memoryview(value).nbytes
-    if nbytes < spec.nbytes or nbytes % spec.nbytes:
+    view = memoryview(value)
+    nbytes = view.nbytes
+    if not view.c_contiguous:
+        _refuse(f"the buffer for tensor {spec} has gaps; expected contiguous memory", _TENSOR)
+    if nbytes < spec.nbytes or nbytes % spec.nbytes or (not spec.shape and nbytes != spec.nbytes):
         _refuse(f"buffer of {nbytes} bytes for tensor {spec}; expected {spec.nbytes} or a multiple", _TENSOR)
     array = np.frombuffer(value, spec.dtype.numpy)
     batch = nbytes // spec.nbytes
@@ -279,7 +304,7 @@ def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
             continue
         if shape is None or not spec.shape or (spec.dynamic and spec.dynamic[0]):
             multiples[port] = 1
-        elif shape[0] % spec.shape[0] or shape[0] == 0:
+        elif shape[0] % spec.shape[0] or shape[0] == 0 or (not spec.dynamic and shape[1:] != spec.shape[1:]):
             _refuse(_wrong_shape(spec, shape), _TENSOR)
         else:
             multiples[port] = shape[0] // spec.shape[0]
@@ -292,6 +317,8 @@ def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
                 " all inputs and outputs must have the same",
                 _TENSOR,
             )
+    if batch > MAX_BATCH:
+        _refuse(f"a batch multiple of {batch}; expected at most {MAX_BATCH}", _TENSOR)
     if batch > 1 and ports.is_dynamic:
         _refuse("a batch multiple and dynamic dimensions cannot be used in one graph", _TENSOR)
     return batch

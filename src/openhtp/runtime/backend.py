@@ -8,15 +8,18 @@ import weakref
 from collections.abc import Callable
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.build import DeviceConfig, build_core
+from openhtp.hw.catalog import find_soc
 from openhtp.runtime import property as properties
 from openhtp.runtime.device import Connect, Device
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.local_link import LocalLink
 from openhtp.runtime.log import Log
 from openhtp.runtime.notify import Notifier
+from openhtp.runtime.options import MAX_UNITS, check_count, check_flag, check_name
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.runtime.signal import Signal
@@ -71,19 +74,21 @@ class Backend:
                 ``execute_async``.
         """
         self._life.require("use")
-        if transport not in _TRANSPORTS:
+        if not isinstance(transport, str) or transport not in _TRANSPORTS:
             raise InvalidArgument(
-                f"transport {transport!r}; expected one of {', '.join(_TRANSPORTS)}",
+                f"transport {shown(transport)}; expected one of {', '.join(_TRANSPORTS)}",
                 st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
             )
         config = DeviceConfig(
-            soc=soc,
-            policy=policy,
-            platform=platform,
-            threads=threads,
-            parallel_graphs=parallel_graphs,
-            vtcm_windowing=vtcm_windowing,
+            soc=find_soc(soc).name,
+            policy=check_name(policy, "policy"),
+            platform=check_name(platform, "platform"),
+            threads=check_count("threads", threads, MAX_UNITS, status=st.QNN_DEVICE_ERROR_INVALID_ARGUMENT),
+            parallel_graphs=check_flag("parallel_graphs", parallel_graphs),
+            vtcm_windowing=check_flag("vtcm_windowing", vtcm_windowing),
         )
+        if name is not None:
+            name = check_name(name, "device")
         options = DeviceOptions(config=config, name=name)
         options.check()
         connect: Connect | None = None
@@ -110,6 +115,11 @@ class Backend:
     def create_log(self, level: LogLevel | str | int, callback: Callable[[LogLevel, int, str], object]) -> Log:
         """Hand log messages up to a level to ``callback(level, timestamp_ns, text)``."""
         self._life.require("use")
+        if not callable(callback):
+            raise InvalidArgument(
+                f"callback is a {type(callback).__name__}; expected a function of (level, timestamp_ns, text)",
+                st.QNN_LOG_ERROR_INVALID_ARGUMENT,
+            )
         return Log(LogLevel.parse(level), callback)
 
     def has_capability(self, key: str | int) -> bool:

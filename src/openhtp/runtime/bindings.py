@@ -30,6 +30,7 @@ class Bindings:
         self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
         self._pools: dict[int, SlotPool] = {}
         self._lock = threading.Lock()
+        self._forgotten = 0
 
     def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
         """Check what a caller passed; the same arrays on registered memory need it only once."""
@@ -39,14 +40,16 @@ class Bindings:
             # Ids are safe as keys: what is kept here holds on to the arrays that they belong to.
             key = (*inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             known = self._checked.get(key)
-        if known is not None:
+        if known is not None and known.still_hold():
             return known
+        forgotten = self._forgotten
         arguments = check_arguments(self._ports, self._context, inputs, outputs, self._infer_dims)
         if key is not None and not arguments.raw_count:
             with self._lock:
                 if len(self._checked) >= _MOST_KEPT:
                     self._checked.clear()
-                self._checked[key] = arguments
+                if forgotten == self._forgotten:  # else memory was moved while we looked at it
+                    self._checked[key] = arguments
         return arguments
 
     def pack(self, key: tuple[tuple[int, int, int], ...]) -> bytes:
@@ -65,11 +68,18 @@ class Bindings:
         with self._lock:
             pool = self._pools.get(batch)
             if pool is None:
-                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._register_buffer)
+                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._allocate_slots)
             return pool
+
+    def close(self) -> None:
+        """The context is over: let go of all memory. A call under way holds what it needs itself."""
+        self.forget_memory()
+        with self._lock:
+            self._pools.clear()
 
     def forget_memory(self) -> None:
         """Memory was taken back: what was found out about it no longer holds."""
         with self._lock:
+            self._forgotten += 1
             self._packed.clear()
             self._checked.clear()

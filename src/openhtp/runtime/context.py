@@ -6,7 +6,6 @@ import bisect
 import contextlib
 import dataclasses
 import itertools
-import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,29 +13,29 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, QnnError, WrongState
+from openhtp.core.checks import shown, whole_number
+from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs, read_binary
-from openhtp.program.packed import PackedGraph
+from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.app import App
+from openhtp.runtime.call import Call
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem, Place
-from openhtp.runtime.options import check_name, make_options
+from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
 from openhtp.runtime.queue import Places
+from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.runtime.device import Device
     from openhtp.runtime.link import Link
-
-log = logging.getLogger(__name__)
 
 
 class Context:
@@ -96,12 +95,7 @@ class Context:
                 "a context made from a binary takes no new graphs; create another context",
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
-        if not isinstance(name, str) or not name:
-            raise InvalidArgument(
-                f"graph name {name!r}; expected a non-empty string", st.QNN_GRAPH_ERROR_INVALID_NAME
-            )
-        if name in self._graphs:
-            raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
+        name = check_name(name, "graph")
         options = make_options(
             priority=self.priority if priority is None else priority,
             vtcm_mb=vtcm_mb,
@@ -109,13 +103,15 @@ class Context:
             hvx_threads=hvx_threads,
             precision=precision,
         )
-        cores = self.device.cores
-        if isinstance(core, bool) or not isinstance(core, int) or not 0 <= core < cores:
+        cores, chosen = self.device.cores, whole_number(core)
+        if chosen is None or not 0 <= chosen < cores:
             raise InvalidArgument(
-                f"core {core!r}; {self.device.soc} has {cores}, counted from 0",
+                f"core {shown(core)}; {self.device.soc} has {cores}, counted from 0",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
-        graph = self._graphs[name] = Graph(self, name, options, core)
+        graph = Graph(self, name, options, chosen)
+        if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
+            raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
 
     def compose_graph(
@@ -130,6 +126,11 @@ class Context:
         precision: str = "float16",
     ) -> Graph:
         """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized."""
+        if not isinstance(source, IrGraph):
+            raise InvalidArgument(
+                f"source is a {type(source).__name__}; expected what openhtp.onnx.load returns",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
         graph = self.create_graph(
             source.name if name is None else name,
             priority=priority,
@@ -160,13 +161,13 @@ class Context:
         level = self.priority if priority is None else Priority.parse(priority)
         return App(
             self,
-            check_name(name, "graph"),
+            check_name(name, "app"),
             priority=level,
-            hmx=hmx,
-            hvx=hvx,
-            vtcm_bytes=vtcm_bytes,
-            page_bytes=page_bytes,
-            core=core,
+            hmx=check_count("hmx", hmx, MAX_UNITS, least=0),
+            hvx=check_count("hvx", hvx, MAX_UNITS, least=0),
+            vtcm_bytes=check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES, least=0),
+            page_bytes=page_bytes and check_count("page_bytes", page_bytes, MAX_VTCM_BYTES),
+            core=check_count("core", core, MAX_UNITS, least=0),
         )
 
     def graph(self, name: str) -> Graph:
@@ -176,7 +177,7 @@ class Context:
         if found is None:
             names = ", ".join(map(repr, self._graphs)) or "none"
             raise InvalidArgument(
-                f"graph {name!r} does not exist in this context; it has {names}",
+                f"graph {shown(name)} does not exist in this context; it has {names}",
                 st.QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST,
             )
         return found
@@ -184,22 +185,13 @@ class Context:
     def register_memory(self, nbytes: int | Tensor) -> Mem:
         """Allocate memory that client and device share; give a size in bytes, or a tensor to fit."""
         self._life.require("use")
-        size = nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidArgument(
-                f"memory of {nbytes!r} bytes; expected a whole number above 0",
-                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
-            )
-        buffer = SharedBuffer.create(size)
-        try:
-            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
-        except BaseException:
-            buffer.close()
-            raise
+        size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
+        buffer, number = self._allocate(size)
         mem = Mem(self, buffer, number)
         with self._lock:
             self._memories[number] = mem
-            bisect.insort(self._addresses, (buffer.address, mem), key=lambda item: item[0])
+            # Replaced rather than changed: calls on other threads are looking through it.
+            self._addresses = sorted((*self._addresses, (buffer.address, mem)), key=lambda item: item[0])
         return mem
 
     def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
@@ -213,23 +205,23 @@ class Context:
         level = Priority.parse(priority)
         self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
         self.priority = level
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             graph._adopt_priority(level)
 
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""
         self._life.require("use")
-        if not self._graphs:
+        graphs = list(self._graphs.values())  # as of now: other threads may add some meanwhile
+        if not graphs:
             raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
-        for graph in self._graphs.values():
+        for graph in graphs:
             graph._life.require("save")
         soc = find_soc(self.device.soc)
         ids = {
-            graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)}
-            for graph in self._graphs.values()
+            graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)} for graph in graphs
         }
         info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
-        return b"".join(pack_graphs([_stored_form(graph) for graph in self._graphs.values()], info))
+        return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
@@ -284,7 +276,7 @@ class Context:
     def _find_spec(self, name: str) -> TensorSpec:
         specs = {
             (tensor.shape, tensor.dtype): tensor.spec
-            for graph in self._graphs.values()
+            for graph in list(self._graphs.values())
             if (tensor := graph._tensors.get(name)) is not None
         }
         if len(specs) == 1:
@@ -295,46 +287,85 @@ class Context:
             st.QNN_MEM_ERROR_INVALID_SHAPE,
         )
 
-    def _remember(self, place: Place) -> None:
+    def _remember(self, place: Place, instead_of: Place | None) -> None:
+        if instead_of is not None:
+            self._views.pop(id(instead_of.array), None)  # still found by its address, if anybody holds it
         self._views[id(place.array)] = place
 
     def _place_of(self, array: npt.NDArray[Any]) -> Place | None:
         """Where an array lies in registered memory, if all of it does and without gaps."""
         if not self._memories:
             return None
+        flags = array.flags
+        if not flags.c_contiguous or not flags.aligned:
+            return None
         place = self._views.get(id(array))
         if place is not None and place.array is array:
             return place
-        if not array.flags.c_contiguous:
-            return None
         address = array.__array_interface__["data"][0]
-        index = bisect.bisect_right(self._addresses, address, key=lambda item: item[0]) - 1
+        addresses = self._addresses
+        index = bisect.bisect_right(addresses, address, key=lambda item: item[0]) - 1
         if index < 0:
             return None
-        start, mem = self._addresses[index]
+        start, mem = addresses[index]
         if address + array.nbytes > start + mem.nbytes:
             return None
         return Place(mem, address - start, array)
 
-    def _register_buffer(self, buffer: SharedBuffer) -> int:
-        """Register memory of the runtime's own, freed with the context."""
-        number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+    def _allocate(self, nbytes: int) -> tuple[SharedBuffer, int]:
+        """Shared memory and its number on the device, which is asked before any of it is taken."""
+        buffer = SharedBuffer.sized(nbytes)
+        try:
+            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+            try:
+                buffer.take()
+            except BaseException:
+                self._link.request(ms.DeregisterMemory(memory=number))
+                raise
+        except BaseException:
+            buffer.close()
+            raise
+        return buffer, number
+
+    def _allocate_slots(self, nbytes: int) -> tuple[SharedBuffer, int]:
+        """Memory of the runtime's own, freed with the context."""
+        buffer, number = self._allocate(nbytes)
         with self._lock:
             self._buffers.append(buffer)
-        return number
+        return buffer, number
 
     def _deregister(self, mem: Mem) -> None:
         if self._life.state is State.LIVE:
+            self._refuse_if_used(mem)
             self._link.request(ms.DeregisterMemory(memory=mem.number))
         with self._lock:
             self._memories.pop(mem.number, None)
             self._addresses = [item for item in self._addresses if item[1] is not mem]
             for place in mem._places.values():
                 self._views.pop(id(place.array), None)
-        for graph in self._graphs.values():
+        self._forget_bindings()
+        mem._forget(State.FREED)
+
+    def _refuse_if_used(self, mem: Mem) -> None:
+        """Raise if a call that was accepted and is not over reads or writes the memory."""
+        calls = {execution._call for execution in self._link.under_way()}
+        for graph in list(self._graphs.values()):
+            calls |= graph._waited_for.copy()
+        users = sum(
+            isinstance(call, Call) and any(mem is used for used, _, _ in call.arguments.registered.values())
+            for call in calls
+        )
+        if users:
+            raise WrongState(
+                f"memory {mem.number} is in use by {users} execution(s) under way; wait for their end, or cancel"
+                " them"
+            )
+
+    def _forget_bindings(self) -> None:
+        """What the graphs know about where tensors lie no longer holds."""
+        for graph in list(self._graphs.values()):
             if graph._bindings is not None:
                 graph._bindings.forget_memory()
-        mem._forget(State.FREED)
 
     def _lose(self) -> None:
         """The device process went away: everything here is stale until the client builds it anew."""
@@ -343,34 +374,22 @@ class Context:
 
     def _end(self, state: State) -> None:
         self._life.become(state)
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             graph._life.become(state)
         self._places.close(lambda: self._life._refusal("execute"))
         self.device._contexts.discard(self)
 
     def _release_memory(self, state: State) -> None:
-        for mem in list(self._memories.values()):
+        with self._lock:
+            memories, buffers = list(self._memories.values()), self._buffers
+            self._memories, self._buffers, self._addresses, self._views = {}, [], [], {}
+        for mem in memories:
             mem._forget(state)
-        for buffer in self._buffers:
+        for buffer in buffers:
             buffer.close()
-        self._buffers.clear()
-        self._views.clear()
+        for graph in list(self._graphs.values()):
+            if graph._bindings is not None:
+                graph._bindings.close()
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"
-
-
-def _stored_form(graph: Graph) -> PackedGraph:
-    """The graph as it came, if that was prepared, or with what the device makes of it."""
-    packed = graph._packed
-    assert packed is not None
-    if graph.was_prepared:
-        return packed
-    try:
-        data = graph.context._link.pack_graph(graph._number)
-    except DeviceLost:
-        raise
-    except QnnError as error:
-        log.warning("graph %r is stored without its prepared form: %s", graph.name, error)
-        data = b""
-    return read_binary(data).packed(graph.name) if data else packed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
@@ -100,17 +101,24 @@ class Device:
                 f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
             )
         parsed = read_binary(bytes(binary))
-        enabled = None if enable_graphs is None else list(enable_graphs)
-        for name in enabled or ():
-            if name not in parsed.graph_names:
+        names = items_of(enable_graphs, len(parsed.graph_names) + 1)
+        if enable_graphs is not None and names is None:
+            raise InvalidArgument(
+                f"enable_graphs is {shown(enable_graphs)}; expected a list of names, or None",
+                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+            )
+        for name in names or ():
+            if not isinstance(name, str) or name not in parsed.graph_names:
+                known = ", ".join(map(repr, parsed.graph_names))
                 raise UsageError(
-                    f"enable_graphs names {name!r}; the binary has {', '.join(map(repr, parsed.graph_names))}",
+                    f"enable_graphs names {shown(name)}; the binary has {known}",
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
-        context = Context(self, self._link, queue_depth=depth, priority=level or Priority.NORMAL)
+        own = Priority.NORMAL if level is None else level
+        context = Context(self, self._link, queue_depth=depth, priority=own)
         self._contexts.add(context)
         try:
-            context._restore(parsed, enabled, level)
+            context._restore(parsed, names, level)
         except BaseException:
             context.free()
             raise

@@ -14,6 +14,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import QnnError, error_for_status
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
+from openhtp.runtime.options import check_callable, check_timeout
 
 if TYPE_CHECKING:
     from openhtp.runtime.app import AppRun
@@ -84,6 +85,7 @@ class Execution:
 
     def add_done_callback(self, function: Callable[[Execution], object]) -> None:
         """Call ``function(execution)`` on the notify thread once it is over (soon, if it is already)."""
+        check_callable("function", function, "the execution")
         with _lock:
             if self._call is not None:
                 self._callbacks.append(function)
@@ -103,6 +105,7 @@ class Execution:
         return self.result()
 
     def _wait(self, timeout: float | None) -> None:
+        timeout = check_timeout(timeout)
         call = self._call
         if call is None:
             return

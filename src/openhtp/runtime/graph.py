@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
-from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature, error_context
-from openhtp.core.opcall import OpCall
+from openhtp.core.errors import OutOfMemory, UnsupportedFeature, error_context
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
-from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.tensor import TensorKind
+from openhtp.core.units import bytes_in_words
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, pack_graphs
@@ -29,10 +30,11 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.arguments import Ports, Values
 from openhtp.runtime.bindings import Bindings
+from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.options import check_count, check_handle, check_name, check_shape, deadline_from
+from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
@@ -61,7 +63,9 @@ class Graph:
         self._ports = Ports([], 0, {})
         self._bindings: Bindings | None = None
         self._lock = threading.Lock()
+        self._build_lock = threading.Lock()
         self._under_way = {True: 0, False: 0}  # executions by ``synchronous``
+        self._waited_for: set[Call] = set()  # synchronous calls under way
         self._parent: Graph | None = None
 
     # Building
@@ -86,21 +90,13 @@ class Graph:
         ``sparse_elements`` makes the tensor sparse, with at most so many elements specified.
         """
         self._life.require("add_tensor")
-        assert self._builder is not None
+        kind = kind if kind is not None else ("native" if data is None else "static")
         with error_context(graph=self.name):
-            spec = TensorSpec(
-                check_name(name, "tensor"),
-                check_shape(name, shape),
-                DType.parse(dtype),
-                quant,
-                TensorKind.parse(kind if kind is not None else ("native" if data is None else "static")),
-                tuple(bool(flag) for flag in dynamic),
-                None if sparse_elements is None else check_count("sparse_elements", sparse_elements, 1 << 40),
-            )
-        held = None if data is None else np.asarray(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
-        self._builder.add_tensor(spec, held)
-        tensor = Tensor(self.context._next_tensor_id(), spec, self)
-        self._tensors[name] = tensor
+            spec = tensor_spec(name, shape, dtype, quant, kind, dynamic, sparse_elements)
+            held = static_data(spec, data)
+        with self._building("add_tensor") as builder:
+            builder.add_tensor(spec, held)
+            tensor = self._tensors[spec.name] = Tensor(self.context._next_tensor_id(), spec, self)
         return tensor
 
     def add_node(
@@ -114,24 +110,21 @@ class Graph:
         package: str = "qti.aisw",
     ) -> None:
         """Add a node after those that make its inputs. Op and parameter names are the API's."""
-        self._life.require("add_node")
-        assert self._builder is not None
-        if isinstance(inputs, (str, Tensor)) or isinstance(outputs, (str, Tensor)):
-            raise InvalidArgument(
-                f"inputs and outputs of node {name or op!r} must be lists of tensors",
-                st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
-            )
-        name = name if name is not None else f"{op}_{self._nodes}"
-        with error_context(graph=self.name, node=name):
-            specs_in = tuple(None if item is None else self._spec(item) for item in inputs)
-            specs_out = tuple(self._spec(item) for item in outputs)
-            if package != "qti.aisw":
-                raise UnsupportedFeature(
-                    f"op package {package!r} is not registered; expected 'qti.aisw'",
-                    st.QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND,
-                )
-        self._builder.add_node(OpCall(op, name, specs_in, specs_out, dict(params or {}), package))
-        self._nodes += 1
+        with self._building("add_node") as builder:
+            op = check_name(op, "op")
+            name = check_name(f"{op}_{self._nodes}" if name is None else name, "node")
+            with error_context(graph=self.name, node=name):
+                call = op_call(self, op, name, inputs, outputs, params, package)
+            builder.add_node(call)
+            self._nodes += 1
+
+    @contextlib.contextmanager
+    def _building(self, call: str) -> Iterator[GraphBuilder]:
+        """Change the graph: one thread at a time, and not while it is being finalized."""
+        with self._build_lock:
+            self._life.require(call)
+            assert self._builder is not None
+            yield self._builder
 
     def _compose(self, graph: IrGraph) -> None:
         """Take over a whole graph that was built and verified elsewhere (an importer, say)."""
@@ -150,29 +143,42 @@ class Graph:
         return sub
 
     def finalize(self, *, profile: Profile | None = None, signal: Signal | None = None) -> None:
-        """Compile the graph and load it on the device. Afterwards it can be executed and no longer changed."""
+        """Compile the graph and load it on the device. Afterwards it can be executed and no longer changed.
+
+        Of several threads that finalize it one does; the others wait and are told that it is finalized. If it
+        fails, the graph stays as it was.
+        """
         self._life.require("finalize")
         self.context._life.require("use")
-        assert self._builder is not None
+        check_handle("profile", profile, Profile)
         if signal is not None:
             raise UnsupportedFeature(
                 "finalize cannot be signalled; pass the signal to execute or execute_async",
                 st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
             )
-        if profile is not None:
-            profile._life.require("use")
-        link = self.context._link
-        begin = link.now()
-        self._program = compile_graph(self._builder.finish(), CompileOptions(graph=self._options))
-        self._load(pack_program(self._program)[0])
-        self._builder = None
-        if profile is not None:
-            profile._fill_once(ProfileEvent(300, "QNN (finalize) time", (link.now() - begin) // 1000, "us"))
+        filling = contextlib.nullcontext() if profile is None else profile._filling()
+        with self._building("finalize") as builder, filling as fill:
+            link = self.context._link
+            begin = link.now()
+            program = compile_graph(builder.finish(), CompileOptions(graph=self._options))
+            self._program = program
+            self._load(pack_program(program)[0])
+            self._builder = None
+            if fill is not None:
+                fill(ProfileEvent(300, "QNN (finalize) time", (link.now() - begin) // 1000, "us"))
 
     def _load(self, packed: PackedGraph) -> None:
         """Send the graph to the device and become executable."""
         info = packed.info()
-        buffer = SharedBuffer.holding(pack_graphs([packed], BinaryInfo()))
+        parts = pack_graphs([packed], BinaryInfo())
+        nbytes = sum(memoryview(part).nbytes for part in parts)
+        if nbytes > SESSION_LIMIT_BYTES:
+            raise OutOfMemory(
+                f"graph {self.name!r} takes {bytes_in_words(nbytes)}; a session holds at most"
+                f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
+                st.QNN_CONTEXT_ERROR_MEM_ALLOC,
+            )
+        buffer = SharedBuffer.holding(parts)
         try:
             with error_context(graph=self.name):
                 reply = self.context._link.request(
@@ -212,12 +218,12 @@ class Graph:
     @property
     def inputs(self) -> list[Tensor]:
         """Tensors that an execution takes."""
-        return [tensor for tensor in self._tensors.values() if tensor.kind.is_input]
+        return [tensor for tensor in list(self._tensors.values()) if tensor.kind.is_input]
 
     @property
     def outputs(self) -> list[Tensor]:
         """Tensors that an execution returns."""
-        return [tensor for tensor in self._tensors.values() if tensor.kind.is_output]
+        return [tensor for tensor in list(self._tensors.values()) if tensor.kind.is_output]
 
     @property
     def is_finalized(self) -> bool:
@@ -286,11 +292,8 @@ class Graph:
         call returns; registered memory must be left alone until the execution is over. ``deadline_us`` says
         when, counted from the call, it should be done; the ``edf`` policy goes by it, and it ends nothing.
         """
-        if notify is not None and not callable(notify):
-            raise InvalidArgument(
-                f"notify is a {type(notify).__name__}; expected a function of (param, status)",
-                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-            )
+        if notify is not None:
+            check_callable("notify", notify, "(param, status)")
         return self._submit(inputs, outputs, profile, signal, notify, notify_param, deadline_us, synchronous=False)
 
     def _submit(
@@ -358,8 +361,14 @@ class Graph:
         )
         if profile is not None:
             call.sent_ns = link.now()
-        send = link.run if call.synchronous else link.submit
-        send(execution, head + packed, call.sent)
+        if not call.synchronous:
+            link.submit(execution, head + packed, call.sent)
+            return execution
+        self._waited_for.add(call)
+        try:
+            link.run(execution, head + packed, call.sent)
+        finally:
+            self._waited_for.discard(call)
         return execution
 
     # What a call needs of its graph
@@ -375,21 +384,6 @@ class Graph:
                     st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
                 )
             self._under_way[synchronous] += change
-
-    def _spec(self, item: Tensor | str) -> TensorSpec:
-        if isinstance(item, Tensor):
-            if item.graph is not self:
-                raise InvalidHandle(
-                    f"tensor {item.name!r} belongs to graph {item.graph.name!r}",
-                    st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-                )
-            return item.spec
-        tensor = self._tensors.get(item) if isinstance(item, str) else None
-        if tensor is None:
-            raise InvalidArgument(
-                f"tensor {item!r} is not in this graph; add it first", st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG
-            )
-        return tensor.spec
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}, {self._life.state.value}>"

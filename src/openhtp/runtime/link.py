@@ -42,6 +42,9 @@ class Link(Protocol):
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""
 
+    def under_way(self) -> list[Execution]:
+        """Executions that were submitted and are not over."""
+
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
 

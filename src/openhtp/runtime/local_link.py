@@ -61,6 +61,10 @@ class LocalLink:
         self.submit(execution, frame, sent)
         self.wait_for(execution, None)
 
+    def under_way(self) -> list[Execution]:
+        """Executions that were submitted and are not over."""
+        return list(self._pending.copy().values())
+
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         with self._lock:

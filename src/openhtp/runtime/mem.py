@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec
 from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.options import MAX_BATCH, check_count, check_shape
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class Mem:
         self._life = Life("mem", str(number))
         self._places: dict[str, Place] = {}
         self._end = 0
+        # Whether it was itself a call's value: where it carries which tensor is then known to the graphs.
+        self._stands_for_tensors = False
 
     @property
     def nbytes(self) -> int:
@@ -68,27 +73,37 @@ class Mem:
         different shapes, or ``shape`` and ``dtype`` for a name that no graph has yet.
         """
         self._life.require("use")
-        name = tensor if isinstance(tensor, str) else tensor.name
+        if offset is not None:
+            offset = check_count("offset", offset, self.nbytes, least=0, status=st.QNN_MEM_ERROR_INVALID_ARGUMENT)
+        name = tensor if isinstance(tensor, str) else getattr(tensor, "name", "")
         known = self._places.get(name)
-        if known is not None and offset in (None, known.offset) and shape in (None, known.array.shape):
-            return known.array
-        shape, dtype = self._layout(tensor, batch, shape, dtype)
+        if known is not None and offset in (None, known.offset):
+            if isinstance(tensor, str) and (shape, dtype, batch) == (None, None, 1):
+                return known.array
+            if (known.array.shape, known.array.dtype) == self._layout(tensor, batch, shape, dtype):
+                return known.array
+        shape, kind = self._layout(tensor, batch, shape, dtype)
         start = align(self._end) if offset is None else offset
-        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if start < 0 or start % np.dtype(dtype).itemsize or start + nbytes > self.nbytes:
+        nbytes = math.prod(shape) * kind.itemsize
+        if start % kind.itemsize or start + nbytes > self.nbytes:
             raise InvalidArgument(
                 f"tensor {name!r} needs {nbytes} bytes at offset {start} (a multiple of its element size), but"
                 f" the memory has {self.nbytes}",
                 st.QNN_MEM_ERROR_INVALID_SHAPE,
             )
-        array = self._buffer.array(start, shape, dtype)
+        array = self._buffer.array(start, shape, kind)
         self._end = max(self._end, start + nbytes)
         self._places[name] = place = Place(self, start, array)
-        self.context._remember(place)
+        self.context._remember(place, instead_of=known)
+        if self._stands_for_tensors:
+            self.context._forget_bindings()
         return array
 
     def deregister(self) -> None:
-        """Take it back from the device. Refused while an execution uses it; arrays stay readable."""
+        """Take it back from the device; arrays stay readable.
+
+        Raises WrongState (QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED) while an execution under way uses it.
+        """
         self._life.require("free")
         self.context._deregister(self)
 
@@ -100,33 +115,60 @@ class Mem:
         batch: int,
         shape: tuple[int, ...] | None,
         dtype: npt.DTypeLike | None,
-    ) -> tuple[tuple[int, ...], npt.DTypeLike]:
-        if shape is not None and dtype is not None:
-            return tuple(shape), dtype
-        if isinstance(tensor, Tensor):
-            spec = tensor.spec
-        elif isinstance(tensor, TensorSpec):
-            spec = tensor
-        else:
+    ) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        if not isinstance(tensor, str | Tensor | TensorSpec):
+            raise InvalidArgument(
+                f"tensor is {shown(tensor)}; expected a name, a Tensor or a TensorSpec",
+                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+            )
+        batch = check_count("batch", batch, MAX_BATCH, status=st.QNN_MEM_ERROR_INVALID_ARGUMENT)
+        given = None if shape is None else check_shape("the array", shape, st.QNN_MEM_ERROR_INVALID_SHAPE)
+        if given is not None and min(given, default=0) < 0:
+            raise InvalidArgument(
+                f"shape of the array is {list(given)}; expected no size below 0", st.QNN_MEM_ERROR_INVALID_SHAPE
+            )
+        kind = None if dtype is None else _element_type(dtype)
+        if given is not None and kind is not None:
+            return given, kind
+        if isinstance(tensor, str):
             spec = self.context._find_spec(tensor)
+        else:
+            spec = tensor.spec if isinstance(tensor, Tensor) else tensor
         full = (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
-        return shape if shape is not None else full, spec.dtype.numpy
+        return full if given is None else given, spec.dtype.numpy if kind is None else kind
 
-    def _place_for(self, spec: TensorSpec, nbytes: int) -> int:
-        """Offset at which this memory carries a tensor when the Mem itself was passed as its value."""
+    def _place_for(self, spec: TensorSpec, shape: tuple[int, ...]) -> Place:
+        """Where this memory carries a tensor when the Mem itself was passed as its value."""
+        self._stands_for_tensors = True
         known = self._places.get(spec.name)
         offset = known.offset if known is not None else 0
-        if offset + nbytes > self.nbytes:
+        nbytes = math.prod(shape) * spec.dtype.itemsize
+        if offset % spec.dtype.itemsize or offset + nbytes > self.nbytes:
             raise InvalidArgument(
                 f"memory of {self.nbytes} bytes is too short for tensor {spec}: it needs {nbytes} bytes at"
                 f" offset {offset}",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
-        return offset
+        return Place(self, offset, self._buffer.array(offset, shape, spec.dtype.numpy))
 
     def _forget(self, state: State) -> None:
         self._life.become(state)
+        self._places.clear()  # arrays keep the memory mapped; only those that somebody still holds may
         self._buffer.close()
 
     def __repr__(self) -> str:
         return f"<Mem {self.number} of {self.nbytes} bytes, {self._life.state.value}>"
+
+
+def _element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A type whose elements can lie in shared memory: of some size, and no references to Python's objects."""
+    try:
+        kind = np.dtype(dtype)
+    except Exception:  # numpy has many ways to refuse, and looks at whatever it is given
+        kind = np.dtype(object)
+    if kind.hasobject or kind.itemsize == 0:
+        raise InvalidArgument(
+            f"dtype is {shown(dtype)}; expected a numpy type with elements of a fixed size",
+            st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+        )
+    return kind

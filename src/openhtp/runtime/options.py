@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import threading
+from collections.abc import Set
+
+import numpy as np
 
 from openhtp.core import status as st
+from openhtp.core.checks import is_encodable, items_of, real_number, shown, whole_number
 from openhtp.core.errors import InvalidArgument
+from openhtp.core.limits import MAX_WAIT_US
 from openhtp.core.priority import Priority
+from openhtp.core.status import Status
+from openhtp.core.tensor import MAX_RANK
 from openhtp.core.units import MIB
 from openhtp.program.options import GraphOptions, Precision
 
-# The longest that a caller may ask for: a day.
-MAX_DEADLINE_US = 24 * 3600 * 1_000_000
+Shape = tuple[int, ...]
+
+MAX_NAME = 1024
+# No machine has so much; whether the session's budget does is the device's answer.
+MAX_MEMORY_BYTES = 1 << 40
+
+MAX_UNITS = 64
+# The device takes a batch apart into so many executions at most.
+MAX_BATCH = 4096
+MAX_VTCM_BYTES = 1024 * MIB
+
+_NAME_STATUS = {
+    "tensor": st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+    "device": st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
+    "node": st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
+}
 
 
 def deadline_from(called_ns: int, deadline_us: int) -> int:
     """When an execution should be done that was asked for at ``called_ns``."""
-    return called_ns + check_count("deadline_us", deadline_us, MAX_DEADLINE_US) * 1000
+    return called_ns + check_count("deadline_us", deadline_us, MAX_WAIT_US) * 1000
 
 
 def make_options(
@@ -25,55 +47,102 @@ def make_options(
     vtcm_mb: int | None = None,
     vtcm_bytes: int | None = None,
     hvx_threads: int | None = None,
-    precision: str = "float16",
+    precision: Precision | str = "float16",
 ) -> GraphOptions:
     """Check a graph's options; None leaves the choice to the device."""
     if vtcm_mb is not None:
         if vtcm_bytes is not None:
             raise InvalidArgument("give vtcm_mb or vtcm_bytes, not both", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
-        vtcm_bytes = check_count("vtcm_mb", vtcm_mb, 1024) * MIB
+        vtcm_bytes = check_count("vtcm_mb", vtcm_mb, MAX_VTCM_BYTES // MIB) * MIB
     elif vtcm_bytes is not None:
-        vtcm_bytes = check_count("vtcm_bytes", vtcm_bytes, 1024 * MIB)
+        vtcm_bytes = check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES)
     if hvx_threads is not None:
-        hvx_threads = check_count("hvx_threads", hvx_threads, 64)
-    try:
-        chosen = Precision(precision)
-    except ValueError:
+        hvx_threads = check_count("hvx_threads", hvx_threads, MAX_UNITS)
+    text = precision.value if isinstance(precision, Precision) else precision
+    chosen = next((known for known in Precision if isinstance(text, str) and text == known.value), None)
+    if chosen is None:
         raise InvalidArgument(
-            f"precision {precision!r}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
-        ) from None
+            f"precision {shown(precision)}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
+        )
     return GraphOptions(
         priority=Priority.parse(priority), vtcm_bytes=vtcm_bytes, hvx_threads=hvx_threads, precision=chosen
     )
 
 
-def check_count(what: str, value: object, most: int) -> int:
-    """A whole number from 1 to ``most``."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+def check_count(
+    what: str,
+    value: object,
+    most: int,
+    *,
+    least: int = 1,
+    status: Status = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+) -> int:
+    """A whole number from ``least`` to ``most``."""
+    number = whole_number(value)
+    if number is None or not least <= number <= most:
+        raise InvalidArgument(f"{what} is {shown(value)}; expected a whole number from {least} to {most}", status)
+    return number
+
+
+def check_bytes(value: object) -> int:
+    """A size of memory. Whether so much is there is for the device to say."""
+    number = whole_number(value)
+    if number is None or not 1 <= number <= MAX_MEMORY_BYTES:
         raise InvalidArgument(
-            f"{what} is {value!r}; expected a whole number from 1 to {most}",
-            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            f"memory of {shown(value)} bytes; expected a whole number above 0, at most {MAX_MEMORY_BYTES}",
+            st.QNN_MEM_ERROR_INVALID_ARGUMENT,
         )
-    return value
+    return number
 
 
 def check_name(name: object, what: str) -> str:
-    """A non-empty name."""
-    if not isinstance(name, str) or not name:
-        status = st.QNN_GRAPH_ERROR_INVALID_NAME if what == "graph" else st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM
-        raise InvalidArgument(f"{what} name {name!r}; expected a non-empty string", status)
-    return name
-
-
-def check_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
-    """Dimensions as a tuple of whole numbers."""
-    try:
-        return tuple(int(size) for size in shape)
-    except (TypeError, ValueError):
+    """A name that can be sent and stored: not empty, of bounded length, valid Unicode."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not is_encodable(name):
         raise InvalidArgument(
-            f"shape of tensor {name!r} is {shape!r}; expected whole numbers",
-            st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
-        ) from None
+            f"{what} name {shown(name)}; expected a non-empty string that UTF-8 can encode, of at most {MAX_NAME}"
+            " characters",
+            _NAME_STATUS.get(what, st.QNN_GRAPH_ERROR_INVALID_NAME),
+        )
+    return str(name)
+
+
+def check_shape(what: str, shape: object, status: Status = st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM) -> Shape:
+    """Dimensions as a tuple of whole numbers. Text and bytes can be iterated, too, but are no shapes."""
+    items = None if isinstance(shape, Set) else items_of(shape, MAX_RANK + 1)
+    sizes = [None] if items is None else [whole_number(size) for size in items]
+    if None in sizes or len(sizes) > MAX_RANK:
+        raise InvalidArgument(
+            f"shape of {what} is {shown(shape)}; expected a sequence of at most {MAX_RANK} whole numbers", status
+        )
+    return tuple(size for size in sizes if size is not None)
+
+
+def check_callable(what: str, given: object, takes: str) -> None:
+    """None, or something to be called."""
+    if given is not None and not callable(given):
+        raise InvalidArgument(
+            f"{what} is a {type(given).__name__}; expected a function of {takes}",
+            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+        )
+
+
+def check_timeout(timeout: object) -> float | None:
+    """Seconds to wait, as long as can be waited; None for ever."""
+    if timeout is None:
+        return None
+    seconds = math.inf if isinstance(timeout, float) and timeout == math.inf else real_number(timeout)
+    if seconds is None:
+        raise InvalidArgument(f"timeout is {shown(timeout)}; expected a number of seconds, or None")
+    return min(seconds, threading.TIMEOUT_MAX)
+
+
+def check_flag(what: str, given: object) -> bool:
+    """True or False."""
+    if not isinstance(given, bool | np.bool_):
+        raise InvalidArgument(
+            f"{what} is {shown(given)}; expected True or False", st.QNN_DEVICE_ERROR_INVALID_ARGUMENT
+        )
+    return bool(given)
 
 
 def check_handle(what: str, given: object, kind: type) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from openhtp.core import status as st
@@ -77,12 +79,18 @@ class Profile:
             record, called_ns, sent_ns, returned_ns, deadline_at, hvx_threads, self._step_times_ns, self.level
         )
 
-    def _fill_once(self, event: ProfileEvent) -> None:
-        """For calls that are not executions: one event, all at once."""
-        self._life.require("use")
-        if self._in_use:
-            raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
-        self.events = (event,)
+    @contextlib.contextmanager
+    def _filling(self) -> Iterator[Callable[[ProfileEvent], None]]:
+        """For calls that are not executions: taken for as long as they last, filled with one event."""
+        self._begin()
+
+        def fill(event: ProfileEvent) -> None:
+            self.events = (event,)
+
+        try:
+            yield fill
+        finally:
+            self._in_use = False
 
 
 def execute_events(

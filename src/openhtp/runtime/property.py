@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import UsageError
 
 _SUPPORTED = {
@@ -70,10 +71,10 @@ _BY_NUMBER = dict.fromkeys(_SUPPORTED.values(), True) | dict.fromkeys(_NOT_SUPPO
 
 def has_capability(key: str | int, *, vendor: bool = False) -> bool:
     """Whether the property is supported; accepts the number, or the name with or without ``QNN_PROPERTY_``."""
-    number = key
+    number = whole_number(key)
     if isinstance(key, str):
         name = key.removeprefix("QNN_PROPERTY_")
-        number = _SUPPORTED.get(name, _NOT_SUPPORTED.get(name, -1))
-    if number not in _BY_NUMBER:
-        raise UsageError(f"property key {key!r} is unknown", st.QNN_PROPERTY_ERROR_UNKNOWN_KEY)
-    return _BY_NUMBER[int(number)] and not (vendor and number in _NOT_ON_VENDOR)
+        number = _SUPPORTED.get(name, _NOT_SUPPORTED.get(name))
+    if number is None or number not in _BY_NUMBER:
+        raise UsageError(f"property key {shown(key)} is unknown", st.QNN_PROPERTY_ERROR_UNKNOWN_KEY)
+    return _BY_NUMBER[number] and not (vendor and number in _NOT_ON_VENDOR)

@@ -7,18 +7,20 @@ import time
 from collections.abc import Callable
 
 from openhtp.core import status as st
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.limits import MAX_QUEUE_DEPTH
 
 
 def check_depth(depth: object) -> int:
     """A valid queue depth, or an error that says what is valid."""
-    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= MAX_QUEUE_DEPTH:
+    number = whole_number(depth)
+    if number is None or not 1 <= number <= MAX_QUEUE_DEPTH:
         raise InvalidArgument(
-            f"queue depth {depth!r}; expected a whole number from 1 to {MAX_QUEUE_DEPTH}",
+            f"queue depth {shown(depth)}; expected a whole number from 1 to {MAX_QUEUE_DEPTH}",
             st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
         )
-    return depth
+    return number
 
 
 class Places:

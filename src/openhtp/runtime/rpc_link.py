@@ -255,6 +255,10 @@ class RpcLink:
                 self.request(ms.AddLane(), (theirs.fileno(),))
             return Lane(ours)
 
+    def under_way(self) -> list[Execution]:
+        """Executions that were submitted and are not over."""
+        return list(self._pending.copy().values())
+
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         frame = frames.EXECUTE_HEAD.pack(frames.CANCEL, 0, 0, 0, 0, 0, job, 0, 0)

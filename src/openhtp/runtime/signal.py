@@ -6,27 +6,29 @@ import threading
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, InvalidArgument, QnnError, TimedOut, WrongState
+from openhtp.core.errors import Aborted, QnnError, TimedOut, WrongState
+from openhtp.core.limits import MAX_WAIT_US
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.options import check_count
 
 if TYPE_CHECKING:
     from openhtp.runtime.link import Link
     from openhtp.runtime.queue import Places
 
 
+# A day: longer than any execution, and well within what a poll of the device can wait.
+
+
 class Signal:
-    """An abort signal, or a timeout signal if ``timeout_us`` is given. Serves one call at a time.
+    """An abort signal, or a timeout signal if ``timeout_us`` (a day at most) is given. Serves one call at a time.
 
     States: *idle*, *in use* from a call that carries it until that call's end. It can then be used again.
     """
 
     def __init__(self, timeout_us: int | None = None) -> None:
-        if timeout_us is not None and (
-            isinstance(timeout_us, bool) or not isinstance(timeout_us, int) or timeout_us <= 0
-        ):
-            raise InvalidArgument(
-                f"timeout_us {timeout_us!r}; expected a whole number of microseconds above 0",
-                st.QNN_SIGNAL_ERROR_INVALID_ARGUMENT,
+        if timeout_us is not None:
+            timeout_us = check_count(
+                "timeout_us", timeout_us, MAX_WAIT_US, status=st.QNN_SIGNAL_ERROR_INVALID_ARGUMENT
             )
         self.timeout_us = timeout_us
         self._life = Life("signal", "")

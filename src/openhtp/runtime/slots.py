@@ -34,10 +34,12 @@ class Slot:
 class SlotPool:
     """Slots of one graph (and batch multiple); grows to the number in flight, which the queue depth bounds."""
 
-    def __init__(self, ports: list[TensorSpec], batch: int, register: Callable[[SharedBuffer], int]) -> None:
+    def __init__(
+        self, ports: list[TensorSpec], batch: int, allocate: Callable[[int], tuple[SharedBuffer, int]]
+    ) -> None:
         self._ports = ports
         self._batch = batch
-        self._register = register
+        self._allocate = allocate
         self._free: list[Slot] = []
         self._made = 0
         self._lock = threading.Lock()
@@ -62,12 +64,7 @@ class SlotPool:
 
     def _grow(self) -> None:
         count = min(max(1, self._made), _MAX_SLOTS_AT_ONCE)
-        buffer = SharedBuffer.create(self._slot_bytes * count)
-        try:
-            memory = self._register(buffer)
-        except BaseException:
-            buffer.close()
-            raise
+        buffer, memory = self._allocate(self._slot_bytes * count)
         for index in range(count):
             start = index * self._slot_bytes
             offsets = [start + offset for offset in self._offsets]

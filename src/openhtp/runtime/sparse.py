@@ -22,15 +22,20 @@ class Sparse:
 
     def densify(self, spec: TensorSpec) -> npt.NDArray[Any]:
         """The whole tensor. Raises if there are more elements than ``spec`` allows, or one lies outside."""
-        indices, values = np.asarray(self.indices), np.asarray(self.values, spec.dtype.numpy)
+        try:
+            indices, values = np.asarray(self.indices), np.asarray(self.values, spec.dtype.numpy)
+        except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+            raise InvalidArgument(
+                f"sparse value for {spec} cannot be read: {error}", st.QNN_GRAPH_ERROR_TENSOR_SPARSITY
+            ) from error
         if spec.sparse_elements is None:
             raise InvalidArgument(
                 f"tensor {spec.name!r} was not created sparse; pass an array", st.QNN_GRAPH_ERROR_INVALID_TENSOR
             )
-        if values.ndim != 1 or indices.shape != (len(values), spec.rank):
+        if values.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape != (len(values), spec.rank):
             raise InvalidArgument(
-                f"sparse value for {spec} has indices {list(indices.shape)} and values {list(values.shape)};"
-                f" expected [n, {spec.rank}] and [n]",
+                f"sparse value for {spec} has indices {indices.dtype}{list(indices.shape)} and values"
+                f" {list(values.shape)}; expected whole numbers [n, {spec.rank}] and [n]",
                 st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
             )
         if len(values) > spec.sparse_elements:

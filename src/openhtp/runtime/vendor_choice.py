@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from openhtp.core import status as st
-from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.checks import path_of, shown
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.runtime.device import Connect
 from openhtp.runtime.rpc_link import DeviceOptions
 
@@ -17,7 +18,13 @@ def vendor_library(library: str | os.PathLike[str]) -> Path:
     """The file that ``Backend(library=...)`` means. Raises with advice if it is missing or no library."""
     from openhtp.vendor.library import check_file, require_library
 
-    path = require_library() if library == VENDOR else Path(library)
+    given = path_of(library)
+    if given is None:
+        raise InvalidArgument(
+            f"library is {shown(library)}; expected the path of a libQnnHtp.so, or {VENDOR!r}",
+            st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
+        )
+    path = require_library() if str(given) == VENDOR else given
     check_file(path)
     return path
 

@@ -146,6 +146,10 @@ class VendorLink:
             self.cancel(execution.job)
             raise
 
+    def under_way(self) -> list[Execution]:
+        """Executions that were submitted and are not over."""
+        return list(self._pending.copy().values())
+
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         self._post_if_open(lambda: self._core.executions.cancel(self._session, job))

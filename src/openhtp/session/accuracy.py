@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from openhtp.core.errors import BadModel
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.probing import Probe, find_probes, with_outputs
 from openhtp.session.inference import InferenceSession
 

@@ -7,17 +7,21 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from openhtp.core import status as st
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedError, WrongState
+from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.frontend.given import check_dims, check_source
 from openhtp.frontend.model import ValueType
+from openhtp.hw.catalog import find_soc
 from openhtp.runtime.execution import Outputs
+from openhtp.runtime.options import check_callable, check_name
+from openhtp.runtime.queue import check_depth
 from openhtp.session import loading
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.pending import PendingRun, Results
@@ -78,9 +82,9 @@ class InferenceSession:
     ) -> None:
         for name in kwargs:
             log.warning("argument %r has no effect here", name)
-        if not isinstance(path_or_bytes, str | os.PathLike | bytes):
-            raise InvalidArgument(f"model is a {type(path_or_bytes).__name__}; expected a path or bytes")
-        self._source = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes)
+        self._source = check_source(path_or_bytes)
+        if sess_options is not None and not isinstance(sess_options, onnxruntime.SessionOptions):
+            raise InvalidArgument(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
         self._sess_options = sess_options or onnxruntime.SessionOptions()
         names, self._options = read_providers(providers, provider_options)
         entries = loading.config_entries(self._sess_options)
@@ -91,11 +95,11 @@ class InferenceSession:
             source=self._source,
             options=self._options,
             entries=entries,
-            soc=soc or self._options.soc or "SM8650",
+            soc=find_soc(soc).name if soc is not None else self._options.soc or "SM8650",
             threads=max(1, self._sess_options.intra_op_num_threads),
-            dims=dims,
-            queue_depth=queue_depth,
-            transport=transport,
+            dims=check_dims(dims),
+            queue_depth=check_depth(queue_depth),
+            transport=check_name(transport, "transport"),
         )
         self._loaded = self._load(plan, names, may_fall_back=entries.get("session.disable_cpu_ep_fallback") != "1")
         if self._loaded is not None:
@@ -201,6 +205,7 @@ class InferenceSession:
         ``error`` is empty if all went well, else the results are an empty list. The returned object is a future
         and can be awaited. Blocks only while the queue is full.
         """
+        check_callable("callback", callback, "(results, user_data, error)")
         loaded = self._loaded
         if loaded is None:
             raise UnsupportedError("this model fell back to the CPU, where runs are not queued; use run()")
@@ -253,11 +258,16 @@ class InferenceSession:
     ) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
         if loaded.is_closed:
             raise WrongState("the session was closed")
-        names = list(output_names) if output_names else list(loaded.outputs)
+        names = list(loaded.outputs) if output_names is None else items_of(output_names, len(loaded.outputs) + 1)
+        if names is None:
+            raise InvalidArgument(f"output_names is {shown(output_names)}; expected a list of names, or None")
+        if not isinstance(feeds, Mapping):
+            raise InvalidArgument(f"input_feed is a {type(feeds).__name__}; expected a mapping of names to arrays")
+        names = names or list(loaded.outputs)
         for name in names:
-            if name not in loaded.outputs:
+            if not isinstance(name, str) or name not in loaded.outputs:
                 known = ", ".join(loaded.outputs)
-                raise InvalidArgument(f"no output is called {name!r}; the model has {known}")
+                raise InvalidArgument(f"no output is called {shown(name)}; the model has {known}")
         missing = [name for name in loaded.inputs if name not in feeds]
         if missing:
             raise InvalidArgument(f"required inputs {missing} are missing from the feed {list(feeds)}")
@@ -265,13 +275,19 @@ class InferenceSession:
 
 
 def _fed(name: str, given: npt.ArrayLike, loaded: loading.Loaded) -> npt.NDArray[Any]:
-    kind = loaded.inputs.get(name)
+    kind = loaded.inputs.get(name) if isinstance(name, str) else None
     if kind is None:
         raise InvalidArgument(
-            f"no input is called {name!r}; the model has {', '.join(loaded.inputs)}",
+            f"no input is called {shown(name)}; the model has {', '.join(loaded.inputs)}",
             st.QNN_GRAPH_ERROR_INVALID_TENSOR,
         )
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+        raise InvalidArgument(
+            f"input {name!r} cannot be made from a {type(given).__name__}: {error}",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        ) from error
     if array.dtype != kind.dtype or array.shape != kind.shape:
         raise InvalidArgument(
             f"input {name!r} is {array.dtype}{list(array.shape)}; expected {kind.dtype}{list(kind.shape)}",

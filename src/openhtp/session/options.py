@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openhtp.core.checks import is_showable, items_of, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.hw.power import PERFORMANCE_MODES
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 
+_MOST_PROVIDERS = 100
 _WHOLE = ("0", "1")
 # Option: default and accepted values (None: anything, "number": a whole number from 0).
 OPTIONS: dict[str, tuple[str, tuple[str, ...] | str | None]] = {
@@ -62,17 +64,24 @@ def read_providers(
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[list[str], ProviderOptions]:
     """Names in order of preference, and the QNN provider's options."""
-    given = list(providers) if providers else [QNN, CPU]
-    if provider_options is not None and len(provider_options) != len(given):
+    given = [QNN, CPU] if providers is None else items_of(providers, _MOST_PROVIDERS)
+    if given is None:
+        raise InvalidArgument(f"providers is {shown(providers)}; expected a list of names, or None")
+    given = given or [QNN, CPU]
+    theirs = [{}] * len(given) if provider_options is None else items_of(provider_options, _MOST_PROVIDERS)
+    if theirs is None or len(theirs) != len(given):
         raise InvalidArgument(
-            f"{len(provider_options)} provider_options for {len(given)} providers; expected one each"
+            f"provider_options is {shown(provider_options)} for {len(given)} providers; expected a list with one"
+            " mapping each"
         )
     names: list[str] = []
     options: Mapping[str, Any] = {}
-    for index, item in enumerate(given):
-        name, own = item if isinstance(item, tuple) else (item, (provider_options or [{}] * len(given))[index])
-        if name not in (QNN, CPU):
-            raise InvalidArgument(f"provider {name!r} is unknown; expected {QNN} or {CPU}")
+    for item, beside in zip(given, theirs, strict=True):
+        name, own = item if isinstance(item, tuple) and len(item) == 2 else (item, beside)
+        if not isinstance(name, str) or name not in (QNN, CPU):
+            raise InvalidArgument(f"provider {shown(name)} is unknown; expected {QNN} or {CPU}")
+        if not isinstance(own, Mapping):
+            raise InvalidArgument(f"the options of {name} are {shown(own)}; expected a mapping")
         names.append(name)
         if name == QNN:
             options = own
@@ -84,8 +93,10 @@ def check_options(given: Mapping[str, Any]) -> ProviderOptions:
     text = {name: default for name, (default, _) in OPTIONS.items()}
     for name, value in given.items():
         if name not in OPTIONS:
-            log.warning("provider option %r is not known here and has no effect", name)
+            log.warning("provider option %s is not known here and has no effect", shown(name))
             continue
+        if not is_showable(value):
+            raise InvalidArgument(f"provider option {name!r} is {shown(value)}; expected text or a number")
         text[name] = _checked(name, str(value))
     if text["device_id"] != "0":
         raise InvalidArgument(f"device_id is {text['device_id']}; there is one device, '0'")
@@ -101,8 +112,8 @@ def check_options(given: Mapping[str, Any]) -> ProviderOptions:
 def _checked(name: str, value: str) -> str:
     accepted = OPTIONS[name][1]
     if accepted == "number":
-        if not value.isdecimal():
-            raise InvalidArgument(f"provider option {name!r} is {value!r}; expected a whole number from 0")
+        if not value.isdecimal() or len(value) > 18:
+            raise InvalidArgument(f"provider option {name!r} is {shown(value)}; expected a whole number from 0")
     elif accepted is not None and value not in accepted:
         raise InvalidArgument(f"provider option {name!r} is {value!r}; expected one of {', '.join(accepted)}")
     return value

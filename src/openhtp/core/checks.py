@@ -1,0 +1,83 @@
+"""What callers give, looked at without trust: none of these raises, whatever the value is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+import operator
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SHOWN = 200
+
+
+def whole_number(value: object) -> int | None:
+    """The value as an int if it is a whole number of Python's or numpy's; None for all else, booleans included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(operator.index(value))  # type: ignore[arg-type]
+    except Exception:
+        return None
+
+
+def real_number(value: object) -> float | None:
+    """The value as a float if it is a finite number of Python's or numpy's; None for all else and booleans."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def items_of(value: object, most: int | None = None) -> list[Any] | None:
+    """What a sequence holds, up to ``most`` as it may never end; None for text, mappings and what is none."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+        return None
+    try:
+        items = iter(value)  # type: ignore[call-overload]
+    except Exception:
+        return None
+    return list(itertools.islice(items, most))
+
+
+def path_of(value: object) -> Path | None:
+    """The path that text or a path object names; None for all else, and for what no file can be called."""
+    try:
+        text = os.fspath(value)  # type: ignore[call-overload]
+    except Exception:
+        return None
+    if not isinstance(text, str) or "\0" in text or not is_encodable(text):
+        return None
+    return Path(text)
+
+
+def is_encodable(text: str) -> bool:
+    """Whether the text can be sent and stored: a lone surrogate cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_showable(value: object) -> bool:
+    """Whether the value has a representation: a number of 5000 digits has none."""
+    try:
+        repr(value)
+    except Exception:
+        return False
+    return True
+
+
+def shown(value: object) -> str:
+    """The value as messages show it: never long, and its type if it has no representation."""
+    if not is_showable(value):
+        return f"a {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({type(value).__name__})"
