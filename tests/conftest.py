@@ -6,8 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import openhtp as htp
+
+# How long an example takes says how busy the machine is, and nothing else.
+settings.register_profile("openhtp", deadline=None)
+settings.load_profile("openhtp")
 
 
 @pytest.fixture(scope="session", autouse=True)

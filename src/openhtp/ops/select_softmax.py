@@ -57,6 +57,7 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=vector_work(12),
+        kind="softmax",
         params=(Param("keep_zero", DType.BOOL_8, default=False),),
         tile=lambda node: split_anywhere(node)[:-1],
         samples=(
