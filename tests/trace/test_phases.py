@@ -157,6 +157,11 @@ def test_bytes_that_are_no_trace_are_refused(data):
         trace_from_bytes(data)
 
 
+def test_a_trace_must_say_who_its_clients_are():
+    with pytest.raises(FormatError, match="client 9"):
+        trace_from_bytes(trace_to_bytes(trace([Queued(0, 1, 7), Queued(0, 2, 9)])))
+
+
 def test_a_trace_of_another_version_is_refused_by_its_version():
     import msgspec
 

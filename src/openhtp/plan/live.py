@@ -31,6 +31,7 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
+from openhtp.runtime.options import MAX_DEADLINE_US
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Work
@@ -101,8 +102,9 @@ class Actor:
         self._stretch = stretch
         self._pace: Work | None = None
         self._runs: App | Graph
-        deadline_ns = spec.deadline_ns
-        self._deadline_us = None if deadline_ns is None else max(1, round(deadline_ns * stretch / US))
+        self._deadline_us = None
+        if spec.deadline_ns is not None:
+            self._deadline_us = max(1, min(MAX_DEADLINE_US, round(spec.deadline_ns * stretch / US)))
         if spec.kind is ClientKind.APP:
             self._runs = context.create_app(
                 spec.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from openhtp.core.errors import FormatError
-from openhtp.trace.records import Trace
+from openhtp.trace.records import Queued, Trace
 
 VERSION = 1
 
@@ -29,6 +29,10 @@ def trace_from_bytes(data: bytes) -> Trace:
         version, packed = _envelope.decode(data)
         if version != VERSION:
             raise FormatError(f"a trace of version {version}; this openhtp reads version {VERSION}")
-        return _decoder.decode(packed)
+        trace = _decoder.decode(packed)
     except msgspec.MsgspecError as error:
         raise FormatError(f"{len(data)} bytes are no trace: {error}") from error
+    unknown = {record.client for record in trace.records if type(record) is Queued} - trace.tracks.keys()
+    if unknown:
+        raise FormatError(f"the trace does not say who client {min(unknown)} is")
+    return trace
