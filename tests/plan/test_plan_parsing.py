@@ -121,7 +121,7 @@ def test_no_clients():
         ("a: !!bool soon", "s.yaml:1: a: 'soon' cannot be read"),
         ("a: !!python/object:os.system ls", "neither YAML nor JSON: could not determine a constructor"),
         ("? [a, b]\n: 1\n", "s.yaml:1: unknown key '[?]'"),
-        ("x" * 900 + ": 1", "unknown key 'xxxx[^;]{80,90}; known keys"),
+        ("x" * 900 + ": 1", r"unknown key 'x{79}\.\.\.; known keys"),
         ('{"name": "\ud800"}', "neither YAML nor JSON"),
     ],
     ids=[
