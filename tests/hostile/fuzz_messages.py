@@ -70,6 +70,7 @@ def _misbehave(rng: random.Random, watch: Watch, numbers: list[int]) -> None:
                 break
             if rng.random() < 0.9:
                 number = client.receive()
+                watch.tally.count("(hung up)" if number is None else "(replied)")
                 if number is None:
                     break
                 numbers.append(number)
