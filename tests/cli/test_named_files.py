@@ -43,6 +43,15 @@ def test_calls(no_file: Path) -> None:
             call(no_file)
 
 
+def test_a_session_that_leaves_the_model_to_the_cpu(no_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(htp.BadModel, match="expected a regular file with an ONNX model"):
+        htp.InferenceSession(no_file, providers=["CPUExecutionProvider"])
+    noise = tmp_path / "noise.onnx"
+    noise.write_bytes(b"noise")
+    with pytest.raises(htp.BadModel, match="ONNX Runtime cannot take the model"):
+        htp.InferenceSession(noise, providers=["CPUExecutionProvider"])
+
+
 def test_samples_for_calibration(tmp_path: Path, no_file: Path) -> None:
     model = zoo.tiny_mlp(8)
     folder = tmp_path / "samples"
