@@ -23,7 +23,7 @@ SHORT = 8
 
 _THREADS = 4
 _EACH = 60
-_DISTURBANCES = ("none", "cancel", "trigger", "free", "kill", "free device", "timeouts")
+_DISTURBANCES = ("none", "cancel", "trigger", "free", "kill", "free device", "timeouts", "inprocess")
 
 
 def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:
@@ -36,11 +36,40 @@ def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:
         while budget:
             disturbance = rng.choice(_DISTURBANCES)
             with watch.call(f"round with {disturbance}", limit=4 * LONGEST_CALL):
-                _Round(rng, watch, device, disturbance).play()
+                if disturbance == "inprocess":
+                    _within_this_process(rng, watch, backend)
+                else:
+                    _Round(rng, watch, device, disturbance).play()
             if disturbance == "free device":
                 device = backend.create_device()
             check_on_clean_context(device, watch)
     holdings.check(watch)
+
+
+def _within_this_process(rng: random.Random, watch: Watch, backend: htp.Backend) -> None:
+    """Threads that take turns on a device without a process of its own."""
+    with backend.create_device(transport="inprocess") as device, device.create_context(queue_depth=2) as context:
+        graphs = [relu_graph(context, f"g{number}") for number in range(2)]
+
+        def run(thread: int) -> None:
+            own = random.Random(thread)
+            for number in range(20):
+                try:
+                    outputs = own.choice(graphs).execute({"x": sample(number)})
+                except htp.QnnError as error:
+                    watch.found("wrong", f"a thread was refused: {type(error).__name__}: {error}")
+                    return
+                if not is_right(number, outputs):
+                    watch.found("wrong", f"{outputs['y']} for {sample(number)}")
+
+        _together([threading.Thread(target=run, args=(rng.randrange(1 << 30),)) for _ in range(_THREADS)])
+
+
+def _together(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class _Round:
@@ -52,16 +81,13 @@ class _Round:
         self.clerk = Clerk()
         self.context = device.create_context(queue_depth=rng.choice((1, 3, 25)))
         self.graphs = [relu_graph(self.context, f"g{number}") for number in range(2)]
+        self.waited_for = relu_graph(self.context, "waited for")
         self.moment = rng.randrange(_THREADS * _EACH)
         self.asked = 0
         self.disturbed = threading.Event()
 
     def play(self) -> None:
-        threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(_THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        _together([threading.Thread(target=self._submit, args=(number,)) for number in range(_THREADS)])
         if not self.disturbed.is_set():
             self._disturb()
         self.clerk.check(self.watch)
@@ -78,12 +104,25 @@ class _Round:
                 self.disturbed.set()
                 self._disturb()
             try:
-                self._one(rng, thread * _EACH + number)
+                what = rng.choices((self._one, self._wait_for_one, self._build), (80, 15, 5))[0]
+                what(rng, thread * _EACH + number)
             except Exception as error:
                 problem = stray_text(error, may_be_lost=self.disturbance in ("kill", "free device"))
                 self.watch.tally.count(type(error).__name__)
                 if problem is not None:
                     self.watch.found("stray", problem)
+
+    def _build(self, rng: random.Random, number: int) -> None:
+        """Another graph, and memory, while all the rest goes on."""
+        graph = relu_graph(self.context, f"built{number}")
+        self.context.register_memory(4096).deregister()
+        if not is_right(number, graph.execute({"x": sample(number)})):
+            self.watch.found("wrong", f"a graph built beside others gives something else for {sample(number)}")
+
+    def _wait_for_one(self, rng: random.Random, number: int) -> None:
+        self.watch.tally.calls += 1
+        if not is_right(number, self.waited_for.execute({"x": sample(number)})):
+            self.watch.found("wrong", f"a synchronous call gives something else for {sample(number)}")
 
     def _one(self, rng: random.Random, number: int) -> None:
         ticket = self.clerk.ticket()
