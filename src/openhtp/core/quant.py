@@ -91,6 +91,16 @@ class AxisScaleOffset:
 Encoding = ScaleOffset | AxisScaleOffset
 
 
+_MOST_STORED = 1 << 32
+
+
+def _numbers(given: object) -> npt.NDArray[np.float64]:
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"a {type(given).__name__} that holds no numbers: {error}") from error
+
+
 def _round(
     real: npt.ArrayLike,
     scale: float | npt.NDArray[np.float64],
@@ -105,16 +115,6 @@ def _round(
             )
     stored = np.rint(_numbers(real) / scale) - offset
     return np.asarray(np.clip(stored, lowest, highest), np.int64)
-
-
-_MOST_STORED = 1 << 32
-
-
-def _numbers(given: object) -> npt.NDArray[np.float64]:
-    try:
-        return np.asarray(given, np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"a {type(given).__name__} that holds no numbers: {error}") from error
 
 
 def _check_scale(scale: float, what: str) -> None:

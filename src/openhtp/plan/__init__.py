@@ -16,14 +16,12 @@ The package can be called: ``openhtp.plan("scenario.yaml")`` is ``openhtp.plan.p
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from openhtp.core.errors import InvalidArgument
 from openhtp.plan.amount import expected_requests
 from openhtp.plan.models import ModelTime
 from openhtp.plan.optimize import Advice, optimize
@@ -70,37 +68,31 @@ def plan(
         BadScenario: the scenario is wrong; the message names the place.
     """
     loaded = _load(scenario, model_time)
+    if detail and window is None:
+        _verify_detail(loaded)
     history = None
     if detail:
-        first, last = _checked_window(window) if window is not None else (0, None)
-        amount = sum(expected_requests(loaded))
-        if last is None and amount > MAX_DETAILED:
-            raise BadScenario(
-                f"about {amount:.2g} requests are too many to keep who held what when; the limit is"
-                f" {MAX_DETAILED:.2g}: give a window, or detail=False"
-            )
+        first, last = window or (0, None)
         last_ns = None if last is None else round(last * loaded.unit_ns)
         history = History(round(first * loaded.unit_ns), last_ns)
     return PlanResult(simulate(loaded, history=history, progress=progress))
+
+
+def _verify_detail(scenario: Scenario) -> None:
+    amount = sum(expected_requests(scenario))
+    if amount > MAX_DETAILED:
+        raise BadScenario(
+            f"about {amount:.2g} requests are too many to keep who held what when; the limit is"
+            f" {MAX_DETAILED:.2g}: give a window, or detail=False"
+        )
 
 
 def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: ModelTime | None) -> Scenario:
     if isinstance(scenario, Scenario):
         return scenario
     if isinstance(scenario, Mapping):
-        try:
-            text = json.dumps(scenario, indent=1)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise BadScenario(f"the mapping cannot be a scenario: {error}") from error
-        return parse_scenario(text, model_time=model_time)
+        return parse_scenario(json.dumps(scenario, indent=1), model_time=model_time)
     return load_scenario(scenario, model_time=model_time)
-
-
-def _checked_window(window: tuple[float, float]) -> tuple[float, float]:
-    first, last = window
-    if not 0 <= first < last < math.inf:
-        raise InvalidArgument(f"window {window!r}; expected two times, the first at least 0 and below the second")
-    return first, last
 
 
 class _CallableModule(ModuleType):

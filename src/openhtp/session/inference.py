@@ -15,12 +15,11 @@ import numpy.typing as npt
 import onnxruntime
 
 from openhtp.core import status as st
-from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, WrongState
-from openhtp.core.files import open_file
+from openhtp.core.errors import InvalidArgument, UnsupportedError, WrongState
 from openhtp.frontend.model import ValueType
-from openhtp.frontend.onnx_reader import MAX_FILE_BYTES
 from openhtp.runtime.execution import Outputs
 from openhtp.session import loading
+from openhtp.session.cpu import cpu_session
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.pending import PendingRun, Results
 from openhtp.session.profiling import ProfileFile
@@ -115,7 +114,7 @@ class InferenceSession:
                     raise
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
         self._providers = [CPU]
-        self._cpu = _cpu_session(self._source, self._sess_options)
+        self._cpu = cpu_session(onnxruntime.InferenceSession, self._source, self._sess_options)
         return None
 
     # Looking
@@ -300,14 +299,3 @@ def _node_args(values: Mapping[str, ValueType]) -> list[NodeArg]:
         NodeArg(name, f"tensor({words.get(kind.dtype.name, kind.dtype.name)})", list(kind.shape))
         for name, kind in values.items()
     ]
-
-
-def _cpu_session(source: bytes | Path, options: Any) -> Any:
-    """ONNX Runtime's own session. It reads files by itself, so what the path leads to is looked at before."""
-    if isinstance(source, Path):
-        with open_file(source, most=MAX_FILE_BYTES, what="an ONNX model", error=BadModel):
-            pass
-    try:
-        return onnxruntime.InferenceSession(source if isinstance(source, bytes) else str(source), options, [CPU])
-    except Exception as error:  # it has no class for all of its own
-        raise BadModel(f"ONNX Runtime cannot take the model either: {error}") from error
