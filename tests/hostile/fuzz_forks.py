@@ -115,8 +115,7 @@ def _child_uses_handles(parent: _Parent, watch: Watch) -> None:
             lambda: graph.execute_async({"x": sample(1)}),
             parent.device.info,
             parent.device.create_context,
-            lambda: parent.neighbour.context.create_graph("new").finalize(),
-            parent.neighbour.context.free,
+            lambda: relu_graph(parent.neighbour.context, "new"),
         ):
             try:
                 call()
