@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Apart, so that nothing comes to need the vendor's library.
 VENDOR := .venv-vendor
 
-.PHONY: demo test lint test-slow browser soak bench conformance trained-models vendor-diff cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile bench conformance trained-models vendor-diff cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -28,6 +28,9 @@ test-slow: $(STAMP) browser  ## what takes longer: pages in a browser, whole net
 
 soak: $(STAMP)  ## one million executions from eight threads
 	$(BIN)/python -m pytest -m soak --timeout 3600 -s
+
+hostile: $(STAMP)  ## ten minutes of hostile calls, messages, files, forks and deaths; prints counts and the seed
+	$(BIN)/python -X dev -m tests.hostile $(ARGS)
 
 bench: $(STAMP)  ## sync against async, pre-emption, whole networks and the planner, each beside a peer
 	$(BIN)/pip install --quiet -e ".[bench]"

@@ -76,7 +76,7 @@ def test_optimize_says_what_to_change(tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["none.yaml"], 2, "cannot be read"),
+        (["none.yaml"], 2, "cannot read"),
         ([EXAMPLES / "same-pd.yaml", "--policy", "lottery"], 2, "expected strict, edf or fair"),
         ([EXAMPLES / "same-pd.yaml", "--window", "5"], 2, "START:END"),
         ([EXAMPLES / "same-pd.yaml", "--window", "9:3"], 2, "below END"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from rich.table import Table
 from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
+from openhtp.plan.amount import expected_requests
 from openhtp.plan.result import ClientSummary
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png
 from openhtp.report.timeline import marks_to_html
@@ -129,10 +131,8 @@ def _print_results(results: list[PlanResult], *, gantt: bool) -> None:
 
 
 def _is_small(scenario: Scenario) -> bool:
-    """Whether detail is cheap: no open end, or a short one."""
-    return scenario.duration_ns is None or all(
-        scenario.duration_ns / max(1, source.gap_ns or source.run_ns) < _LARGE for source in scenario.sources
-    )
+    """Whether detail is cheap."""
+    return sum(expected_requests(scenario)) < _LARGE
 
 
 def _window(text: str | None) -> tuple[float, float] | None:
@@ -143,7 +143,7 @@ def _window(text: str | None) -> tuple[float, float] | None:
         first, last = float(start or 0), float(end)
     except ValueError:
         raise typer.BadParameter(f"--window {text!r}: expected START:END, for example 0:500") from None
-    if not 0 <= first < last:
+    if not 0 <= first < last < math.inf:
         raise typer.BadParameter(f"--window {text!r}: START must be at least 0 and below END")
     return first, last
 

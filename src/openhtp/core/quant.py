@@ -38,7 +38,7 @@ class ScaleOffset:
 
     def dequantize(self, stored: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
         """Real values of stored integers."""
-        return self.scale * (np.asarray(stored, np.float64) + self.offset)
+        return self.scale * (_numbers(stored) + self.offset)
 
     def quantize(self, real: npt.ArrayLike, lowest: int, highest: int) -> npt.NDArray[np.int64]:
         """Nearest stored integers (ties to even), clipped to the given range."""
@@ -70,21 +70,38 @@ class AxisScaleOffset:
 
     def dequantize(self, stored: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
         """Real values of stored integers."""
-        scales, offsets = self._along_axis(np.ndim(stored))
-        real: npt.NDArray[np.float64] = scales * (np.asarray(stored, np.float64) + offsets)
+        numbers = _numbers(stored)
+        scales, offsets = self._along_axis(numbers.shape)
+        real: npt.NDArray[np.float64] = scales * (numbers + offsets)
         return real
 
     def quantize(self, real: npt.ArrayLike, lowest: int, highest: int) -> npt.NDArray[np.int64]:
         """Nearest stored integers (ties to even), clipped to the given range."""
-        return _round(real, *self._along_axis(np.ndim(real)), lowest, highest)
+        numbers = _numbers(real)
+        return _round(numbers, *self._along_axis(numbers.shape), lowest, highest)
 
-    def _along_axis(self, rank: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        shape = [1] * rank
+    def _along_axis(self, sizes: tuple[int, ...]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        if not -len(sizes) <= self.axis < len(sizes) or sizes[self.axis] not in (1, len(self.scales)):
+            raise InvalidArgument(
+                f"an array of shape {list(sizes)}; expected {len(self.scales)} elements on axis {self.axis}",
+                st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+            )
+        shape = [1] * len(sizes)
         shape[self.axis] = -1
         return np.array(self.scales).reshape(shape), np.array(self.offsets, np.float64).reshape(shape)
 
 
 Encoding = ScaleOffset | AxisScaleOffset
+
+
+_MOST_STORED = 1 << 32
+
+
+def _numbers(given: object) -> npt.NDArray[np.float64]:
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"a {type(given).__name__} that holds no numbers: {error}") from error
 
 
 def _round(
@@ -94,7 +111,12 @@ def _round(
     lowest: int,
     highest: int,
 ) -> npt.NDArray[np.int64]:
-    stored = np.rint(np.asarray(real, np.float64) / scale) - offset
+    for bound in (lowest, highest):
+        if isinstance(bound, bool) or not isinstance(bound, int | np.integer) or abs(bound) > _MOST_STORED:
+            raise InvalidArgument(
+                f"a range of stored integers with a {type(bound).__name__}; expected whole numbers of 32 bits"
+            )
+    stored = np.rint(_numbers(real) / scale) - offset
     return np.asarray(np.clip(stored, lowest, highest), np.int64)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openhtp.core.errors import BadModel
+from openhtp.core.files import read_file
 
 
-def read_external(place: Mapping[str, str], folder: Path | None, tensor: str) -> bytes:
-    """Bytes of a tensor. The file must be a plain one inside the model's folder, links followed."""
+def read_external(place: Mapping[str, str], folder: Path | None, tensor: str, *, most: int) -> bytes:
+    """At most ``most`` bytes of a tensor. Its file must be a plain one inside the model's folder, links or not."""
     location = place.get("location", "")
     if folder is None:
         raise BadModel(f"tensor {tensor!r} is in the file {location!r}; load the model by its path, not its bytes")
@@ -36,6 +37,4 @@ def read_external(place: Mapping[str, str], folder: Path | None, tensor: str) ->
         raise BadModel(
             f"tensor {tensor!r} takes bytes {offset}..{offset + length} of {location!r}, which has {held}"
         )
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
+    return read_file(path, most=most, what=f"tensor {tensor!r}", error=BadModel, offset=offset, nbytes=length)

@@ -17,12 +17,16 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
+from openhtp.core.files import read_file
+from openhtp.core.units import GIB, bytes_in_words
 from openhtp.frontend.external_data import read_external
 from openhtp.frontend.local_functions import inlined
 from openhtp.frontend.model import Array, Branch, OnnxModel, OnnxNode, ValueType
 
 OLDEST_OPSET = 7
-_MAX_FILE_BYTES = (1 << 31) - 1
+MAX_FILE_BYTES = (1 << 31) - 1
+# Many tensors may name the same bytes of a file beside the model; no session holds as much, even quantized.
+_MAX_WEIGHT_BYTES = 16 * GIB
 _DOMAINS = {"ai.onnx": ""}
 _NARROW = {TensorProto.INT4: "int4", TensorProto.UINT4: "uint4"}
 
@@ -35,7 +39,7 @@ def read_model(source: str | Path | bytes, dims: Mapping[str, int] | None = None
     else:
         path = Path(source)
         where, folder = path.name, path.parent
-        data = _file_bytes(path)
+        data = read_model_file(path)
     with error_context(model=where):
         proto = inlined(parse_model(data))
         return _Reader(proto, folder, dict(dims or {})).model()
@@ -54,13 +58,9 @@ def parse_model(data: bytes) -> Any:
     return proto
 
 
-def _file_bytes(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise BadModel(f"{path} has more than 2 GB; move its weights to external data")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadModel(f"cannot read {str(path)!r}: {error.strerror}") from error
+def read_model_file(path: Path) -> bytes:
+    """Bytes of a model file, which protobuf holds to less than 2 GiB: larger weights go to external data."""
+    return read_file(path, most=MAX_FILE_BYTES, what="an ONNX model", error=BadModel)
 
 
 class _Reader:
@@ -71,6 +71,7 @@ class _Reader:
         self._dims = dims
         self._used_dims: set[str] = set()
         self._narrow: dict[str, str] = {}
+        self._weight_bytes = 0
         self._opsets = {_DOMAINS.get(item.domain, item.domain): item.version for item in proto.opset_import}
 
     def model(self) -> OnnxModel:
@@ -158,7 +159,11 @@ class _Reader:
     def _constant(self, tensor: Any) -> Array:
         if tensor.data_type in _NARROW:
             self._narrow[tensor.name] = _NARROW[tensor.data_type]
-        return _array(tensor, self._folder)
+        array = _array(tensor, self._folder)
+        self._weight_bytes += array.nbytes
+        if self._weight_bytes > _MAX_WEIGHT_BYTES:
+            raise BadModel(f"the weights take more than {bytes_in_words(_MAX_WEIGHT_BYTES)} in all")
+        return array
 
     # Nodes
 
@@ -278,7 +283,8 @@ def _array(tensor: Any, folder: Path | None) -> Array:
         elements *= size
     try:
         if tensor.data_location == TensorProto.EXTERNAL:
-            raw = read_external({item.key: item.value for item in tensor.external_data}, folder, name)
+            place = {item.key: item.value for item in tensor.external_data}
+            raw = read_external(place, folder, name, most=_stored_bytes(tensor, dtype, elements))
             return _from_bytes(raw, tensor, dtype, elements)
         if tensor.HasField("raw_data"):
             return _from_bytes(tensor.raw_data, tensor, dtype, elements)
@@ -294,8 +300,12 @@ def _array(tensor: Any, folder: Path | None) -> Array:
 _FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
+def _stored_bytes(tensor: Any, dtype: np.dtype[Any], elements: int) -> int:
+    return (elements + 1) // 2 if tensor.data_type in _NARROW else elements * dtype.itemsize
+
+
 def _from_bytes(raw: bytes, tensor: Any, dtype: np.dtype[Any], elements: int) -> Array:
-    wanted = (elements + 1) // 2 if tensor.data_type in _NARROW else elements * dtype.itemsize
+    wanted = _stored_bytes(tensor, dtype, elements)
     if len(raw) != wanted:
         raise BadModel(f"tensor {tensor.name!r} takes {wanted} bytes by its dims and has {len(raw)}")
     if tensor.data_type not in _NARROW:

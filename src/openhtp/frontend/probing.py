@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper, version_converter
 
 from openhtp.core.errors import BadModel
 from openhtp.frontend.external_data import read_external
-from openhtp.frontend.onnx_reader import parse_model
+from openhtp.frontend.onnx_reader import MAX_FILE_BYTES, parse_model, read_model_file
 
 _TAIL = "_DequantizeLinear_Output"
 
@@ -65,20 +65,23 @@ def with_outputs(model: bytes, names: Iterable[str]) -> bytes:
 
 def read_whole(path: Path) -> bytes:
     """A model file with the data that lies beside it put inside."""
-    proto = parse_model(path.read_bytes())
+    data = read_model_file(path)
+    proto = parse_model(data)
     if not any(tensor.data_location == TensorProto.EXTERNAL for tensor in proto.graph.initializer):
-        return path.read_bytes()
+        return data
+    left = MAX_FILE_BYTES - len(data)
     for tensor in proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             place = {item.key: item.value for item in tensor.external_data}
-            tensor.raw_data = read_external(place, path.parent, tensor.name)
+            tensor.raw_data = read_external(place, path.parent, tensor.name, most=max(0, left))
+            left -= len(tensor.raw_data)
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     try:
-        data: bytes = proto.SerializeToString()
+        whole: bytes = proto.SerializeToString()
     except ValueError as error:
         raise BadModel(f"{path.name} has more than 2 GB of weights, which one file cannot hold") from error
-    return data
+    return whole
 
 
 def with_lifted_constants(model: bytes) -> bytes:

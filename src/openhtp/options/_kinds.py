@@ -9,8 +9,8 @@ from openhtp.core.checks import is_encodable, items_of, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
 
-MAX_TEXT = 4096
-MAX_NAMES = 65536
+_MAX_TEXT = 4096
+_MAX_NAMES = 65536
 
 
 class Refused(Exception):
@@ -118,7 +118,7 @@ class Names:
 
     def read(self, value: object) -> tuple[str, ...]:
         """Accept a list of strings; a single string is no list of names."""
-        names = items_of(value, MAX_NAMES)
+        names = items_of(value, _MAX_NAMES)
         if names is None or not all(isinstance(name, str) and name for name in names):
             raise Refused(self.words)
         return tuple(names)
@@ -139,7 +139,7 @@ class Text:
 
     def read(self, value: object) -> str:
         """Accept strings that can be stored and printed."""
-        if not isinstance(value, str) or len(value) > MAX_TEXT or not is_encodable(value):
+        if not isinstance(value, str) or len(value) > _MAX_TEXT or not is_encodable(value):
             raise Refused(self.words)
         return value
 

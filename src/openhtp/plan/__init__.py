@@ -25,9 +25,11 @@ from typing import Any
 
 from openhtp.core.checks import items_of, path_of, real_number, shown
 from openhtp.core.errors import InvalidArgument
+from openhtp.plan.amount import expected_requests
 from openhtp.plan.models import ModelTime
 from openhtp.plan.optimize import Advice, optimize
 from openhtp.plan.parsing import load_scenario, parse_scenario
+from openhtp.plan.ranges import MAX_DETAILED
 from openhtp.plan.reading import BadScenario
 from openhtp.plan.result import ClientSummary, PlanResult
 from openhtp.plan.scenario import Scenario
@@ -69,12 +71,23 @@ def plan(
         BadScenario: the scenario is wrong; the message names the place.
     """
     loaded = _load(scenario, model_time)
+    if detail and window is None:
+        _verify_detail(loaded)
     phases = None
     if detail:
         first, last = (0.0, None) if window is None else _checked_window(window)
         last_ns = None if last is None else round(last * loaded.unit_ns)
         phases = Phases(round(first * loaded.unit_ns), last_ns)
     return PlanResult(simulate(loaded, phases=phases, progress=progress))
+
+
+def _verify_detail(scenario: Scenario) -> None:
+    amount = sum(expected_requests(scenario))
+    if amount > MAX_DETAILED:
+        raise BadScenario(
+            f"about {amount:.2g} requests are too many to keep who held what when; the limit is"
+            f" {MAX_DETAILED:.2g}: give a window, or detail=False"
+        )
 
 
 def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: ModelTime | None) -> Scenario:

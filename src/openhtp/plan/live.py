@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.core.limits import MAX_WAIT_US
 from openhtp.core.units import US
 from openhtp.device.build import DeviceConfig
 from openhtp.plan.scenario import ClientSpec, Scenario
@@ -31,7 +32,6 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
-from openhtp.runtime.options import MAX_DEADLINE_US
 from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Work
@@ -104,7 +104,7 @@ class Actor:
         self._runs: App | Graph
         self._deadline_us = None
         if spec.deadline_ns is not None:
-            self._deadline_us = max(1, min(MAX_DEADLINE_US, round(spec.deadline_ns * stretch / US)))
+            self._deadline_us = max(1, min(MAX_WAIT_US, round(spec.deadline_ns * stretch / US)))
         if spec.kind is ClientKind.APP:
             self._runs = context.create_app(
                 spec.name,

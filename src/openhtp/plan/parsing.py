@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from openhtp.core.errors import QnnError
-from openhtp.core.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH
+from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
-from openhtp.core.units import MIB, SECOND, bytes_in_words
+from openhtp.core.units import MIB, bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
+from openhtp.plan.amount import verify_amount
 from openhtp.plan.models import Models, ModelTime
+from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import ClientKind
@@ -28,8 +31,6 @@ _CLIENT_SIZES = ("hmx", "hvx", "vtcm_mb", "vtcm_bytes", "page_mb", "core", "pd")
 _CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", *_MODEL)
 _PATTERNS = tuple(pattern.value for pattern in Pattern)
 _EVENT = ("client", "run", *_MODEL, *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
-MAX_REQUESTS = 50_000_000
-_LONGEST_NS = 366 * 24 * 3600 * SECOND
 
 
 def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> Scenario:
@@ -51,19 +52,20 @@ def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | Non
     clients_value = top["clients"]
     if not clients_value.items():
         clients_value.fail("a scenario needs at least one client")
+    if len(clients_value.items()) > MAX_CLIENTS:
+        clients_value.fail(f"{len(clients_value.items())} clients; at most {MAX_CLIENTS} are planned")
     models = Models(folder, soc, model_time)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
     clients = tuple(client for client, _ in parsed)
     _verify_names(clients_value.items(), clients)
     duration = times.get(top, "duration")
     reader = _Sources(clients, [run for _, run in parsed], times, duration, models)
-    sources = tuple(source for item in top["events"].items() for source in reader.read(item))
-    _verify_no_cycle(top["events"], sources, clients)
-    return Scenario(
+    placed = [(item, source) for item in top["events"].items() for source in reader.read(item)]
+    scenario = Scenario(
         name=top["name"].text() if "name" in top else name,
         device=device,
         clients=clients,
-        sources=sources,
+        sources=tuple(source for _, source in placed),
         policy=_policy(top.get("policy"), times),
         unit=unit,
         eviction_ns=eviction,
@@ -72,6 +74,8 @@ def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | Non
         soc=soc.name if soc else None,
         notes=(*_notes(soc, eviction), *models.notes),
     )
+    verify_amount(scenario, top["events"], [item for item, _ in placed])
+    return scenario
 
 
 class _Times:
@@ -80,18 +84,21 @@ class _Times:
     def __init__(self, unit_ns: int) -> None:
         self._unit_ns = unit_ns
 
-    def ns(self, value: Value, *, above: float | None = None) -> int:
-        number = value.number(above=above)
-        time_ns = round(number * self._unit_ns)
-        if above == 0 and not time_ns:
+    def ns(self, value: Value, key: str) -> int:
+        bounds = RANGES[key]
+        number = value.number(bounds._replace(lowest=0, highest=sys.float_info.max))
+        if bounds.lowest and not number:
+            value.fail("0 must be above 0")
+        time_ns = number * self._unit_ns
+        if time_ns > bounds.highest:
+            value.fail(f"{number:g} is more than a year")
+        if round(time_ns) < bounds.lowest:
             value.fail(f"{number} is less than a nanosecond")
-        if time_ns > _LONGEST_NS:
-            value.fail(f"{number} is more than a year")
-        return time_ns
+        return round(time_ns)
 
-    def get(self, fields: Fields, key: str, *, above: float | None = None) -> int | None:
+    def get(self, fields: Fields, key: str) -> int | None:
         value = fields.get(key)
-        return None if value is None else self.ns(value, above=above)
+        return None if value is None else self.ns(value, key)
 
 
 def _notes(soc: SocSpec | None, eviction: int | None) -> tuple[str, ...]:
@@ -113,9 +120,7 @@ def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | Non
             fields["soc"].fail(error.message)
     elif not ("vtcm_mb" in fields or "vtcm_bytes" in fields):
         value.fail("give 'soc', or the device's own 'hvx', 'hmx' and 'vtcm_mb'")
-    numbers = {key: fields[key].integer() for key in ("hmx", "hvx") if key in fields}
-    if "cores" in fields:
-        numbers["cores"] = fields["cores"].integer(least=1)
+    numbers = {key: fields[key].integer(RANGES[key]) for key in ("hmx", "hvx", "cores") if key in fields}
     vtcm = _vtcm(fields)
     if vtcm is not None:
         numbers["vtcm_bytes"] = vtcm
@@ -124,9 +129,7 @@ def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | Non
         fields["windowing"].fail(f"{soc.name} is {soc.arch_name}; VTCM windowing comes with v79")
     windows = "platform" in fields and fields["platform"].choice(*PLATFORMS) == "windows"
     device = resources_of(soc, **numbers, **switches, flat_priorities=windows)  # type: ignore[arg-type]
-    dma_gbs = soc.dma_gbs if soc else DEFAULT_STREAM_GBS
-    if "dma_gbs" in fields:
-        dma_gbs = fields["dma_gbs"].number(above=0)
+    dma_gbs = fields.number("dma_gbs") or (soc.dma_gbs if soc else DEFAULT_STREAM_GBS)
     return device, soc, times.get(fields, "eviction"), dma_gbs
 
 
@@ -134,8 +137,13 @@ def _vtcm(fields: Fields) -> int | None:
     if "vtcm_bytes" in fields:
         if "vtcm_mb" in fields:
             fields["vtcm_bytes"].fail("give 'vtcm_mb' or 'vtcm_bytes', not both")
-        return fields["vtcm_bytes"].integer()
-    return round(fields["vtcm_mb"].number() * MIB) if "vtcm_mb" in fields else None
+        return fields["vtcm_bytes"].integer(RANGES["vtcm_bytes"])
+    return _megabytes(fields, "vtcm_mb")
+
+
+def _megabytes(fields: Fields, key: str) -> int | None:
+    number = fields.number(key)
+    return None if number is None else round(number * MIB)
 
 
 def _client(value: Value, times: _Times, device: DeviceResources, models: Models) -> tuple[ClientSpec, int | None]:
@@ -154,23 +162,21 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
         name=fields["name"].text(),
         kind=kind,
         priority=_priority(fields.get("priority")),
-        pd=fields["pd"].integer() if "pd" in fields else 1,
-        core=fields["core"].integer() if "core" in fields else 0,
-        hmx=fields["hmx"].integer() if "hmx" in fields else int(graph),
-        hvx=fields["hvx"].integer() if "hvx" in fields else (device.hvx if graph else 1),
+        pd=fields.integer("pd", 1),
+        core=fields.integer("core", 0),
+        hmx=fields.integer("hmx", int(graph)),
+        hvx=fields.integer("hvx", device.hvx if graph else 1),
         vtcm_bytes=vtcm if vtcm is not None else (device.vtcm_bytes if graph else 0),
-        page_bytes=round(fields["page_mb"].number() * MIB) if "page_mb" in fields else None,
-        deadline_ns=times.get(fields, "deadline", above=0),
-        depth=fields["depth"].integer(least=1) if "depth" in fields else DEFAULT_QUEUE_DEPTH,
-        steps=fields["steps"].integer(least=1) if "steps" in fields else timed.steps if timed else DEFAULT_STEPS,
+        page_bytes=_megabytes(fields, "page_mb"),
+        deadline_ns=times.get(fields, "deadline"),
+        depth=fields.integer("depth", DEFAULT_QUEUE_DEPTH),
+        steps=fields.integer("steps", timed.steps if timed else DEFAULT_STEPS),
         timeout_ns=times.get(fields, "timeout"),
         model=fields["model"].text() if "model" in fields else None,
         precision=precision,
     )
-    if client.depth > MAX_QUEUE_DEPTH:
-        fields["depth"].fail(f"a queue depth of {client.depth} is above {MAX_QUEUE_DEPTH}")
     _verify_fits(value, fields, client, device, models.soc)
-    return client, timed.run_ns if timed else times.get(fields, "run", above=0)
+    return client, timed.run_ns if timed else times.get(fields, "run")
 
 
 def _priority(value: Value | None) -> Priority:
@@ -254,13 +260,13 @@ class _Sources:
             run_ns=self._run(value, fields, client),
             start_ns=self._times.get(fields, "from") or 0,
             until_ns=self._times.get(fields, "until"),
-            count=fields["count"].integer(least=1) if "count" in fields else None,
-            seed=fields["seed"].integer() if "seed" in fields else 0,
+            count=fields["count"].integer(RANGES["count"]) if "count" in fields else None,
+            seed=fields.integer("seed", 0),
         )
         if pattern is Pattern.AT:
             at = fields["at"]
             moments = at.items() if isinstance(at.raw, list) else [at]
-            return [replace(base, start_ns=self._times.ns(moment), count=1) for moment in moments]
+            return [replace(base, start_ns=self._times.ns(moment, "at"), count=1) for moment in moments]
         if pattern is Pattern.AFTER:
             gap = self._times.get(fields, "delay") or 0
             return [replace(base, after=self._number(fields["after"]), gap_ns=gap)]
@@ -268,35 +274,24 @@ class _Sources:
 
     def _repeated(self, value: Value, fields: Fields, base: Source) -> Source:
         if base.pattern is Pattern.BURST:
-            gap = self._times.get(fields, "every", above=0)
+            gap = self._times.get(fields, "every")
             start = self._times.get(fields, "at") or base.start_ns
-            burst = fields["burst"].integer(least=1)
+            burst = fields.integer("burst", 1)
             base = replace(base, start_ns=start, gap_ns=gap or 0, burst=burst)
             if gap is None:
                 return replace(base, count=1)
         elif base.pattern is Pattern.CLOSED:
-            in_flight = fields["closed"].integer(least=1)
+            in_flight = fields.integer("closed", 1)
             depth = self._clients[base.client].depth
             if in_flight > depth:
                 fields["closed"].fail(f"{in_flight} in flight do not fit into a queue of depth {depth}")
             gap = self._times.get(fields, "think") or 0
             base = replace(base, gap_ns=gap, in_flight=in_flight)
         else:
-            base = replace(base, gap_ns=self._times.ns(fields[base.pattern.value], above=0))
+            base = replace(base, gap_ns=self._times.ns(fields[base.pattern.value], base.pattern.value))
         if base.count is None and base.until_ns is None and self._duration is None:
             value.fail("this source never ends: give 'count', 'until', or the scenario's 'duration'")
-        self._verify_length(value, base)
         return base
-
-    def _verify_length(self, value: Value, source: Source) -> None:
-        """A slip in the unit can ask for years of requests; say so instead of running on."""
-        ends = [end for end in (source.until_ns, self._duration) if end is not None]
-        gap = source.gap_ns + (source.run_ns // source.in_flight if source.pattern is Pattern.CLOSED else 0)
-        counts = [(end - source.start_ns) // max(1, gap) for end in ends]
-        counts += [] if source.count is None else [source.count]
-        requests = min(counts) * source.burst
-        if requests > MAX_REQUESTS:
-            value.fail(f"about {requests:.2g} requests; more than {MAX_REQUESTS:.2g} are not planned")
 
     def _pattern(self, value: Value, fields: Fields) -> Pattern:
         words = [word for word in _PATTERNS if word in fields]
@@ -316,7 +311,7 @@ class _Sources:
         return self._numbers[name]
 
     def _run(self, value: Value, fields: Fields, client: int) -> int:
-        run = self._times.get(fields, "run", above=0)
+        run = self._times.get(fields, "run")
         model = fields.get("model")
         if run is not None and ("model" in fields or "precision" in fields):
             value.fail("give 'run' or 'model', not both")
@@ -333,27 +328,6 @@ class _Sources:
         if default is None:
             value.fail("how long does it run? Give 'run' here or at the client, or a 'model'")
         return default
-
-
-def _verify_no_cycle(events: Value, sources: tuple[Source, ...], clients: tuple[ClientSpec, ...]) -> None:
-    """``after`` chains must end: a client that (indirectly) follows itself would never stop."""
-    follows: dict[int, set[int]] = {}
-    for source in sources:
-        if source.after is not None:
-            follows.setdefault(source.client, set()).add(source.after)
-    done: set[int] = set()
-
-    def visit(number: int, path: tuple[int, ...]) -> None:
-        if number in path:
-            loop = [*path[path.index(number) :], number]
-            events.fail("a cycle: " + " after ".join(clients[step].name for step in loop))
-        if number not in done:
-            for following in sorted(follows.get(number, ())):
-                visit(following, (*path, number))
-            done.add(number)
-
-    for start in sorted(follows):
-        visit(start, ())
 
 
 __all__ = ["BadScenario", "load_scenario", "parse_scenario"]

@@ -16,10 +16,15 @@ import yaml
 
 from openhtp.core import status as st
 from openhtp.core.errors import FormatError
+from openhtp.core.files import read_file as read_bytes
+from openhtp.plan.ranges import RANGES, Range
 
 MAX_BYTES = 2 * 1024 * 1024
 MAX_DEPTH = 16
 MAX_VALUES = 200_000
+MAX_TEXT = 4096
+_MAX_INTEGER = 1 << 64
+_MAX_SHOWN = 80
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -55,7 +60,7 @@ class Value:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-                Value(None, value.line, self.source, self.path).fail(f"unknown key {key!r}; {hint}")
+                Value(None, value.line, self.source, self.path).fail(f"unknown key {_in_words(key)}; {hint}")
         return Fields(self, self.raw)
 
     def items(self) -> list[Value]:
@@ -68,7 +73,10 @@ class Value:
         """This value as a word or sentence; numbers are taken as they are written."""
         if isinstance(self.raw, (dict, list, bool)) or self.raw is None or str(self.raw) == "":
             self.fail(f"expected text, found {_in_words(self.raw)}")
-        return str(self.raw)
+        word = str(self.raw)
+        if len(word) > MAX_TEXT:
+            self.fail(f"a text of {len(word)} characters; at most {MAX_TEXT} are read")
+        return word
 
     def choice(self, *words: str) -> str:
         """This value as one of ``words``."""
@@ -79,20 +87,22 @@ class Value:
             self.fail(f"{word!r} is not one of {', '.join(words)}{hint}")
         return word
 
-    def number(self, *, least: float = 0, above: float | None = None) -> float:
-        """This value as a finite number of at least ``least``, or above ``above``."""
+    def number(self, bounds: Range) -> float:
+        """This value as a finite number within bounds."""
         raw = self.raw
         if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
             self.fail(f"expected a number, found {_in_words(raw)}")
-        if raw < least:
-            self.fail(f"{raw} is below {least:g}" if least else f"{raw} is negative")
-        if above is not None and raw <= above:
-            self.fail(f"{raw} must be above {above:g}")
+        if not raw and bounds.lowest > 0:
+            self.fail("0 must be above 0")
+        if raw < bounds.lowest:
+            self.fail(f"{raw} is below {bounds.lowest:g}" if bounds.lowest else f"{raw} is negative")
+        if raw > bounds.highest:
+            self.fail(f"{raw} is above {bounds.highest:,}, the most that is planned")
         return raw
 
-    def integer(self, *, least: int = 0) -> int:
-        """This value as a whole number."""
-        number = self.number(least=least)
+    def integer(self, bounds: Range) -> int:
+        """This value as a whole number within bounds."""
+        number = self.number(bounds)
         if number != int(number):
             self.fail(f"expected a whole number, found {number}")
         return int(number)
@@ -127,6 +137,14 @@ class Fields:
         """The keys that are there."""
         return list(self._values)
 
+    def integer(self, key: str, default: int) -> int:
+        """A whole number within the bounds of its key."""
+        return self._values[key].integer(RANGES[key]) if key in self._values else default
+
+    def number(self, key: str) -> float | None:
+        """A number within the bounds of its key; None if it is absent."""
+        return self._values[key].number(RANGES[key]) if key in self._values else None
+
 
 def read_file(path: Path) -> Value:
     """Read a scenario file.
@@ -134,12 +152,10 @@ def read_file(path: Path) -> Value:
     Raises:
         BadScenario: it cannot be read, is too large, or is neither YAML nor JSON.
     """
+    data = read_bytes(path, most=MAX_BYTES, what="a scenario", error=BadScenario)
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise BadScenario(f"{path}: {size} bytes are too many for a scenario; the limit is {MAX_BYTES}")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
         raise BadScenario(f"{path}: cannot be read: {error}") from error
     return read_text(text, str(path))
 
@@ -159,8 +175,8 @@ def read_text(text: str, source: str = "scenario") -> Value:
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise BadScenario(f"{source}{line}: neither YAML nor JSON: {problem}") from error
-    except ValueError as error:  # a number or date that Python cannot hold
-        raise BadScenario(f"{source}: {error}") from error
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise BadScenario(f"{source}: neither YAML nor JSON: {error}") from error
 
 
 def _verify_bounds(text: str, source: str) -> None:
@@ -196,7 +212,17 @@ def _to_value(node: yaml.Node, source: str, path: str, loader: yaml.SafeLoader) 
     if isinstance(node, yaml.SequenceNode):
         items = [_to_value(item, source, f"{path}[{i}]", loader) for i, item in enumerate(node.value)]
         return Value(items, line, source, path)
-    return Value(loader.construct_object(node), line, source, path)
+    value = Value(None, line, source, path)
+    try:
+        value.raw = loader.construct_object(node)
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # a tag, number or date that is none, about which the loader raises what it will
+        value.fail(f"{_in_words(node.value)} cannot be read: {_clipped(str(error))}")
+    if isinstance(value.raw, int) and abs(value.raw) > _MAX_INTEGER:
+        value.raw = None
+        value.fail(f"a number of more than {_MAX_INTEGER.bit_length() - 1} bits")
+    return value
 
 
 def _in_words(raw: object) -> str:
@@ -206,4 +232,8 @@ def _in_words(raw: object) -> str:
         return "keys and values"
     if isinstance(raw, list):
         return "a list"
-    return repr(raw)
+    return _clipped(repr(raw))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.core.units import GIB
 from openhtp.frontend.context_model import ContextModel, write_context_model
 from openhtp.frontend.external_data import read_external
 from openhtp.frontend.model import ValueType
+
+# No session could hold more.
+_MOST_BINARY_BYTES = 4 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +69,4 @@ def context_bytes(model: ContextModel, folder: Path | None) -> bytes:
         return model.data
     if not model.file:
         raise BadModel("the context model names no file with the binary")
-    return read_external({"location": model.file}, folder, model.graph)
+    return read_external({"location": model.file}, folder, model.graph, most=_MOST_BINARY_BYTES)

@@ -23,6 +23,7 @@ from openhtp.runtime.execution import Outputs
 from openhtp.runtime.options import check_callable, check_name
 from openhtp.runtime.queue import check_depth
 from openhtp.session import loading
+from openhtp.session.cpu import cpu_session
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.pending import PendingRun, Results
 from openhtp.session.profiling import ProfileFile
@@ -117,8 +118,7 @@ class InferenceSession:
                     raise
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
         self._providers = [CPU]
-        source = self._source if isinstance(self._source, bytes) else str(self._source)
-        self._cpu = onnxruntime.InferenceSession(source, self._sess_options, providers=[CPU])
+        self._cpu = cpu_session(onnxruntime.InferenceSession, self._source, self._sess_options)
         return None
 
     # Looking

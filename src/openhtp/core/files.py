@@ -1,0 +1,100 @@
+"""Reading files that a caller named: regular ones of bounded size, and nothing else.
+
+A path may lead to a device that never ends (``/dev/zero``), a pipe that nobody writes to, or a folder. Whoever
+reads a path that was given goes through here; a test looks for those who do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from openhtp.core.errors import QnnError
+from openhtp.core.units import bytes_in_words
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+# The kernel gives at most 2 GiB at once; this much is asked for in one go.
+_CHUNK = 1 << 30
+
+
+def read_file(
+    path: str | os.PathLike[str],
+    *,
+    most: int,
+    what: str,
+    error: type[QnnError],
+    offset: int = 0,
+    nbytes: int | None = None,
+) -> bytes:
+    """All bytes of a regular file, or the ``nbytes`` from ``offset`` on (fewer if it ends before).
+
+    Args:
+        path: the file.
+        most: refuse to read more than this.
+        what: what the file should be, for the message: ``"an ONNX model"``.
+        error: class of the refusal.
+        offset: first byte to read.
+        nbytes: how many to read; None for all up to the end.
+    """
+    with open_file(path, most=most if nbytes is None else None, what=what, error=error) as (fd, size):
+        wanted = max(0, size - offset) if nbytes is None else nbytes
+        if wanted > most:
+            raise error(_too_large(Path(path), wanted, most, what))
+        os.lseek(fd, offset, os.SEEK_SET)
+        found = _read(fd, wanted)
+        # The size is what the file had when it was opened; some, as those of /proc, do not tell it at all.
+        if nbytes is None and os.read(fd, 1):
+            raise error(
+                f"{str(path)!r} holds more than the {len(found)} bytes that it says; expected {what} at rest"
+            )
+        return found
+
+
+@contextlib.contextmanager
+def open_file(
+    path: str | os.PathLike[str], *, most: int | None, what: str, error: type[QnnError]
+) -> Iterator[tuple[int, int]]:
+    """Descriptor and size of a regular file of at most ``most`` bytes. An OSError within becomes ``error`` too."""
+    place = Path(path)
+    expected = f"expected a file with {what}"
+    try:
+        # Not blocking: opening a pipe would wait for whoever writes to it.
+        fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as problem:
+        raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
+    except ValueError as problem:  # a name that no file can have
+        raise error(f"cannot read {str(place)[:80]!r}: {problem}; {expected}") from problem
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+            raise error(f"cannot read {str(place)!r}: it is {kind}; expected a regular file with {what}")
+        if most is not None and found.st_size > most:
+            raise error(_too_large(place, found.st_size, most, what))
+        yield fd, found.st_size
+    except OSError as problem:
+        raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, nbytes: int) -> bytes:
+    parts: list[bytes] = []
+    while nbytes and (part := os.read(fd, min(nbytes, _CHUNK))):
+        parts.append(part)
+        nbytes -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(path: Path, size: int, most: int, what: str) -> str:
+    held, limit = bytes_in_words(size), bytes_in_words(most)
+    return f"{str(path)!r} has {held} ({size} bytes), too many for {what}; the limit is {limit}"

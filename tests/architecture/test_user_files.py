@@ -1,0 +1,50 @@
+"""Paths that a caller gave are read by ``core/files.py`` and nowhere else: there they are regular and bounded."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src/openhtp"
+READS = {"open", "read_bytes", "read_text", "fromfile", "memmap", "loadtxt", "genfromtxt"}
+LOADERS = ("np", "numpy", "onnx")
+
+# Who reads files that no caller named, or writes.
+OWN = {
+    "core/files.py": "the one place",
+    "bench/loading.py": "what it wrote itself",
+    "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
+    "cli/_checkup.py": "/proc and /sys",
+    "cost/rates.py": "a resource of the package",
+    "device/entrance.py": "/dev/null",
+    "engine/prepared.py": "opens sessions, not files",
+    "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",
+    "engine/sessions.py": "what ONNX Runtime just wrote to a folder of ours; /proc",
+    "frontend/calibration.py": "members of an archive whose bytes came through core/files.py",
+    "frontend/quantize.py": "what the quantizer just wrote to a folder of ours",
+    "hw/catalog.py": "a resource of the package",
+    "report/timeline.py": "a resource of the package",
+    "rpc/rendezvous.py": "a folder",
+    "session/profiling.py": "writes",
+    "session/saver.py": "writes",
+    "testing/agreement.py": "tables of the project",
+    "vendor/library.py": "the head of the library that is to be loaded",
+}
+
+
+def reads_files(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                name, of = node.func.attr, getattr(node.func.value, "id", "")
+            else:
+                name, of = "open" if getattr(node.func, "id", "") == "open" else "", ""
+            if name in READS or (name == "load" and of in LOADERS):
+                return True
+    return False
+
+
+def test_no_other_place_reads_files() -> None:
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if reads_files(path)}
+    assert found - set(OWN) == set(), "read what a caller named through openhtp.core.files"
+    assert set(OWN) - found == set(), "these read no files any more"
