@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.runtime import execution, locks
+
+# Whoever takes the runtime's locks out of order is told so at once, instead of once in a while by a deadlock.
+locks.check_order(True)
+execution.renew_lock()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,8 +11,9 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from openhtp.core.errors import QnnError
-from openhtp.device.connection import Connection, Lane
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.device.connection import Answer, Connection, Lane
 from openhtp.device.core import DeviceCore, error_reply
 from openhtp.device.loading import Loader
 from openhtp.rpc import channel, frames
@@ -33,10 +34,6 @@ MAX_UNSENT_PACKETS = 100_000
 SPIN_NS = 60_000
 # Threads of one client that wait for executions of their own at the same time.
 MAX_LANES = 256
-
-
-# A reply, or what is too long for one and goes beside it.
-Answer = ms.Reply | SharedBuffer
 
 
 class Server:
@@ -216,8 +213,18 @@ class Server:
             data, descriptors = channel.receive(connection.control)
         except BlockingIOError:
             return
+        number = 0
         try:
-            request = ms.decode_request(data)
+            try:
+                request = ms.decode_request(data)
+                number = request.number
+            except ProtocolError as error:
+                number = ms.number_of(data)
+                if not number:
+                    raise
+                # One whole request, from someone who keeps to the protocol: a mistake, and no reason to part.
+                channel.close_all(descriptors)
+                raise InvalidArgument(f"the device cannot read the request: {error}") from error
             reply = self._answer(connection, request, descriptors)
         except QnnError as error:
             reply = error_reply(error)
@@ -225,9 +232,10 @@ class Server:
             channel.close_all(descriptors)
             raise
         if reply is not None:
-            self._reply(connection, reply)
+            self._reply(connection, reply, number)
 
     def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
+        number = request.number
         if isinstance(request, ms.Hello):
             return self._hello(connection, request, descriptors)
         session = connection.session
@@ -237,14 +245,14 @@ class Server:
             self._add_lane(connection, descriptors)
             return ms.Reply()
         if isinstance(request, ms.LoadGraph):
-            self._answer_later(connection, self.core.start_loading(session, request, descriptors))
+            self._answer_later(connection, number, self.core.start_loading(session, request, descriptors))
             return None
         if isinstance(request, ms.PackGraph):
-            self._answer_later(connection, self.core.start_packing(session, request))
+            self._answer_later(connection, number, self.core.start_packing(session, request))
             return None
         if isinstance(request, ms.ReadTrace):
             with contextlib.closing(SharedBuffer.holding([self.core.recording.take()])) as records:
-                self._reply(connection, records)
+                self._reply(connection, records, number)
             return None
         if isinstance(request, ms.Shutdown):
             self._keep = False
@@ -252,13 +260,13 @@ class Server:
             return ms.Reply()
         return self.core.request(session, request, descriptors)
 
-    def _answer_later(self, connection: Connection, slow: Callable[[], Callable[[], Answer]]) -> None:
+    def _answer_later(self, connection: Connection, number: int, slow: Callable[[], Callable[[], Answer]]) -> None:
         def work() -> Callable[[], None]:
             finish = slow()
 
             def then() -> None:
                 answer = finish()  # even for a client that has gone: it gives back what was loaded
-                self._guard(connection, lambda c: self._reply(c, answer))
+                self._guard(connection, lambda c: self._reply(c, answer, number))
                 if isinstance(answer, SharedBuffer):
                     answer.close()
 
@@ -294,11 +302,9 @@ class Server:
         connection.lanes.append(lane)
         self._watch(sock.fileno(), lambda events: self._on_lane(connection, lane, events))
 
-    def _reply(self, connection: Connection, answer: Answer) -> None:
-        beside = () if isinstance(answer, ms.Reply) else (answer.fd,)
-        reply = answer if isinstance(answer, ms.Reply) else ms.Reply(value=answer.nbytes)
+    def _reply(self, connection: Connection, answer: Answer, number: int) -> None:
         try:
-            channel.send(connection.control, ms.encode(reply), beside)
+            connection.reply(answer, number)
         except BlockingIOError as error:
             raise ProtocolError("the client does not read its replies") from error
 
@@ -343,11 +349,12 @@ class Server:
             if kind == frames.EXECUTE:
                 executions.execute(session, lane.outlet, bytes(view[:count]))
             elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
-                self._cancel(connection, lane, frames.EXECUTE_HEAD.unpack_from(view)[6])
+                head = frames.EXECUTE_HEAD.unpack_from(view)
+                self._cancel(connection, lane, head[6], wants_answer=bool(head[1] & frames.FLAG_ANSWER))
             else:
                 raise ProtocolError(f"frame of kind {kind} and {count} bytes")
 
-    def _cancel(self, connection: Connection, lane: Lane, job: int) -> None:
+    def _cancel(self, connection: Connection, lane: Lane, job: int, *, wants_answer: bool) -> None:
         session = connection.session
         assert session is not None
         if job not in session.jobs:
@@ -355,6 +362,11 @@ class Server:
             for other in list(connection.lanes):
                 if other is not lane:
                     self._read_lane(connection, other)
+        if wants_answer and job not in session.jobs:
+            now = self.core.clock.now()
+            record = frames.Record(job, st.QNN_GRAPH_ERROR_ABORTED.code, 0, now, now, now, 0, 0, 0)
+            lane.outlet.report_failure(record, "interrupted before it was sent, or when it was over")
+            return
         self.core.executions.cancel(session, job)
 
     # Plumbing

@@ -14,6 +14,7 @@ from openhtp.core.priority import Priority
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
+from openhtp.runtime import rescue
 from openhtp.runtime.execution import Execution, Notify, Outputs
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class AppRun:
     """One run of an app while it is under way; the part that a Call plays for a graph."""
 
     profile: Profile | None = None
+    synchronous = False
 
     def __init__(self, app: App, link: Link, notify: Notify | None, notify_param: object) -> None:
         self.app = app
@@ -35,17 +37,21 @@ class AppRun:
         self.notifier: Notifier = app.context.device.backend._notifier
         self.notify = notify
         self.notify_param = notify_param
+        self.execution: Execution | None = None
 
     def collect_outputs(self) -> Outputs:
         """An app gives nothing back."""
         return {}
 
-    def keep_slot(self) -> None:
-        """It has none."""
-
     def finish(self, record: Record | None) -> None:
         """Its place in the queue is free again."""
-        self.app.context._places.give_back()
+        self.app.context._places.give_back(self)
+
+    def settle(self) -> None:
+        """After an interrupt: see to it that the run ends if it may have been sent."""
+        execution = self.execution
+        if execution is None or not self.link.settle(execution):
+            self.finish(None)
 
 
 class App:
@@ -79,14 +85,15 @@ class App:
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         link = self.context._link
-        link.take_place(self.context._places, None, lambda: None)
         run = AppRun(self, link, notify, notify_param)
-        execution = Execution(link.next_job(), run)
-        head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0)
         length = frames.APP_RUN.pack(round(duration_us * 1000), round(eviction_us * 1000))
         try:
+            link.take_place(self.context._places, run, None, lambda: None)
+            execution = Execution(link.next_job(), run)
+            head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0)
             link.submit(execution, head + length, lambda job: None)
         except BaseException:
-            run.finish(None)
+            rescue.post((run.settle, ()))
+            rescue.flush()
             raise
         return execution

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openhtp.rpc import frames
 from openhtp.runtime.arguments import Arguments, Ports, Shape, Values, check_arguments
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.slots import SlotPool
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Bindings:
         self._checked: dict[tuple[object, ...], Arguments] = {}
         self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
         self._pools: dict[int, SlotPool] = {}
-        self._lock = threading.Lock()
+        self._lock = make_lock("bindings")
 
     def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
         """Check what a caller passed; the same arrays on registered memory need it only once."""

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,11 @@ from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs, read_
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
 from openhtp.runtime.app import App
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.mem import Mem, Place
 from openhtp.runtime.options import check_name, make_options
 from openhtp.runtime.queue import Places
@@ -53,12 +54,23 @@ class Context:
         self._buffers: list[SharedBuffer] = []
         self._tensor_ids = itertools.count(1)
         self._restored = False
-        self._lock = threading.Lock()
+        self._lock = make_lock("context")
         # Arrays handed out by Mem.array, by id; they are kept alive by their Mem, so an id is never reused.
         self._views: dict[int, Place] = {}
         self._addresses: list[tuple[int, Mem]] = []
-        reply = link.request(ms.CreateContext(queue_depth=queue_depth, priority=int(priority)))
-        self._number = reply.value
+        self._number = 0
+
+    def _open(self) -> None:
+        """Make it known to the device."""
+        message = ms.CreateContext(queue_depth=self.queue_depth, priority=int(self.priority))
+        self._number = self._link.request(message, undo=lambda number: ms.FreeContext(context=number)).value
+
+    def _discard(self) -> None:
+        """Whoever made it was interrupted and will not have it."""
+        if self._number and self._life.state is State.LIVE:
+            self._end(State.FREED)
+            self._link.tell(ms.FreeContext(context=self._number))
+            self._release_memory(State.FREED)
 
     @property
     def queue_depth(self) -> int:
@@ -177,16 +189,32 @@ class Context:
                 st.QNN_MEM_ERROR_INVALID_ARGUMENT,
             )
         buffer = SharedBuffer.create(size)
+        number = 0
         try:
-            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
+            number = self._request_memory(buffer)
+            mem = Mem(self, buffer, number)
+            with self._lock:
+                self._memories[number] = mem
+                bisect.insort(self._addresses, (buffer.address, mem), key=lambda item: item[0])
         except BaseException:
-            buffer.close()
+            rescue.post((self._forget_memory, (number, buffer)))
+            rescue.flush()
             raise
-        mem = Mem(self, buffer, number)
-        with self._lock:
-            self._memories[number] = mem
-            bisect.insort(self._addresses, (buffer.address, mem), key=lambda item: item[0])
         return mem
+
+    def _request_memory(self, buffer: SharedBuffer) -> int:
+        message = ms.RegisterMemory(context=self._number)
+        undo = lambda number: ms.DeregisterMemory(memory=number)  # noqa: E731
+        return self._link.request(message, (buffer.fd,), undo).value
+
+    def _forget_memory(self, number: int, buffer: SharedBuffer) -> None:
+        """Whoever registered it was interrupted and will not have it."""
+        if number:
+            self._link.tell(ms.DeregisterMemory(memory=number))
+        with self._lock:
+            self._memories.pop(number, None)
+            self._addresses = [item for item in self._addresses if item[1].number != number]
+        buffer.close()
 
     def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
         """Change the priority of the context and of all its graphs.
@@ -199,7 +227,7 @@ class Context:
         level = Priority.parse(priority)
         self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
         self.priority = level
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             graph._adopt_priority(level)
 
     def get_binary(self) -> bytes:
@@ -235,7 +263,7 @@ class Context:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._life.state is not State.FREED:
+        if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
 
     # Restoring
@@ -270,7 +298,7 @@ class Context:
     def _find_spec(self, name: str) -> TensorSpec:
         specs = {
             (tensor.shape, tensor.dtype): tensor.spec
-            for graph in self._graphs.values()
+            for graph in list(self._graphs.values())
             if (tensor := graph._tensors.get(name)) is not None
         }
         if len(specs) == 1:
@@ -304,9 +332,8 @@ class Context:
 
     def _register_buffer(self, buffer: SharedBuffer) -> int:
         """Register memory of the runtime's own, freed with the context."""
-        number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
-        with self._lock:
-            self._buffers.append(buffer)
+        number = self._request_memory(buffer)
+        self._buffers.append(buffer)
         return number
 
     def _deregister(self, mem: Mem) -> None:
@@ -317,7 +344,7 @@ class Context:
             self._addresses = [item for item in self._addresses if item[1] is not mem]
             for place in mem._places.values():
                 self._views.pop(id(place.array), None)
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             if graph._bindings is not None:
                 graph._bindings.forget_memory()
         mem._forget(State.FREED)
@@ -329,7 +356,7 @@ class Context:
 
     def _end(self, state: State) -> None:
         self._life.become(state)
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):
             graph._life.become(state)
         self._places.close(lambda: self._life._refusal("execute"))
         self.device._contexts.discard(self)
@@ -337,9 +364,8 @@ class Context:
     def _release_memory(self, state: State) -> None:
         for mem in list(self._memories.values()):
             mem._forget(state)
-        for buffer in self._buffers:
-            buffer.close()
-        self._buffers.clear()
+        while self._buffers:
+            self._buffers.pop().close()
         self._views.clear()
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +26,13 @@ from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
 from openhtp.runtime.arguments import Ports, Values
 from openhtp.runtime.bindings import Bindings
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_count, check_handle, check_name, check_shape
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
@@ -60,8 +61,8 @@ class Graph:
         self._number = 0
         self._ports = Ports([], 0, {})
         self._bindings: Bindings | None = None
-        self._lock = threading.Lock()
-        self._under_way = {True: 0, False: 0}  # executions by ``synchronous``
+        self._lock = make_lock("graph")
+        self._under_way: dict[bool, set[Call]] = {True: set(), False: set()}  # by ``synchronous``
         self._parent: Graph | None = None
 
     # Building
@@ -330,7 +331,8 @@ class Graph:
         try:
             return self._enqueue(call)
         except BaseException:
-            call.finish(None)
+            rescue.post((call.settle, ()))  # a call that raises holds nothing, also if this is an interrupt
+            rescue.flush()
             raise
 
     def _enqueue(self, call: Call) -> Execution:
@@ -358,17 +360,21 @@ class Graph:
 
     # What a call needs of its graph
 
-    def _count_call(self, synchronous: bool, change: int) -> None:
-        """Keep count of executions under way; the two ways of executing one graph exclude each other."""
+    def _begin_call(self, call: Call) -> None:
+        """Note an execution under way; the two ways of executing one graph exclude each other."""
+        synchronous = call.synchronous
         with self._lock:
-            if change > 0 and self._under_way[not synchronous]:
+            if self._under_way[not synchronous]:
                 other = "asynchronous" if synchronous else "synchronous"
                 raise UnsupportedFeature(
                     f"graph {self.name!r} has {other} executions under way; executing one graph both ways at the"
                     " same time is not supported",
                     st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
                 )
-            self._under_way[synchronous] += change
+            self._under_way[synchronous].add(call)
+
+    def _end_call(self, call: Call) -> None:
+        self._under_way[call.synchronous].discard(call)
 
     def _spec(self, item: Tensor | str) -> TensorSpec:
         if isinstance(item, Tensor):

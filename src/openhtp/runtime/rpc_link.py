@@ -21,12 +21,14 @@ from openhtp.core.errors import DeviceLost, QnnError, ResourceError
 from openhtp.device.build import DeviceConfig
 from openhtp.rpc import channel, frames, rendezvous
 from openhtp.rpc import messages as ms
-from openhtp.rpc.channel import Disconnected, ProtocolError
+from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
-from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
+from openhtp.runtime.control import Control
 from openhtp.runtime.execution import Execution, complete_from
 from openhtp.runtime.lane import Lane
-from openhtp.runtime.link import Sent, raise_reply
+from openhtp.runtime.link import Interrupted, Sent, Undo
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.queue import Places
 
 log = logging.getLogger(__name__)
@@ -68,23 +70,31 @@ class RpcLink:
         self._errors: int | None = None
         self._closing = False
         self._lost = False
-        self._control_lock = threading.Lock()
-        self._send_lock = threading.Lock()
+        self._foreign = False
+        self._send_lock = make_lock("send")
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
+        # Lanes that nobody uses, and those on which a synchronous execution is waited for.
         self._lanes: list[Lane] = []
-        reply = self._meet()
-        self.session = reply.value
-        self.pid = int(str(reply.info["pid"]))
-        self._reader = threading.Thread(target=self._read, name="openhtp-completions", daemon=True)
-        self._reader.start()
+        self._running: dict[Execution, Lane] = {}
+        self._reader: threading.Thread | None = None
+        rescue.start()
+        try:
+            reply = self._meet()
+            self.session = reply.value
+            self.pid = int(str(reply.info["pid"]))
+            self._reader = threading.Thread(target=self._read, name="openhtp-completions", daemon=True)
+            self._reader.start()
+        except BaseException:
+            rescue.post((self.close, ()))
+            raise
 
     # Starting
 
     def _meet(self) -> ms.Reply:
         """Connect and say hello. A named device may be about to go when we come: then meet its successor."""
         for attempt in range(_MEETINGS):
-            self._control = self._connect()
+            self._control = Control(self._connect())
             self._data, theirs = channel.socket_pair()
             try:
                 hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
@@ -147,20 +157,18 @@ class RpcLink:
 
     # Requests
 
-    def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
+    def request(
+        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+    ) -> ms.Reply:
         """Ask and wait for the answer."""
-        reply, received = self._exchange(message, descriptors)
-        channel.close_all(received)
-        return raise_reply(reply)
-
-    def _exchange(self, message: ms.Request, descriptors: tuple[int, ...]) -> tuple[ms.Reply, list[int]]:
         try:
-            with self._control_lock:
-                channel.send(self._control, ms.encode(message), descriptors)
-                data, received = channel.receive(self._control)
-            return ms.decode_reply(data), received
-        except (Disconnected, ProtocolError, OSError) as error:
+            return self._control.ask(message, descriptors, undo)
+        except Disconnected as error:
             raise self._gone(f"the device process went away during {type(message).__name__}") from error
+
+    def tell(self, message: ms.Request) -> None:
+        """Ask without waiting for the answer."""
+        self._control.tell(message)
 
     def read_trace(self) -> bytes:
         """What the device recorded."""
@@ -171,15 +179,10 @@ class RpcLink:
         return self._fetch(ms.PackGraph(graph=graph))
 
     def _fetch(self, message: ms.Request) -> bytes:
-        """Ask for something that comes in shared memory."""
-        reply, received = self._exchange(message, ())
-        raise_reply(reply)
-        if not received:
-            return b""
-        buffer = SharedBuffer.attach(received[0])
-        data = bytes(buffer.view[: reply.value])
-        buffer.close()
-        return data
+        try:
+            return self._control.fetch(message)
+        except Disconnected as error:
+            raise self._gone(f"the device process went away during {type(message).__name__}") from error
 
     # Executions
 
@@ -197,6 +200,8 @@ class RpcLink:
             try:
                 self._data.send(frame)
             except OSError as error:
+                if error.errno is None:
+                    raise  # not the system's but a signal handler's, and perhaps after it was sent
                 # Whoever takes it out of the table decides: the reader may have completed it already.
                 if self._pending.pop(job, None) is not None:
                     raise self._gone("the device process went away") from error
@@ -204,25 +209,21 @@ class RpcLink:
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait for it on a lane of this thread's own, with no other thread between."""
-        lane = self._take_lane()
+        lane = self._running[execution] = self._take_lane()
         mine = {execution.job: execution}
         try:
             lane.sock.send(frame)
             sent(execution.job)
             while mine:
                 complete_from(lane.receive(), mine)
-        except (OSError, Disconnected):
+        except (OSError, Disconnected) as error:
+            if isinstance(error, OSError) and error.errno is None:
+                raise  # not the system's but a signal handler's
+            del self._running[execution]
             lane.sock.close()
-            if mine:
-                self._fail(execution)
+            self._fail(execution)
             return
-        except BaseException:
-            # An interrupt came while waiting: the lane still owes us a report, so it cannot be used again.
-            lane.sock.close()
-            self.cancel(execution.job)
-            execution._abandon()
-            raise
-        self._lanes.append(lane)
+        self._lanes.append(self._running.pop(execution))
 
     def _take_lane(self) -> Lane:
         try:
@@ -230,38 +231,91 @@ class RpcLink:
         except IndexError:
             ours, theirs = channel.socket_pair()
             with theirs:
+                lane = Lane(ours)
                 self.request(ms.AddLane(), (theirs.fileno(),))
-            return Lane(ours)
+            return lane
+
+    def settle(self, execution: Execution) -> bool:
+        """Make an execution end that may have been sent before an interrupt came."""
+        lane = self._running.pop(execution, None)
+        if lane is not None:
+            drain = threading.Thread(
+                target=self._drain, args=(lane, execution), name="openhtp-interrupted", daemon=True
+            )
+            drain.start()
+            return True
+        with self._send_lock:
+            if execution.job not in self._pending:
+                return False
+            with contextlib.suppress(OSError):  # the device is gone: the reader ends what is pending
+                self._data.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
+        return True
+
+    def _drain(self, lane: Lane, execution: Execution) -> None:
+        """Wait for the end of an execution whose caller was interrupted. More may come: the lane is done for."""
+        mine = {execution.job: execution}
+        try:
+            lane.sock.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
+            while mine:
+                complete_from(lane.receive(), mine)
+        except (OSError, Disconnected):
+            self._fail(execution)
+        finally:
+            lane.sock.close()
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
-        frame = frames.EXECUTE_HEAD.pack(frames.CANCEL, 0, 0, 0, 0, 0, job, 0)
         with self._send_lock, contextlib.suppress(OSError):
-            self._data.send(frame)
+            self._data.send(_cancel_frame(job))
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over."""
         return execution._block(timeout)
 
-    def take_place(self, places: Places, until_ns: int | None, interrupted: Callable[[], QnnError | None]) -> None:
+    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
         """Take a place in a context's queue."""
-        if not places.try_take():
-            places.take(until_ns, interrupted)
+        if not places.try_take(holder):
+            places.take(holder, until_ns, interrupted)
 
     # The end
 
     def close(self) -> None:
         """Let the device go; it ends by itself when its last client has gone."""
+        if self._foreign:
+            return
         self._closing = True
-        for sock in (self._data, self._control, *(lane.sock for lane in self._lanes)):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        if threading.current_thread() is not self._reader:
-            self._reader.join(timeout=5)
+        self._shut()
+        if self._reader is not None and threading.current_thread() is not self._reader:
+            self._reader.join()
         self._dispose()
 
+    def leave_to_parent(self, error: QnnError) -> None:
+        """In the child of a fork: close the copies of the sockets, and only those."""
+        self._foreign = self._closing = self._lost = True
+        self._send_lock = make_lock("send")
+        pending, self._pending, self._running = self._pending, {}, {}
+        for execution in pending.values():
+            execution._leave(error)
+        self._control.leave_to_parent()
+        for sock in self._data_sockets():
+            sock.close()
+        if self._process is not None:
+            self._process.returncode = 0  # not this process's child, so not its to wait for
+
+    def _data_sockets(self) -> list[socket.socket]:
+        lanes = (*self._lanes, *list(self._running.values()))
+        return [self._data, *(lane.sock for lane in lanes)]
+
+    def _shut(self) -> None:
+        """Wake whoever reads from a socket: it is over."""
+        for sock in self._data_sockets():
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._control.shut()
+
     def _dispose(self) -> None:
-        for sock in (self._control, self._data, *(lane.sock for lane in self._lanes)):
+        self._control.close()
+        for sock in (self._data, *(lane.sock for lane in self._lanes)):
             sock.close()
         if self._process is not None:
             # A device of our own has nobody left to serve (the starter of a named one ended long ago).
@@ -299,7 +353,7 @@ class RpcLink:
                 break
             try:
                 complete_from(buffer[:count], self._pending)
-            except Exception:
+            except BaseException:
                 log.exception("completion frame")
         self._end()
 
@@ -308,17 +362,22 @@ class RpcLink:
             self._lost = True
             pending = list(self._pending.values())
             self._pending.clear()
+        self._shut()  # one of the sockets is dead, so all are: nobody may wait at another
         # The device first: whoever is told of its loss may build a context at once, on the fresh process.
         if not self._closing:
-            self._on_lost(self)
-        for execution in pending:
             try:
-                self._fail(execution)
-            except Exception:
-                log.exception("completing execution %d", execution.job)
+                self._on_lost(self)
+            except BaseException:
+                log.exception("the loss of device process %d", self.pid)
+        for execution in pending:
+            self._fail(execution)
 
     def _fail(self, execution: Execution) -> None:
         now = self.now()
         status = st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code
         text = "the device was closed" if self._closing else f"the device process went away{self._last_words()}"
         execution._complete(Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
+
+
+def _cancel_frame(job: int, flags: int = 0) -> bytes:
+    return frames.EXECUTE_HEAD.pack(frames.CANCEL, flags, 0, 0, 0, 0, job, 0)
