@@ -132,22 +132,22 @@ class Server:
         """Send all completions that were held back."""
         while self._pending:
             lane, connection = self._pending.popitem()
-            self._guard(connection, lambda _, lane=lane: self._send_news(lane))  # type: ignore[misc]
+            self._guard(connection, lambda c, lane=lane: self._send_news(c, lane))  # type: ignore[misc]
 
     def _on_news(self, connection: Connection, lane: Lane) -> None:
         outlet = lane.outlet
         if len(outlet.records) >= RECORDS_PER_PACKET or outlet.extras:
             self._pending.pop(lane, None)
-            self._guard(connection, lambda _: self._send_news(lane))
+            self._guard(connection, lambda c: self._send_news(c, lane))
         else:
             self._pending[lane] = connection
 
-    def _send_news(self, lane: Lane) -> None:
+    def _send_news(self, connection: Connection, lane: Lane) -> None:
         for packet in lane.outlet.packets():
             if not lane.closed:
-                self._send(lane, packet)
+                self._send(connection, lane, packet)
 
-    def _send(self, lane: Lane, packet: bytes) -> None:
+    def _send(self, connection: Connection, lane: Lane, packet: bytes) -> None:
         if lane.unsent:
             lane.unsent.append(packet)
             if len(lane.unsent) > MAX_UNSENT_PACKETS:
@@ -159,17 +159,18 @@ class Server:
             # A client that sleeps must not put the device to sleep: go on when it reads again.
             lane.unsent.append(packet)
             self._epoll.modify(lane.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
-        except OSError as error:
-            raise Disconnected(str(error)) from error
+        except OSError:
+            self._close_lane(connection, lane)
 
-    def _send_unsent(self, lane: Lane) -> None:
+    def _send_unsent(self, connection: Connection, lane: Lane) -> None:
         while lane.unsent:
             try:
                 lane.sock.send(lane.unsent[0])
             except BlockingIOError:
                 return
-            except OSError as error:
-                raise Disconnected(str(error)) from error
+            except OSError:
+                self._close_lane(connection, lane)
+                return
             lane.unsent.popleft()
         self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
 
@@ -312,8 +313,8 @@ class Server:
 
     def _on_lane(self, connection: Connection, lane: Lane, events: int) -> None:
         if events & select.EPOLLOUT:
-            self._guard(connection, lambda _: self._send_unsent(lane))
-        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+            self._guard(connection, lambda c: self._send_unsent(c, lane))
+        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not lane.closed:
             if lane is not connection.lanes[0]:
                 # What a thread queued before it began to wait on its own lane came first, and stays first.
                 self._guard(connection, lambda c: self._read_lane(c, c.lanes[0]))
@@ -321,6 +322,8 @@ class Server:
 
     def _close_lane(self, connection: Connection, lane: Lane) -> None:
         """The end of the shared lane is the client's; that of another only means that a thread was interrupted."""
+        if lane.closed:
+            return
         if lane is connection.lanes[0]:
             raise Disconnected("end of connection")
         lane.closed = True

@@ -134,7 +134,8 @@ class Backend:
 
     def _free(self, patience_s: float | None) -> None:
         for device in list(self._devices):
-            device.free()
+            if device._life.state is not State.FREED:
+                device.free()
         self._life.become(State.FREED)
         self._end_of_notifier.detach()
         self._notifier.close(patience_s)

@@ -66,11 +66,11 @@ class Context:
         self._number = self._link.request(message, undo=lambda number: ms.FreeContext(context=number)).value
 
     def _discard(self) -> None:
-        """Whoever made it was interrupted and will not have it."""
-        if self._number and self._life.state is State.LIVE:
-            self._end(State.FREED)
+        """Whoever made or freed it was interrupted. Parts that were done already do no harm."""
+        self._end(State.FREED)
+        if self._number:
             self._link.tell(ms.FreeContext(context=self._number))
-            self._release_memory(State.FREED)
+        self._release_memory(State.FREED)
 
     @property
     def queue_depth(self) -> int:
@@ -253,11 +253,15 @@ class Context:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT."""
         self._life.require("free")
         lost = self._life.state is State.LOST
-        self._end(State.FREED)
-        if not lost:
-            with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
-                self._link.request(ms.FreeContext(context=self._number))
-        self._release_memory(State.FREED)
+        try:
+            self._end(State.FREED)
+            if not lost:
+                with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
+                    self._link.request(ms.FreeContext(context=self._number))
+            self._release_memory(State.FREED)
+        except BaseException:
+            rescue.post((self._discard, ()))
+            raise
 
     def __enter__(self) -> Context:
         return self
@@ -337,8 +341,23 @@ class Context:
         return number
 
     def _deregister(self, mem: Mem) -> None:
-        if self._life.state is State.LIVE:
+        try:
+            if self._life.state is State.LIVE:
+                self._link.request(ms.DeregisterMemory(memory=mem.number))
+            self._forget(mem)
+        except QnnError:
+            raise
+        except BaseException:
+            rescue.post((self._deregister_again, (mem,)))
+            raise
+
+    def _deregister_again(self, mem: Mem) -> None:
+        """After an interrupt: the device may have done it already, but must not refuse it now."""
+        with contextlib.suppress(InvalidHandle):
             self._link.request(ms.DeregisterMemory(memory=mem.number))
+        self._forget(mem)
+
+    def _forget(self, mem: Mem) -> None:
         with self._lock:
             self._memories.pop(mem.number, None)
             self._addresses = [item for item in self._addresses if item[1] is not mem]

@@ -167,12 +167,17 @@ class Device:
         self._life.require("free")
         self._ready.wait()
         for context in list(self._contexts):
-            context.free()
-        with self._lock:
-            self._life.become(State.FREED)
-        self.backend._devices.discard(self)
-        self._end_of_link.detach()
-        self._link_now.close()
+            if context._life.state is not State.FREED:
+                context.free()
+        try:
+            with self._lock:
+                self._life.become(State.FREED)
+            self.backend._devices.discard(self)
+            self._end_of_link.detach()
+            self._link_now.close()
+        except BaseException:
+            rescue.post((self._link_now.close, ()))
+            raise
 
     def __enter__(self) -> Device:
         return self

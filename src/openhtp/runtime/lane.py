@@ -38,7 +38,3 @@ class Lane:
         if count == 0:
             raise Disconnected("end of connection")
         return view[:count]
-
-    def __del__(self) -> None:
-        # Whoever took it was interrupted before it was noted down; the device sees its end and forgets it.
-        self.sock.close()

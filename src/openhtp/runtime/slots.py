@@ -83,6 +83,10 @@ class SlotPool:
             return slot
 
     def _grow(self) -> None:
+        with self._lock:
+            self._free = [slot for slot in self._slots if slot.holder is None]
+            if self._free:  # left behind where an earlier growth was interrupted, or given back just now
+                return
         count = min(max(1, len(self._slots)), _MAX_SLOTS_AT_ONCE)
         buffer = SharedBuffer.create(self._slot_bytes * count)
         try:
