@@ -1,9 +1,9 @@
 """Exceptions out of nowhere: what Ctrl-C or an alarm raises on the main thread, at every place where it can.
 
 CPython runs signal handlers at the start of a function, after a call into C and at the end of a loop's turn, and
-nowhere else: not between taking a lock in a ``with`` and entering its body, not between a function's return and the
-assignment of its value. A profile function is called at the first two and may raise there, so one sweep over its
-events meets every such place once; a timer then comes whenever it likes, in loops and in waiting calls too.
+nowhere else: not between taking a lock in a ``with`` and entering its body, not between a function's return and
+the assignment of its value. A profile function is called at the first two and may raise there, so one sweep over
+its events meets every such place once; signals then come at any time, in loops and in waiting calls too.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """On plain locks: those that check their order are Python code, which can be interrupted as real ones cannot."""
+    """On plain locks: those that check their order are Python code, and can be interrupted as real ones cannot."""
     checked = locks.check_order(False)
     execution.renew_lock()
     try:
@@ -196,35 +196,42 @@ def test_at_every_place(rig: Rig, action: Callable[[Rig], None]) -> None:
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError], ids=lambda kind: kind.__name__)
 def test_at_any_time(rig: Rig, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timer that comes when it likes, and comes again while its last interrupt is being put right."""
+    """A thread that interrupts when it likes, and again while its last interrupt is being put right."""
     dice = random.Random(8)
     armed = False
+    over = threading.Event()
 
     def handler(number: int, frame: FrameType | None) -> None:
         if armed:
             raise raised("from a handler")
 
+    def disturb() -> None:
+        while not over.wait(dice.uniform(1e-5, 1e-3)):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)  # type: ignore[arg-type]
+
     # What comes while Python tidies up an object is swallowed by Python itself, and told to this hook.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    before = signal.signal(signal.SIGALRM, handler)
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=disturb)
+    thread.start()
     try:
         for _ in range(150 * ROUNDS):
             action = dice.choice(ACTIONS)
             try:
                 armed = True
-                signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-6, 1.5e-3), 2e-4)
                 for _ in range(4):
                     action(rig)
             except raised:
                 pass
             finally:
                 armed = False
-                signal.setitimer(signal.ITIMER_REAL, 0)
             rig.check()
         rig.check_results()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        armed = False
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:

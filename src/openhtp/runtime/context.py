@@ -61,13 +61,11 @@ class Context:
         self._number = 0
 
     def _open(self) -> None:
-        """Make it known to the device."""
         message = ms.CreateContext(queue_depth=self.queue_depth, priority=int(self.priority))
-        self._number = self._link.request(message, undo=lambda number: ms.FreeContext(context=number)).value
+        self._number = self._link.request(message, undo=lambda made: ms.FreeContext(context=made)).value
 
     def _discard(self) -> None:
-        """Whoever made or freed it was interrupted. Parts that were done already do no harm."""
-        self._end(State.FREED)
+        self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm
         if self._number:
             self._link.tell(ms.FreeContext(context=self._number))
         self._release_memory(State.FREED)
@@ -204,12 +202,10 @@ class Context:
 
     def _request_memory(self, buffer: SharedBuffer) -> int:
         message = ms.RegisterMemory(context=self._number)
-        undo = lambda number: ms.DeregisterMemory(memory=number)  # noqa: E731
-        return self._link.request(message, (buffer.fd,), undo).value
+        return self._link.request(message, (buffer.fd,), lambda made: ms.DeregisterMemory(memory=made)).value
 
     def _forget_memory(self, number: int, buffer: SharedBuffer) -> None:
-        """Whoever registered it was interrupted and will not have it."""
-        if number:
+        if number:  # whoever registered it was interrupted and will not have it
             self._link.tell(ms.DeregisterMemory(memory=number))
         with self._lock:
             self._memories.pop(number, None)
@@ -345,15 +341,13 @@ class Context:
             if self._life.state is State.LIVE:
                 self._link.request(ms.DeregisterMemory(memory=mem.number))
             self._forget(mem)
-        except QnnError:
-            raise
-        except BaseException:
-            rescue.post((self._deregister_again, (mem,)))
+        except BaseException as error:
+            if not isinstance(error, QnnError):
+                rescue.post((self._deregister_again, (mem,)))
             raise
 
     def _deregister_again(self, mem: Mem) -> None:
-        """After an interrupt: the device may have done it already, but must not refuse it now."""
-        with contextlib.suppress(InvalidHandle):
+        with contextlib.suppress(InvalidHandle):  # done before the interrupt came
             self._link.request(ms.DeregisterMemory(memory=mem.number))
         self._forget(mem)
 
