@@ -66,8 +66,7 @@ class Context:
 
     def _discard(self) -> None:
         self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm
-        if self._number:
-            self._link.tell(ms.FreeContext(context=self._number))
+        self._link.tell(ms.FreeContext(context=self._number))
         self._release_memory(State.FREED)
 
     @property

@@ -7,6 +7,7 @@ make all locks with ``check_order(True)``: then taking one out of order raises i
 from __future__ import annotations
 
 import threading
+from types import TracebackType
 from typing import Protocol
 
 ORDER = (
@@ -32,7 +33,9 @@ class Lock(Protocol):
     def __enter__(self) -> bool:
         """Take it."""
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
         """Give it back."""
 
 
