@@ -9,6 +9,11 @@ import pytest
 from hypothesis import settings
 
 import openhtp as htp
+from openhtp.runtime import execution, locks
+
+# Whoever takes the runtime's locks out of order is told so at once, instead of once in a while by a deadlock.
+locks.check_order(True)
+execution.renew_lock()
 
 # How long an example takes says how busy the machine is, and nothing else.
 settings.register_profile("openhtp", deadline=None)

@@ -22,7 +22,7 @@ from openhtp.core import status as st
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime import vendor_link
 from openhtp.runtime.device import Device
-from openhtp.runtime.rpc_link import DeviceOptions
+from openhtp.runtime.device_process import DeviceOptions
 from openhtp.runtime.vendor_link import VendorLink
 from tests.conftest import ramp, relu_graph
 

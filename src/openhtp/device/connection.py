@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from openhtp.device.outlet import Outlet
 from openhtp.device.sessions import Session
+from openhtp.rpc import channel
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
+
+# A reply, or what is too long for one and goes beside it.
+Answer = ms.Reply | SharedBuffer
 
 
 class Lane:
@@ -31,3 +40,15 @@ class Connection:
         # How many frames may still be taken in this turn of the loop.
         self.turn = self.share = 0
         self.early_cancels: dict[int, None] = {}
+
+    def reply(self, answer: Answer, number: int) -> None:
+        """Answer the request with this number; what is too long for a message goes in shared memory."""
+        if not isinstance(answer, ms.Reply):
+            channel.send(self.control, ms.encode(ms.Reply(number=number, value=answer.nbytes)), (answer.fd,))
+            return
+        data = ms.encode(msgspec.structs.replace(answer, number=number))
+        if len(data) <= channel.MAX_MESSAGE:
+            channel.send(self.control, data)
+            return
+        with contextlib.closing(SharedBuffer.holding([data])) as beside:
+            channel.send(self.control, ms.encode(ms.Reply(number=number, moved=True)), (beside.fd,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.core import status as st
 from openhtp.device.connection import Connection, Lane
 from openhtp.device.executions import Executions
 from openhtp.rpc import channel, frames
@@ -64,7 +65,11 @@ class Intake:
                 if connection.early_cancels:
                     self._cancel_early(connection, frames.EXECUTE_HEAD.unpack_from(view)[6])
             elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
-                self._cancel(connection, lane, frames.EXECUTE_HEAD.unpack_from(view)[6])
+                head = frames.EXECUTE_HEAD.unpack_from(view)
+                if head[1] & frames.FLAG_ANSWER:
+                    self._settle(connection, lane, head[6])
+                else:
+                    self._cancel(connection, lane, head[6])
             else:
                 raise ProtocolError(f"frame of kind {kind} and {count} bytes")
         return lane.closed
@@ -82,6 +87,20 @@ class Intake:
                 if len(early) > MAX_EARLY_CANCELS:
                     del early[next(iter(early))]  # most are of executions that are long over
         self._executions.cancel(session, job)
+
+    def _settle(self, connection: Connection, lane: Lane, job: int) -> None:
+        """Cancel an execution whose caller was interrupted and does not know whether it was sent.
+
+        If it was, then before this and on the same lane: it ends and is told of. If not, that is told instead.
+        """
+        session = connection.session
+        assert session is not None
+        if job in session.jobs:
+            self._executions.cancel(session, job)
+            return
+        now = self._executions.clock.now()
+        record = frames.Record(job, st.QNN_GRAPH_ERROR_ABORTED.code, 0, now, now, now, 0, 0, 0)
+        lane.outlet.report_failure(record, "interrupted before it was sent, or when it was over")
 
     def _cancel_early(self, connection: Connection, job: int) -> None:
         """Cancel an execution whose cancel came before it, if it is one."""

@@ -11,8 +11,8 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from openhtp.core.errors import QnnError
-from openhtp.device.connection import Connection, Lane
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.device.connection import Answer, Connection, Lane
 from openhtp.device.core import DeviceCore, error_reply
 from openhtp.device.entrance import REST_NS, Entrance
 from openhtp.device.failures import unexpected
@@ -41,10 +41,6 @@ SPIN_NS = 60_000
 MAX_LANES = 256
 
 
-# A reply, or what is too long for one and goes beside it.
-Answer = ms.Reply | SharedBuffer
-
-
 class Server:
     """Serves clients until the last of them has gone (or, if ``keep``, until told to stop)."""
 
@@ -58,7 +54,7 @@ class Server:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._connections: dict[int, Connection] = {}
-        self._outbox = Outbox(self._epoll, self._guard)
+        self._outbox = Outbox(self._epoll, self._guard, self._on_lane_end)
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loader = Loader(self._post)
@@ -231,8 +227,18 @@ class Server:
             data, descriptors = channel.receive(connection.control)
         except BlockingIOError:
             return
+        number = 0
         try:
-            request = ms.decode_request(data)
+            try:
+                request = ms.decode_request(data)
+                number = request.number
+            except ProtocolError as error:
+                number = ms.number_of(data)
+                if not number:
+                    raise
+                # One whole request, from someone who keeps to the protocol: a mistake, and no reason to part.
+                channel.close_all(descriptors)
+                raise InvalidArgument(f"the device cannot read the request: {error}") from error
             reply = self._answer(connection, request, descriptors)
         except QnnError as error:
             reply = error_reply(error)
@@ -240,7 +246,7 @@ class Server:
             channel.close_all(descriptors)
             raise
         if reply is not None:
-            self._reply(connection, reply)
+            self._reply(connection, reply, number)
 
     def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
         """Answer a request whatever becomes of it. What it does not take of the descriptors is closed."""
@@ -256,6 +262,7 @@ class Server:
             descriptors.clear()
 
     def _do(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
+        number = request.number
         if isinstance(request, ms.Hello):
             return self._hello(connection, request, descriptors)
         session = connection.session
@@ -265,14 +272,14 @@ class Server:
             self._add_lane(connection, descriptors)
             return ms.Reply()
         if isinstance(request, ms.LoadGraph):
-            self._answer_later(connection, self.core.start_loading(session, request, descriptors))
+            self._answer_later(connection, number, self.core.start_loading(session, request, descriptors))
             return None
         if isinstance(request, ms.PackGraph):
-            self._answer_later(connection, self.core.start_packing(session, request))
+            self._answer_later(connection, number, self.core.start_packing(session, request))
             return None
         if isinstance(request, ms.ReadTrace):
             with contextlib.closing(SharedBuffer.holding([self.core.recording.take()])) as records:
-                self._reply(connection, records)
+                self._reply(connection, records, number)
             return None
         if isinstance(request, ms.Shutdown):
             self._keep = False
@@ -280,19 +287,19 @@ class Server:
             return ms.Reply()
         return self.core.request(session, request, descriptors)
 
-    def _answer_later(self, connection: Connection, slow: Callable[[], Callable[[], Answer]]) -> None:
+    def _answer_later(self, connection: Connection, number: int, slow: Callable[[], Callable[[], Answer]]) -> None:
         def work() -> Callable[[], None]:
             try:
                 finish = slow()
             except Exception as error:
                 log.exception("slow work failed")
                 failure = error_reply(unexpected("the request", error))
-                return lambda: self._guard(connection, lambda c: self._reply(c, failure))
-            return lambda: self._conclude(connection, finish)
+                return lambda: self._guard(connection, lambda c: self._reply(c, failure, number))
+            return lambda: self._conclude(connection, number, finish)
 
         self._loader.submit(work)
 
-    def _conclude(self, connection: Connection, finish: Callable[[], Answer]) -> None:
+    def _conclude(self, connection: Connection, number: int, finish: Callable[[], Answer]) -> None:
         """Answer a request whose slow part is over."""
         answer: Answer
         try:
@@ -304,7 +311,7 @@ class Server:
         except Exception as error:
             log.exception("the end of slow work failed")
             answer = error_reply(unexpected("the request", error))
-        self._guard(connection, lambda c: self._reply(c, answer))
+        self._guard(connection, lambda c: self._reply(c, answer, number))
         if isinstance(answer, SharedBuffer):
             answer.close()
 
@@ -336,11 +343,9 @@ class Server:
         connection.lanes.append(lane)
         self._watch(sock.fileno(), lambda events: self._on_lane(connection, lane, events))
 
-    def _reply(self, connection: Connection, answer: Answer) -> None:
-        beside = () if isinstance(answer, ms.Reply) else (answer.fd,)
-        reply = answer if isinstance(answer, ms.Reply) else ms.Reply(value=answer.nbytes)
+    def _reply(self, connection: Connection, answer: Answer, number: int) -> None:
         try:
-            channel.send(connection.control, ms.encode(reply), beside)
+            connection.reply(answer, number)
         except BlockingIOError as error:
             raise ProtocolError("the client does not read its replies") from error
 
@@ -348,12 +353,14 @@ class Server:
 
     def _on_lane(self, connection: Connection, lane: Lane, events: int) -> None:
         if events & select.EPOLLOUT:
-            self._guard(connection, lambda _: self._outbox.send_unsent(lane))
-        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+            self._guard(connection, lambda c: self._outbox.send_unsent(c, lane))
+        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not lane.closed:
             self._guard(connection, lambda c: self._intake.serve(c, lane))
 
     def _on_lane_end(self, connection: Connection, lane: Lane) -> None:
         """The end of the shared lane is the client's; that of another only means that a thread was interrupted."""
+        if lane.closed:
+            return
         if lane is connection.lanes[0]:
             raise Disconnected("end of connection")
         lane.closed = True

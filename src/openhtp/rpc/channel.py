@@ -48,8 +48,8 @@ def send(sock: socket.socket, message: bytes, descriptors: tuple[int, ...] = ())
         else:
             sock.send(message)
     except (BrokenPipeError, ConnectionResetError, OSError) as error:
-        if isinstance(error, BlockingIOError):
-            raise
+        if isinstance(error, BlockingIOError) or error.errno is None:
+            raise  # without a number it is not the system's but a signal handler's
         raise Disconnected(str(error)) from error
 
 

@@ -3,7 +3,7 @@
 ::
 
     EXECUTE   head | binding * count | dims * count (only with FLAG_DIMS)
-    CANCEL    head with only ``job`` set
+    CANCEL    head with only ``job`` set, and FLAG_ANSWER to be told if there is no such job
     DONE      count, then that many fixed records
     FAILED    one record and a text that says why
     PROFILE   job and an encoded profile; sent before the record of the same job
@@ -24,6 +24,7 @@ FAILED = 4
 PROFILE = 5
 
 FLAG_DIMS = 1
+FLAG_ANSWER = 2
 
 # kind, flags, bindings, graph, batch multiple, profile level, job, absolute timeout and deadline in ns (0: none)
 EXECUTE_HEAD = struct.Struct("<BBHIIIQQQ")

@@ -1,7 +1,8 @@
-"""Control messages: everything but executions. One request, one reply, in turn, on a socket of its own.
+"""Control messages: everything but executions. One request, one reply, on a socket of its own.
 
-Descriptors travel beside a message; the comment of each message says which. Unknown or ill-formed messages
-are a ProtocolError, which ends the connection of whoever sent them and nothing else.
+Requests carry numbers and replies repeat them. Descriptors travel beside a message; the comment of each message
+says which. A request that has a number but else makes no sense is answered with an error; what has not even that
+is a ProtocolError, which ends the connection of whoever sent it and nothing else.
 """
 
 from __future__ import annotations
@@ -15,8 +16,15 @@ from openhtp.sched.timed import Work
 PROTOCOL_VERSION = 3
 
 
-class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True):
-    pass
+class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
+    # Chosen by the client; 0 for who asks one thing at a time and takes answers in turn.
+    number: int = 0
+
+
+class _Numbered(Struct):
+    """What can be read of a request that makes no sense otherwise."""
+
+    number: int
 
 
 class Hello(_Request):
@@ -162,8 +170,13 @@ Request = (
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """Answer to any request. ``error`` is empty on success; ``value`` is what was made or asked for."""
+    """Answer to any request. ``error`` is empty on success; ``value`` is what was made or asked for.
 
+    ``moved``: it is too long for a message; the descriptor beside it is shared memory with the reply itself.
+    """
+
+    number: int = 0
+    moved: bool = False
     error: str = ""
     status_name: str = "QNN_SUCCESS"
     status_code: int = 0
@@ -174,6 +187,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_number = msgspec.msgpack.Decoder(_Numbered).decode
 _decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
@@ -189,6 +203,14 @@ def decode_request(data: bytes) -> Request:
         return request
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"ill-formed request: {error}") from error
+
+
+def number_of(data: bytes) -> int:
+    """The number of a request that decode_request refused; 0 if it has none, so that nobody can be answered."""
+    try:
+        return _decode_number(data).number
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def decode_reply(data: bytes) -> Reply:

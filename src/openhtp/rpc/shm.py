@@ -68,6 +68,8 @@ class SharedBuffer:
         try:
             fd = os.memfd_create("openhtp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
+            if error.errno is None:
+                raise  # not the system's but a signal handler's
             raise _no_room(nbytes, error) from error
         try:
             os.ftruncate(fd, nbytes)
@@ -143,8 +145,8 @@ class SharedBuffer:
         """Give the memory back. Arrays still in use keep it mapped until they are gone."""
         if self.fd < 0:
             return
-        os.close(self.fd)
-        self.fd = -1
+        fd, self.fd = self.fd, -1  # first: who is interrupted and comes again must not close another's
+        os.close(fd)
         # Not unmapped here: numpy arrays do not count as exports, so closing the map would pull it from under
         # them. Each array holds the map; the last to go unmaps it.
         self._map = None

@@ -15,6 +15,7 @@ from openhtp.core.priority import Priority
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
+from openhtp.runtime import rescue
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.options import check_callable, deadline_from
 
@@ -29,6 +30,7 @@ class AppRun:
     """One run of an app while it is under way; the part that a Call plays for a graph."""
 
     profile: Profile | None = None
+    synchronous = False
 
     def __init__(self, app: App, link: Link, notify: Notify | None, notify_param: object) -> None:
         self.app = app
@@ -37,17 +39,21 @@ class AppRun:
         self.notifier: Notifier = app.context.device.backend._notifier
         self.notify = notify
         self.notify_param = notify_param
+        self.execution: Execution | None = None
 
     def collect_outputs(self) -> Outputs:
         """An app gives nothing back."""
         return {}
 
-    def keep_slot(self) -> None:
-        """It has none."""
-
     def finish(self, record: Record | None) -> None:
         """Its place in the queue is free again."""
-        self.app.context._places.give_back()
+        self.app.context._places.give_back(self)
+
+    def settle(self) -> None:
+        """After an interrupt: see to it that the run ends if it may have been sent."""
+        execution = self.execution
+        if execution is None or not self.link.settle(execution):
+            self.finish(None)
 
 
 class App:
@@ -104,14 +110,17 @@ class App:
         check_callable("notify", notify, "(param, status)")
         link = self.context._link
         deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
-        link.take_place(self.context._places, None, lambda: None)
         run = AppRun(self, link, notify, notify_param)
-        execution = Execution(link.next_job(), run)
-        head = frames.EXECUTE_HEAD.pack(frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0, deadline_at)
         length = frames.APP_RUN.pack(round(runs * 1000), round(stops * 1000))
         try:
+            link.take_place(self.context._places, run, None, lambda: None)
+            execution = Execution(link.next_job(), run)
+            head = frames.EXECUTE_HEAD.pack(
+                frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0, deadline_at
+            )
             link.submit(execution, head + length, lambda job: None)
         except BaseException:
-            run.finish(None)
+            rescue.post((run.settle, ()))
+            rescue.flush()
             raise
         return execution

@@ -198,7 +198,7 @@ def _check_outputs(
 def _registered(context: Context, value: Any) -> tuple[Mem, int, Array | None] | None:
     """Where a value lies in registered memory; None if it is plain. Offset -1: decide when sizes are known."""
     if isinstance(value, np.ndarray):
-        place = context._place_of(value)
+        place = context._memory.place_of(value)
         return None if place is None else (place.mem, place.offset, value)
     if isinstance(value, Mem):
         value._life.require("use")

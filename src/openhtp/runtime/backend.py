@@ -13,19 +13,23 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.build import DeviceConfig, build_core
 from openhtp.hw.catalog import find_soc
+from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
 from openhtp.runtime.device import Connect, Device
+from openhtp.runtime.device_process import DeviceOptions
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.local_link import LocalLink
 from openhtp.runtime.log import Log
 from openhtp.runtime.notify import Notifier
 from openhtp.runtime.options import MAX_UNITS, check_count, check_flag, check_name
 from openhtp.runtime.profile import Profile
-from openhtp.runtime.rpc_link import DeviceOptions
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.vendor_choice import vendor_connect, vendor_library
 
 _TRANSPORTS = ("rpc", "inprocess")
+
+# How long a program that ends without freeing its backend waits for callbacks that are still to run.
+EXIT_PATIENCE_S = 60.0
 
 
 class Backend:
@@ -43,7 +47,11 @@ class Backend:
         self._life = Life("backend", "")
         self._notifier = Notifier()
         self._devices: set[Device] = set()
-        _live.add(self)
+        # A backend that is dropped without being freed: its devices see to their processes.
+        self._end_of_notifier = weakref.finalize(self, self._notifier.stop)
+        self._end_of_notifier.atexit = False
+        rescue.start()
+        forks.backends.add(self)
 
     def create_device(
         self,
@@ -128,19 +136,27 @@ class Backend:
         return properties.has_capability(key, vendor=self._library is not None)
 
     def free(self) -> None:
-        """Free the backend and every device of it."""
+        """Free the backend and every device of it. Returns when the last notification was delivered.
+
+        Called from within a notification, it does not wait for that and those behind it.
+        """
         self._life.require("free")
+        self._free(None)
+
+    def _free(self, patience_s: float | None) -> None:
         for device in list(self._devices):
-            device.free()
+            if device._life.state is not State.FREED:
+                device.free()
         self._life.become(State.FREED)
-        self._notifier.close()
-        _live.discard(self)
+        self._end_of_notifier.detach()
+        self._notifier.close(patience_s)
+        forks.backends.discard(self)
 
     def __enter__(self) -> Backend:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._life.state is not State.FREED:
+        if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
 
 
@@ -148,12 +164,9 @@ def _within(config: DeviceConfig) -> Connect:
     return lambda _: LocalLink(build_core(config))
 
 
-_live: weakref.WeakSet[Backend] = weakref.WeakSet()
-
-
 @atexit.register
 def _free_all() -> None:
     """Device processes end by themselves when we are gone; this makes them end before we are."""
-    for backend in list(_live):
+    for backend in list(forks.backends):
         if backend._life.state is State.LIVE:
-            backend.free()
+            backend._free(EXIT_PATIENCE_S)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openhtp.rpc import frames
 from openhtp.runtime.arguments import Arguments, Ports, Shape, Values, check_arguments
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.slots import SlotPool
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class Bindings:
         self._checked: dict[tuple[object, ...], Arguments] = {}
         self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
         self._pools: dict[int, SlotPool] = {}
-        self._lock = threading.Lock()
         self._forgotten = 0
+        self._lock = make_lock("bindings")
 
     def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
         """Check what a caller passed; the same arrays on registered memory need it only once."""
@@ -68,7 +68,7 @@ class Bindings:
         with self._lock:
             pool = self._pools.get(batch)
             if pool is None:
-                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._allocate_slots)
+                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._memory.allocate)
             return pool
 
     def close(self) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.arguments import Arguments
 from openhtp.runtime.bindings import Bindings
 
 if TYPE_CHECKING:
-    from openhtp.runtime.execution import Notify
+    from openhtp.runtime.execution import Execution, Notify
     from openhtp.runtime.graph import Graph
     from openhtp.runtime.link import Link
     from openhtp.runtime.notify import Notifier
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """Made when all arguments are checked. ``finish`` gives back whatever it holds by then, and is called once."""
+    """Made when all arguments are checked. ``finish`` gives back whatever it holds by then; twice does no harm.
+
+    Places, graph, signal, profile and slot each know the call that holds them, so there is nothing to keep here.
+    """
 
     __slots__ = (
-        "_counted",
-        "_placed",
         "_pool",
-        "_profiled",
-        "_signalled",
         "_slot",
         "arguments",
         "called_ns",
         "deadline_at",
+        "execution",
         "graph",
         "link",
         "notifier",
@@ -76,7 +76,7 @@ class Call:
         self.arguments = arguments
         self._slot: Slot | None = None
         self._pool: SlotPool | None = None
-        self._counted = self._profiled = self._signalled = self._placed = False
+        self.execution: Execution | None = None
 
     @property
     def graph_name(self) -> str:
@@ -88,21 +88,16 @@ class Call:
 
         Returns the time at which a timeout signal ends the call; 0 for none.
         """
-        self.graph._count_call(self.synchronous, +1)
-        self._counted = True
+        self.graph._begin_call(self)
         if self.profile is not None:
-            self.profile._begin()
-            self._profiled = True
+            self.profile._begin(self)
         places, signal, link = self.graph.context._places, self.signal, self.link
         if signal is None:
-            link.take_place(places, None, _never)
-            self._placed = True
+            link.take_place(places, self, None, _never)
             return 0
-        signal._begin(places)
-        self._signalled = True
+        signal._begin(self, places)
         deadline = None if signal.timeout_us is None else self.called_ns + signal.timeout_us * 1000
-        link.take_place(places, deadline, lambda: signal._interruption(link.now(), deadline))
-        self._placed = True
+        link.take_place(places, self, deadline, lambda: signal._interruption(link.now(), deadline))
         return deadline or 0
 
     def hold_memory(self) -> bytes:
@@ -111,7 +106,7 @@ class Call:
         if not arguments.raw_inputs and not arguments.raw_outputs:
             return self._pack_registered()
         pool = self._pool = self._bindings.slot_pool(arguments.batch)
-        slot = self._slot = pool.take()
+        slot = self._slot = pool.take(self)
         for port, array in arguments.raw_inputs.items():
             view = self._slot_view(slot, port)
             np.copyto(view, array)
@@ -122,7 +117,7 @@ class Call:
     def sent(self, job: int) -> None:
         """The device has the execution, or will: from now on its signal can reach it."""
         if self.signal is not None:
-            self.signal._attach(self.link, job)
+            self.signal._attach(self, self.link, job)
 
     def collect_outputs(self) -> dict[str, npt.NDArray[Any]]:
         """Outputs by name: registered ones as they lie, raw ones copied out of the slot."""
@@ -138,32 +133,38 @@ class Call:
             if target is None:
                 outputs[specs[port].name] = view.copy()
             else:
-                np.copyto(target, view)
+                try:
+                    np.copyto(target, view)
+                except BaseException as error:
+                    if self.synchronous and not isinstance(error, (ValueError, TypeError)):
+                        raise  # on the caller's own thread it may be an interrupt
+                    raise ExecutionError(
+                        f"output {specs[port].name!r} of graph {graph.name!r} cannot be written: {error!r}"
+                    ) from error
                 outputs[specs[port].name] = target
         return outputs
 
-    def keep_slot(self) -> None:
-        """Do not give the slot back: whoever holds it may still write. It goes with its context."""
-        self._slot = None
-
     def finish(self, record: Record | None) -> None:
         """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent."""
-        if self._slot is not None and self._pool is not None:
-            self._pool.give_back(self._slot)
-            self._slot = None
-        if self._signalled and self.signal is not None:
-            self.signal._end()
-        if self._profiled and self.profile is not None:
-            if record is None:
-                self.profile._abandon()
-            else:
+        graph, profile = self.graph, self.profile
+        if self._pool is not None:
+            self._pool.give_back(self, self._slot)
+        if self.signal is not None:
+            self.signal._end(self)
+        if profile is not None:
+            if record is not None and profile._in_use is self:
                 now = self.link.now()
-                times = (self.called_ns, self.sent_ns, now, self.deadline_at)
-                self.profile._fill(record, *times, self.graph.hvx_threads)
-        if self._counted:
-            self.graph._count_call(self.synchronous, -1)
-        if self._placed:
-            self.graph.context._places.give_back()
+                profile._fill(record, self.called_ns, self.sent_ns, now, self.deadline_at, graph.hvx_threads)
+            profile._abandon(self)
+        graph._end_call(self)
+        graph.context._places.give_back(self)
+
+    def settle(self) -> None:
+        """After an interrupt, on a thread that has none: see to it that the call ends if it may have been sent."""
+        execution = self.execution
+        if execution is None or not self.link.settle(execution):
+            self.finish(None)
+            self.execution = None
 
     def _pack_registered(self) -> bytes:
         arguments = self.arguments

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
 import itertools
-import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
@@ -22,12 +18,12 @@ from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.rpc import messages as ms
-from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
 from openhtp.runtime.app import App
-from openhtp.runtime.call import Call
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.mem import Mem, Place
+from openhtp.runtime.mem import Mem
+from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
 from openhtp.runtime.queue import Places
 from openhtp.runtime.saving import stored_form
@@ -48,16 +44,19 @@ class Context:
         self._life = Life("context", "")
         self._places = Places(queue_depth)
         self._graphs: dict[str, Graph] = {}
-        self._memories: dict[int, Mem] = {}
-        self._buffers: list[SharedBuffer] = []
+        self._memory = Memories(self, self._users_of)
         self._tensor_ids = itertools.count(1)
         self._restored = False
-        self._lock = threading.Lock()
-        # Arrays handed out by Mem.array, by id; they are kept alive by their Mem, so an id is never reused.
-        self._views: dict[int, Place] = {}
-        self._addresses: list[tuple[int, Mem]] = []
-        reply = link.request(ms.CreateContext(queue_depth=queue_depth, priority=int(priority)))
-        self._number = reply.value
+        self._number = 0
+
+    def _open(self) -> None:
+        message = ms.CreateContext(queue_depth=self.queue_depth, priority=int(self.priority))
+        self._number = self._link.request(message, undo=lambda made: ms.FreeContext(context=made)).value
+
+    def _discard(self) -> None:
+        self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm
+        self._link.tell(ms.FreeContext(context=self._number))
+        self._release_memory(State.FREED)
 
     @property
     def queue_depth(self) -> int:
@@ -185,14 +184,7 @@ class Context:
     def register_memory(self, nbytes: int | Tensor) -> Mem:
         """Allocate memory that client and device share; give a size in bytes, or a tensor to fit."""
         self._life.require("use")
-        size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
-        buffer, number = self._allocate(size)
-        mem = Mem(self, buffer, number)
-        with self._lock:
-            self._memories[number] = mem
-            # Replaced rather than changed: calls on other threads are looking through it.
-            self._addresses = sorted((*self._addresses, (buffer.address, mem)), key=lambda item: item[0])
-        return mem
+        return self._memory.register(check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes))
 
     def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
         """Change the priority of the context and of all its graphs.
@@ -231,17 +223,21 @@ class Context:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT."""
         self._life.require("free")
         lost = self._life.state is State.LOST
-        self._end(State.FREED)
-        if not lost:
-            with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
-                self._link.request(ms.FreeContext(context=self._number))
-        self._release_memory(State.FREED)
+        try:
+            self._end(State.FREED)
+            if not lost:
+                with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
+                    self._link.request(ms.FreeContext(context=self._number))
+            self._release_memory(State.FREED)
+        except BaseException:
+            rescue.post((self._discard, ()))
+            raise
 
     def __enter__(self) -> Context:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._life.state is not State.FREED:
+        if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
 
     # Restoring
@@ -287,79 +283,13 @@ class Context:
             st.QNN_MEM_ERROR_INVALID_SHAPE,
         )
 
-    def _remember(self, place: Place, instead_of: Place | None) -> None:
-        if instead_of is not None:
-            self._views.pop(id(instead_of.array), None)  # still found by its address, if anybody holds it
-        self._views[id(place.array)] = place
-
-    def _place_of(self, array: npt.NDArray[Any]) -> Place | None:
-        """Where an array lies in registered memory, if all of it does and without gaps."""
-        if not self._memories:
-            return None
-        flags = array.flags
-        if not flags.c_contiguous or not flags.aligned:
-            return None
-        place = self._views.get(id(array))
-        if place is not None and place.array is array:
-            return place
-        address = array.__array_interface__["data"][0]
-        addresses = self._addresses
-        index = bisect.bisect_right(addresses, address, key=lambda item: item[0]) - 1
-        if index < 0:
-            return None
-        start, mem = addresses[index]
-        if address + array.nbytes > start + mem.nbytes:
-            return None
-        return Place(mem, address - start, array)
-
-    def _allocate(self, nbytes: int) -> tuple[SharedBuffer, int]:
-        """Shared memory and its number on the device, which is asked before any of it is taken."""
-        buffer = SharedBuffer.sized(nbytes)
-        try:
-            number = self._link.request(ms.RegisterMemory(context=self._number), (buffer.fd,)).value
-            try:
-                buffer.take()
-            except BaseException:
-                self._link.request(ms.DeregisterMemory(memory=number))
-                raise
-        except BaseException:
-            buffer.close()
-            raise
-        return buffer, number
-
-    def _allocate_slots(self, nbytes: int) -> tuple[SharedBuffer, int]:
-        """Memory of the runtime's own, freed with the context."""
-        buffer, number = self._allocate(nbytes)
-        with self._lock:
-            self._buffers.append(buffer)
-        return buffer, number
+    def _users_of(self, mem: Mem) -> int:
+        """Calls that were accepted, are not over, and read or write the memory."""
+        calls = [call for graph in list(self._graphs.values()) for call in graph._calls_under_way()]
+        return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
 
     def _deregister(self, mem: Mem) -> None:
-        if self._life.state is State.LIVE:
-            self._refuse_if_used(mem)
-            self._link.request(ms.DeregisterMemory(memory=mem.number))
-        with self._lock:
-            self._memories.pop(mem.number, None)
-            self._addresses = [item for item in self._addresses if item[1] is not mem]
-            for place in mem._places.values():
-                self._views.pop(id(place.array), None)
-        self._forget_bindings()
-        mem._forget(State.FREED)
-
-    def _refuse_if_used(self, mem: Mem) -> None:
-        """Raise if a call that was accepted and is not over reads or writes the memory."""
-        calls = {execution._call for execution in self._link.under_way()}
-        for graph in list(self._graphs.values()):
-            calls |= graph._waited_for.copy()
-        users = sum(
-            isinstance(call, Call) and any(mem is used for used, _, _ in call.arguments.registered.values())
-            for call in calls
-        )
-        if users:
-            raise WrongState(
-                f"memory {mem.number} is in use by {users} execution(s) under way; wait for their end, or cancel"
-                " them"
-            )
+        self._memory.deregister(mem, on_device=self._life.state is State.LIVE)
 
     def _forget_bindings(self) -> None:
         """What the graphs know about where tensors lie no longer holds."""
@@ -380,13 +310,7 @@ class Context:
         self.device._contexts.discard(self)
 
     def _release_memory(self, state: State) -> None:
-        with self._lock:
-            memories, buffers = list(self._memories.values()), self._buffers
-            self._memories, self._buffers, self._addresses, self._views = {}, [], [], {}
-        for mem in memories:
-            mem._forget(state)
-        for buffer in buffers:
-            buffer.close()
+        self._memory.release(state)
         for graph in list(self._graphs.values()):
             if graph._bindings is not None:
                 graph._bindings.close()

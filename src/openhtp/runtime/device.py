@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
-from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, UsageError
+from openhtp.core.errors import DeviceLost, InvalidArgument, UsageError
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
+from openhtp.runtime import forks, rescue
 from openhtp.runtime.context import Context
+from openhtp.runtime.device_process import DeviceOptions
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.link import Link
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.queue import check_depth
-from openhtp.runtime.rpc_link import DeviceOptions, RpcLink
+from openhtp.runtime.rpc_link import RpcLink
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 
@@ -46,12 +50,31 @@ class Device:
         self.name = options.name
         self.restarts = 0
         self._life = Life("device", options.name or "")
+        self._lock = make_lock("device")
         self._contexts: set[Context] = set()
-        self._failure: QnnError | None = None
+        self._failure: Exception | None = None
         self._ready = threading.Event()
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
-        self._link_now = self._connect(self._on_lost)
+        self._link_now = self._make_link()
         self._ready.set()
+
+    def _make_link(self) -> Link:
+        """A fresh link, which does not keep this object alive: executions under way do, nothing else.
+
+        If the object is dropped without being freed, the link is closed and its process ends.
+        """
+        me = weakref.ref(self)
+
+        def on_lost(link: Link) -> None:
+            device = me()
+            if device is not None:
+                device._on_lost(link)
+
+        link = self._connect(on_lost)
+        forks.links.add(link)
+        self._end_of_link = weakref.finalize(self, _close_soon, link)
+        self._end_of_link.atexit = False  # the backend frees its devices then
+        return link
 
     @property
     def pid(self) -> int:
@@ -65,7 +88,7 @@ class Device:
         self._ready.wait()
         if self._failure is not None:
             raise DeviceLost(
-                f"the device process went away and could not be started again: {self._failure.message}",
+                f"the device process went away and could not be started again: {self._failure}",
                 st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL,
             ) from self._failure
         return self._link_now
@@ -76,8 +99,19 @@ class Device:
         """Open a context. The queue depth, 1 to 300, is fixed for its life."""
         self._life.require("use")
         depth, level = check_depth(queue_depth), Priority.parse(priority)
-        context = Context(self, self._link, queue_depth=depth, priority=level)
-        self._contexts.add(context)
+        return self._open_context(depth, level)
+
+    def _open_context(self, depth: int, level: Priority) -> Context:
+        link = self._link
+        context = Context(self, link, queue_depth=depth, priority=level)
+        try:
+            context._open()
+            self._contexts.add(context)
+            if not self._ready.is_set() or self._link_now is not link:
+                context._lose()  # who tells contexts of the loss may have come by before this one
+        except BaseException:
+            rescue.post((context._discard, ()))
+            raise
         return context
 
     def create_context_from_binary(
@@ -114,13 +148,12 @@ class Device:
                     f"enable_graphs names {shown(name)}; the binary has {known}",
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
-        own = Priority.NORMAL if level is None else level
-        context = Context(self, self._link, queue_depth=depth, priority=own)
-        self._contexts.add(context)
+        context = self._open_context(depth, Priority.NORMAL if level is None else level)
         try:
             context._restore(parsed, names, level)
         except BaseException:
-            context.free()
+            rescue.post((context._discard, ()))
+            rescue.flush()
             raise
         return context
 
@@ -143,37 +176,66 @@ class Device:
         self._life.require("free")
         self._ready.wait()
         for context in list(self._contexts):
-            context.free()
-        self._life.become(State.FREED)
-        self.backend._devices.discard(self)
-        if self._failure is None:
+            if context._life.state is not State.FREED:
+                context.free()
+        try:
+            with self._lock:
+                self._life.become(State.FREED)
+            self.backend._devices.discard(self)
+            self._end_of_link.detach()
             self._link_now.close()
+        except BaseException:
+            rescue.post((self._link_now.close, ()))
+            raise
 
     def __enter__(self) -> Device:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._life.state is not State.FREED:
+        if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
 
     def _on_lost(self, link: Link) -> None:
-        """Runs on the link's own thread after all pending executions were notified."""
+        """Runs on the link's own thread before pending executions are notified."""
         self._ready.clear()
         for context in list(self._contexts):
-            context._lose()
+            try:
+                context._lose()
+            except Exception:
+                log.exception("telling %r of the loss of its device", context)
         log.warning("device process %d went away; starting a fresh one", link.pid)
-        threading.Thread(target=self._restart, args=(link,), name="openhtp-restart", daemon=True).start()
+        try:
+            threading.Thread(target=self._restart, args=(link,), name="openhtp-restart", daemon=True).start()
+        except RuntimeError as error:  # no more threads to be had
+            self._give_up(error)
 
     def _restart(self, old: Link) -> None:
         try:
+            self._end_of_link.detach()
             old.close()
-            self._link_now = self._connect(self._on_lost)
+            fresh = self._make_link()
+        except Exception as error:
+            self._give_up(error)
+            return
+        with self._lock:
+            self._link_now = fresh
             self.restarts += 1
-        except QnnError as error:
-            self._failure = error
-            log.error("the device process could not be started again: %s", error)
-        finally:
-            self._ready.set()
+            freed = self._life.state is State.FREED
+        self._ready.set()
+        if freed:
+            self._end_of_link.detach()
+            fresh.close()
+
+    def _give_up(self, error: Exception) -> None:
+        """Whoever waits for the restart gets an answer, if not the one that was hoped for."""
+        log.error("the device process could not be started again: %s", error)
+        self._failure = error
+        self._ready.set()
 
     def __repr__(self) -> str:
         return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"
+
+
+def _close_soon(link: Link) -> None:
+    """Not here and now, which is wherever the garbage collector happened to run."""
+    rescue.post((link.close, ()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -11,9 +13,10 @@ import msgspec
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import QnnError, error_for_status
+from openhtp.core.errors import ExecutionError, QnnError, error_for_status
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_timeout
 
 if TYPE_CHECKING:
@@ -23,8 +26,16 @@ if TYPE_CHECKING:
 Outputs = dict[str, npt.NDArray[Any]]
 Notify = Callable[[Any, int], object]
 
+log = logging.getLogger(__name__)
+
 # Guards the hand-over between the completing thread and those who come to wait; held for a few instructions.
-_lock = threading.Lock()
+_lock = make_lock("execution")
+
+
+def renew_lock() -> None:
+    """Forget who holds the lock: for the child of a fork, and for tests that check the order of locks."""
+    global _lock  # noqa: PLW0603
+    _lock = make_lock("execution")
 
 
 class Execution:
@@ -40,6 +51,7 @@ class Execution:
         self.job = job
         self.record: Record | None = None
         self._call: Call | AppRun | None = call
+        call.execution = self
         self._notifier = call.notifier
         self._outputs: Outputs | None = None
         self._error: QnnError | None = None
@@ -98,7 +110,8 @@ class Execution:
             future: asyncio.Future[None] = loop.create_future()
 
             def wake() -> None:
-                loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(None))
+                with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                    loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(None))
 
             self._add_waker(wake)
             yield from future
@@ -123,15 +136,17 @@ class Execution:
         """Wait on this thread until another completes the execution."""
         lock = threading.Lock()
         lock.acquire()
-        self._add_waker(lock.release)
-        lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        wake = lock.release
+        self._add_waker(wake)
+        if not lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            with _lock, contextlib.suppress(ValueError):
+                self._wakers.remove(wake)
         return self.done()
 
-    def _abandon(self) -> None:
-        """Nobody waits for it any more, but the device may still write: its memory must not be used again."""
-        call = self._call
-        if call is not None:
-            call.keep_slot()
+    def _leave(self, error: QnnError) -> None:
+        """In the child of a fork: it is the parent's, where it ends and is notified."""
+        self._error, self._call = error, None
+        self._wakers, self._callbacks = [], []
 
     def _set_steps(self, times_ns: list[int]) -> None:
         """Step times, which come before the end when a detailed profile was asked for."""
@@ -140,45 +155,76 @@ class Execution:
             call.profile._step_times_ns = times_ns
 
     def _complete(self, record: Record, text: str = "") -> None:
-        """Called once, by the link, when the device has reported the end."""
+        """Called by the link when the device has reported the end; again does nothing.
+
+        For a queued execution nothing that goes wrong here may leave it unfinished or reach the link, which has
+        others to complete. A synchronous one ends on its caller's own thread, whose interrupts are the caller's.
+        """
         call = self._call
-        assert call is not None
+        if call is None:
+            return
         self.record = record
-        outputs, error = None, None
-        if record.status == 0:
-            outputs = call.collect_outputs()
-        else:
-            status = st.for_code(record.status)
-            error = error_for_status(status, text or f"the execution of graph {call.graph_name!r} ended early")
-        self._outputs, self._error = outputs, error
-        call.finish(record)
+        try:
+            self._outputs, self._error = self._outcome(call, record, text)
+            call.finish(record)
+        except BaseException as problem:
+            if call.synchronous:
+                raise
+            self._report("finishing execution %d", self.job)
+            self._outputs, self._error = None, ExecutionError(f"the execution could not be finished: {problem!r}")
+            call.finish(None)
         with _lock:
             self._call = None
             wakers, self._wakers = self._wakers, []
             callbacks, self._callbacks = self._callbacks, []
         for wake in wakers:
-            wake()
+            try:
+                wake()
+            except BaseException:
+                self._report("waking those who wait for execution %d", self.job)
         if call.notify is not None:
-            self._notifier.post(call.notify, call.notify_param, record.status)
+            error = self._error
+            self._notifier.post(call.notify, call.notify_param, 0 if error is None else error.code)
         for function in callbacks:
             self._notifier.post(function, self)
 
+    def _outcome(self, call: Call | AppRun, record: Record, text: str) -> tuple[Outputs | None, QnnError | None]:
+        if record.status:
+            status = st.for_code(record.status)
+            return None, error_for_status(
+                status, text or f"the execution of graph {call.graph_name!r} ended early"
+            )
+        try:
+            return call.collect_outputs(), None
+        except QnnError as error:
+            return None, error
+
+    def _report(self, text: str, *details: object) -> None:
+        with contextlib.suppress(BaseException):  # whoever listens to the log may fail too
+            log.exception(text, *details)
+
 
 def complete_from(packet: bytes | memoryview, pending: dict[int, Execution]) -> None:
-    """Complete the executions that a packet from the device tells of."""
+    """Complete the executions that a packet from the device tells of.
+
+    Each leaves the table when it is complete, not before: who looks for one there finds it while it still holds
+    something.
+    """
     kind = packet[0]
     if kind == frames.DONE:
         for fields in frames.RECORD.iter_unpack(packet[frames.BATCH_HEAD.size :]):
-            execution = pending.pop(fields[0], None)
+            execution = pending.get(fields[0])
             if execution is not None:
                 execution._complete(Record._make(fields))
+                pending.pop(fields[0], None)
     elif kind == frames.FAILED:
         start = frames.BATCH_HEAD.size
         record = Record._make(frames.RECORD.unpack_from(packet, start))
         text = bytes(packet[start + frames.RECORD.size :]).decode(errors="replace")
-        execution = pending.pop(record.job, None)
+        execution = pending.get(record.job)
         if execution is not None:
             execution._complete(record, text)
+            pending.pop(record.job, None)
     elif kind == frames.PROFILE:
         execution = pending.get(frames.PROFILE_HEAD.unpack_from(packet)[3])
         if execution is not None:

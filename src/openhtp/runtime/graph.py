@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +27,14 @@ from openhtp.program.program import Program
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
 from openhtp.runtime.arguments import Ports, Values
 from openhtp.runtime.bindings import Bindings
 from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.call import Call
 from openhtp.runtime.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
@@ -62,10 +63,9 @@ class Graph:
         self._number = 0
         self._ports = Ports([], 0, {})
         self._bindings: Bindings | None = None
-        self._lock = threading.Lock()
-        self._build_lock = threading.Lock()
-        self._under_way = {True: 0, False: 0}  # executions by ``synchronous``
-        self._waited_for: set[Call] = set()  # synchronous calls under way
+        self._build_lock = make_lock("building")
+        self._lock = make_lock("graph")
+        self._under_way: dict[bool, set[Call]] = {True: set(), False: set()}  # by ``synchronous``
         self._parent: Graph | None = None
 
     # Building
@@ -338,7 +338,8 @@ class Graph:
         try:
             return self._enqueue(call)
         except BaseException:
-            call.finish(None)
+            rescue.post((call.settle, ()))  # a call that raises holds nothing, also if this is an interrupt
+            rescue.flush()
             raise
 
     def _enqueue(self, call: Call) -> Execution:
@@ -361,29 +362,30 @@ class Graph:
         )
         if profile is not None:
             call.sent_ns = link.now()
-        if not call.synchronous:
-            link.submit(execution, head + packed, call.sent)
-            return execution
-        self._waited_for.add(call)
-        try:
-            link.run(execution, head + packed, call.sent)
-        finally:
-            self._waited_for.discard(call)
+        send = link.run if call.synchronous else link.submit
+        send(execution, head + packed, call.sent)
         return execution
 
     # What a call needs of its graph
 
-    def _count_call(self, synchronous: bool, change: int) -> None:
-        """Keep count of executions under way; the two ways of executing one graph exclude each other."""
+    def _begin_call(self, call: Call) -> None:
+        """Note an execution under way; the two ways of executing one graph exclude each other."""
+        synchronous = call.synchronous
         with self._lock:
-            if change > 0 and self._under_way[not synchronous]:
+            if self._under_way[not synchronous]:
                 other = "asynchronous" if synchronous else "synchronous"
                 raise UnsupportedFeature(
                     f"graph {self.name!r} has {other} executions under way; executing one graph both ways at the"
                     " same time is not supported",
                     st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
                 )
-            self._under_way[synchronous] += change
+            self._under_way[synchronous].add(call)
+
+    def _end_call(self, call: Call) -> None:
+        self._under_way[call.synchronous].discard(call)
+
+    def _calls_under_way(self) -> set[Call]:
+        return self._under_way[True] | self._under_way[False]
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}, {self._life.state.value}>"

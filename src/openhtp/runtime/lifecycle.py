@@ -7,6 +7,7 @@ raises what ``_REFUSALS`` has for that state, and the object stays as it was.
 from __future__ import annotations
 
 import enum
+import os
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, InvalidHandle, QnnError, UnsupportedFeature, WrongState
@@ -23,6 +24,7 @@ class State(enum.Enum):
     * SUBGRAPH: a graph that only other graphs may run
     * LOST: its device process went away
     * FREED: given back
+    * FOREIGN: a copy in the child of a fork; the object is the parent's
     """
 
     LIVE = "live"
@@ -32,7 +34,10 @@ class State(enum.Enum):
     SUBGRAPH = "subgraph"
     LOST = "lost"
     FREED = "freed"
+    FOREIGN = "foreign"
 
+
+_FINAL = (State.FREED, State.FOREIGN)
 
 _ALLOWED: dict[tuple[str, State], frozenset[str]] = {
     ("backend", State.LIVE): frozenset({"use", "free"}),
@@ -101,6 +106,19 @@ _REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
 }
 
 
+# The process that whatever is FOREIGN here belongs to; set in the child of a fork.
+parent_pid = 0
+
+
+def foreign_error(what: str, status: Status) -> InvalidHandle:
+    """What the child of a fork is told when it uses what its parent made."""
+    return InvalidHandle(
+        f"{what} belongs to process {parent_pid}, of which this one ({os.getpid()}) is a fork;"
+        " create a Backend of its own here",
+        status,
+    )
+
+
 class Life:
     """The state of one object, and the check that each of its methods starts with."""
 
@@ -113,8 +131,8 @@ class Life:
         self._allowed = _ALLOWED.get((kind, state), frozenset())
 
     def become(self, state: State) -> None:
-        """Change state. Freed is final; lost can only be freed."""
-        if self.state is State.FREED or (self.state is State.LOST and state is not State.FREED):
+        """Change state. Freed and foreign are final; lost can only be freed."""
+        if self.state in _FINAL or (self.state is State.LOST and state not in _FINAL):
             return
         self.state = state
         self._allowed = _ALLOWED.get((self.kind, state), frozenset())
@@ -130,6 +148,8 @@ class Life:
         if known is not None:
             error, status, advice = known
             return error(f"cannot {call} {what}: it is {self.state.value}; {advice}", status)
+        if self.state is State.FOREIGN:
+            return foreign_error(f"cannot {call} {what}: it", _FREED_STATUS[self.kind])
         if self.state is State.FREED:
             return InvalidHandle(f"cannot {call} {what}: it was freed", _FREED_STATUS[self.kind])
         if self.state is State.LOST:

@@ -12,6 +12,9 @@ from openhtp.runtime.queue import Places
 if TYPE_CHECKING:
     from openhtp.runtime.execution import Execution
 
+Undo = Callable[[int], ms.Request]
+# Asked while waiting: why not to go on.
+Interrupted = Callable[[], QnnError | None]
 # Called with the job's number as soon as the execution was sent.
 Sent = Callable[[int], None]
 
@@ -30,8 +33,20 @@ class Link(Protocol):
     def now(self) -> int:
         """The device's time in nanoseconds, in which timeouts are given."""
 
-    def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
-        """Ask and wait for the answer. Raises what the device answered, or DeviceLost."""
+    def request(
+        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+    ) -> ms.Reply:
+        """Ask and wait for the answer. Raises what the device answered, or DeviceLost.
+
+        ``undo`` makes, from the reply's value, the request that takes back what this one made; it is sent if the
+        caller is interrupted before it has the reply.
+        """
+
+    def tell(self, message: ms.Request) -> None:
+        """Ask for something whose outcome does not matter; never raises."""
+
+    def leave_to_parent(self, error: QnnError) -> None:
+        """In the child of a fork: let go of all copies. Executions under way here end with this error, untold."""
 
     def next_job(self) -> int:
         """A job number for an execution."""
@@ -42,17 +57,20 @@ class Link(Protocol):
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""
 
-    def under_way(self) -> list[Execution]:
-        """Executions that were submitted and are not over."""
-
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over; False if the time ran out."""
 
-    def take_place(self, places: Places, until_ns: int | None, interrupted: Callable[[], QnnError | None]) -> None:
+    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
         """Take a place in a context's queue, waiting for one if it is full."""
+
+    def settle(self, execution: Execution) -> bool:
+        """After an interrupt: make an execution end that may have been sent; False if it surely was not, or ended.
+
+        Called on a thread that is never interrupted.
+        """
 
     def read_trace(self) -> bytes:
         """What the device recorded."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-import threading
-from collections.abc import Callable
 
 from openhtp.core.errors import QnnError
 from openhtp.device.core import DeviceCore
@@ -13,7 +12,8 @@ from openhtp.device.outlet import Outlet
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.runtime.execution import Execution, complete_from
-from openhtp.runtime.link import Sent, raise_reply
+from openhtp.runtime.link import Interrupted, Sent, Undo, raise_reply
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.queue import Places
 
 
@@ -23,8 +23,9 @@ class LocalLink:
     def __init__(self, core: DeviceCore, *, supports_async: bool = False) -> None:
         self.supports_async = supports_async
         self.pid = os.getpid()
+        self._foreign = False
         self._core = core
-        self._lock = threading.RLock()
+        self._lock = make_lock("local", reentrant=True)
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
         self._session = core.open_session(pid=self.pid, label="in process")
@@ -34,7 +35,9 @@ class LocalLink:
         """The device's time."""
         return self._core.clock.now()
 
-    def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
+    def request(
+        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+    ) -> ms.Reply:
         """Ask the core directly. Descriptors are duplicated: the core owns what it is given."""
         owned = [os.dup(fd) for fd in descriptors]
         try:
@@ -44,6 +47,11 @@ class LocalLink:
                 return self._core.request(self._session, message, owned)
         finally:
             channel.close_all(owned)
+
+    def tell(self, message: ms.Request) -> None:
+        """Ask for something whose outcome does not matter."""
+        with contextlib.suppress(QnnError):
+            self.request(message)
 
     def next_job(self) -> int:
         """A job number for an execution."""
@@ -61,10 +69,6 @@ class LocalLink:
         self.submit(execution, frame, sent)
         self.wait_for(execution, None)
 
-    def under_way(self) -> list[Execution]:
-        """Executions that were submitted and are not over."""
-        return list(self._pending.copy().values())
-
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         with self._lock:
@@ -81,14 +85,24 @@ class LocalLink:
                     return execution.done()
         return True
 
-    def take_place(self, places: Places, until_ns: int | None, interrupted: Callable[[], QnnError | None]) -> None:
+    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
         """Take a place in a context's queue, running the loop while it is full."""
-        while not places.try_take():
+        while not places.try_take(holder):
             error = interrupted()
             if error is not None:
                 raise error
             with self._lock:
                 self._core.loop.turn(self, block=False)
+
+    def settle(self, execution: Execution) -> bool:
+        """Make an execution end that may have reached the core before an interrupt came."""
+        with self._lock:
+            if execution.job not in self._pending:
+                return False
+            if execution.job in self._session.jobs:
+                self._core.executions.cancel(self._session, execution.job)
+                self.wait_for(execution, None)
+            return execution.done()
 
     def run_loop(self, until_ns: int | None = None) -> None:
         """Run the loop until nothing is left to do, or until a time."""
@@ -114,9 +128,19 @@ class LocalLink:
 
     def close(self) -> None:
         """End the session; what was pending ends with it."""
+        if self._foreign:
+            return
         with self._lock:
             self._core.close_session(self._session)
             self._pending.clear()
+
+    def leave_to_parent(self, error: QnnError) -> None:
+        """In the child of a fork: another thread may have been in the middle of the core, so leave it alone."""
+        self._foreign = True
+        self._lock = make_lock("local", reentrant=True)
+        pending, self._pending = self._pending, {}
+        for execution in pending.values():
+            execution._leave(error)
 
     # The loop's inbox: requests come by direct calls, so there is nothing to wait for.
 

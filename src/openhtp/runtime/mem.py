@@ -94,7 +94,7 @@ class Mem:
         array = self._buffer.array(start, shape, kind)
         self._end = max(self._end, start + nbytes)
         self._places[name] = place = Place(self, start, array)
-        self.context._remember(place, instead_of=known)
+        self.context._memory.remember(place, instead_of=known)
         if self._stands_for_tensors:
             self.context._forget_bindings()
         return array

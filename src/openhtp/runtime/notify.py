@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+
+from openhtp.runtime.locks import make_lock
 
 log = logging.getLogger(__name__)
 
@@ -20,27 +23,45 @@ class Notifier:
         self._queue: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]] | None]
         self._queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._start = threading.Lock()
+        self._start = make_lock("notify")
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Run ``function(*args)`` soon."""
+        self._queue.put((function, args))
         if self._thread is None:
             self._ensure_thread()
-        self._queue.put((function, args))
 
-    def close(self) -> None:
-        """End the thread after the callbacks already posted; does not wait for a callback that hangs."""
-        if self._thread is not None:
-            self._queue.put(None)
-            if threading.current_thread() is not self._thread:
-                self._thread.join(timeout=1.0)
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after the callbacks already posted, and wait for them, unless called by one of them.
+
+        With a ``timeout`` in seconds, the log says how many were dropped when it is over.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        self.stop()
+        if threading.current_thread() is thread:
+            return
+        thread.join(timeout)
+        if thread.is_alive():
+            waiting = max(0, self._queue.qsize() - 1)
+            log.warning(
+                "a notify callback still runs after %s s; it and %d more that wait are dropped", timeout, waiting
+            )
+
+    def stop(self) -> None:
+        """End the thread after the callbacks already posted; does not wait."""
+        self._queue.put(None)
 
     def _ensure_thread(self) -> None:
-        with self._start:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="openhtp-notify", daemon=True)
-                thread.start()
-                self._thread = thread
+        try:
+            with self._start:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name="openhtp-notify", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        except Exception:  # no thread to be had now: what was posted runs with what is posted next
+            log.exception("the notify thread cannot be started")
 
     def _run(self) -> None:
         clock = time.monotonic_ns
@@ -49,10 +70,14 @@ class Notifier:
             begin = clock()
             try:
                 function(*args)
-            except Exception:
+            except BaseException:
                 # A callback's failure is its author's to see; the executions behind it are not at fault.
-                log.exception("notify callback %r raised", function)
+                with contextlib.suppress(BaseException):
+                    log.exception("notify callback %r raised", function)
             took = clock() - begin
             if took > SLOW_CALLBACK_NS:
-                log.warning("notify callback %r took %.1f ms; later notifications waited", function, took / 1e6)
+                with contextlib.suppress(BaseException):
+                    log.warning(
+                        "notify callback %r took %.1f ms; later notifications waited", function, took / 1e6
+                    )
             del item, function, args

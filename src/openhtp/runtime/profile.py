@@ -35,7 +35,8 @@ class Profile:
         self.level = level
         self.events: tuple[ProfileEvent, ...] = ()
         self._life = Life("profile", "")
-        self._in_use = False
+        # The call that fills it.
+        self._in_use: object = None
         self._step_times_ns: list[int] = []
 
     def event(self, number: int) -> ProfileEvent | None:
@@ -51,30 +52,31 @@ class Profile:
     def free(self) -> None:
         """Give the handle back; refused while a call fills it."""
         self._life.require("free")
-        if self._in_use:
+        if self._in_use is not None:
             raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
         self._life.become(State.FREED)
 
     # What the call that fills it does
 
-    def _begin(self) -> None:
+    def _begin(self, holder: object) -> None:
         self._life.require("use")
-        if self._in_use:
+        if self._in_use is not None:
             raise WrongState(
                 "the profile handle is already in use by another call; create one per queued call",
                 st.QNN_GRAPH_ERROR_PROFILE_IN_USE,
             )
-        self._in_use = True
         self.events = ()
         self._step_times_ns = []
+        self._in_use = holder
 
-    def _abandon(self) -> None:
-        self._in_use = False
+    def _abandon(self, holder: object) -> None:
+        """Let go of the handle if it is this call's; twice does nothing."""
+        if self._in_use is holder:
+            self._in_use = None
 
     def _fill(
         self, record: Record, called_ns: int, sent_ns: int, returned_ns: int, deadline_at: int, hvx_threads: int
     ) -> None:
-        self._in_use = False
         self.events = execute_events(
             record, called_ns, sent_ns, returned_ns, deadline_at, hvx_threads, self._step_times_ns, self.level
         )
@@ -82,7 +84,8 @@ class Profile:
     @contextlib.contextmanager
     def _filling(self) -> Iterator[Callable[[ProfileEvent], None]]:
         """For calls that are not executions: taken for as long as they last, filled with one event."""
-        self._begin()
+        holder = object()
+        self._begin(holder)
 
         def fill(event: ProfileEvent) -> None:
             self.events = (event,)
@@ -90,7 +93,7 @@ class Profile:
         try:
             yield fill
         finally:
-            self._in_use = False
+            self._abandon(holder)
 
 
 def execute_events(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, TimedOut, WrongState
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_count
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ class Signal:
             )
         self.timeout_us = timeout_us
         self._life = Life("signal", "")
-        self._lock = threading.Lock()
-        self._in_use = False
+        self._lock = make_lock("signal")
+        # The call that carries it.
+        self._holder: object = None
         self._triggered = False
         self._target: tuple[Link, int] | None = None
         self._waiting_at: Places | None = None
@@ -41,7 +42,7 @@ class Signal:
     @property
     def in_use(self) -> bool:
         """Whether a call carries it now."""
-        return self._in_use
+        return self._holder is not None
 
     def trigger(self) -> None:
         """Abort the call that carries this signal. The execution that runs may still finish."""
@@ -52,7 +53,7 @@ class Signal:
                 st.QNN_SIGNAL_ERROR_INCOMPATIBLE_SIGNAL_TYPE,
             )
         with self._lock:
-            if not self._in_use:
+            if self._holder is None:
                 raise WrongState(
                     "no call carries this signal, so there is nothing to abort",
                     st.QNN_SIGNAL_ERROR_SIGNAL_IDLE,
@@ -68,23 +69,24 @@ class Signal:
         """Give the signal back; refused while a call carries it."""
         self._life.require("free")
         with self._lock:
-            if self._in_use:
+            if self._holder is not None:
                 raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
             self._life.become(State.FREED)
 
     # What the call that carries it does
 
-    def _begin(self, places: Places) -> None:
+    def _begin(self, holder: object, places: Places) -> None:
         self._life.require("use")
         with self._lock:
-            if self._in_use:
+            if self._holder is not None:
                 raise WrongState(
                     "the signal is already in use by another call; create one signal per queued call",
                     st.QNN_GRAPH_ERROR_SIGNAL_IN_USE,
                 )
-            self._in_use = True
             self._triggered = False
+            self._target = None
             self._waiting_at = places
+            self._holder = holder
 
     def _interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:
         """Why the call should not wait for a place any longer, if it should not."""
@@ -94,15 +96,18 @@ class Signal:
             return TimedOut(f"no place in the queue within {self.timeout_us} us")
         return None
 
-    def _attach(self, link: Link, job: int) -> None:
+    def _attach(self, holder: object, link: Link, job: int) -> None:
         with self._lock:
+            if self._holder is not holder:
+                return  # it is over already
             self._waiting_at = None
             self._target = (link, job)
             triggered = self._triggered
         if triggered:  # between taking the place and being sent
             link.cancel(job)
 
-    def _end(self) -> None:
+    def _end(self, holder: object) -> None:
+        """Let go of the signal if it is this call's; twice does nothing."""
         with self._lock:
-            self._in_use = False
-            self._target = self._waiting_at = None
+            if self._holder is holder:
+                self._holder = self._target = self._waiting_at = None

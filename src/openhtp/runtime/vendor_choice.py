@@ -9,7 +9,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.runtime.device import Connect
-from openhtp.runtime.rpc_link import DeviceOptions
+from openhtp.runtime.device_process import DeviceOptions
 
 VENDOR = "vendor"
 

@@ -34,7 +34,7 @@ from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.execution import Execution, complete_from
-from openhtp.runtime.link import Sent, raise_reply
+from openhtp.runtime.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.runtime.queue import Places
 from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
@@ -88,7 +88,9 @@ class VendorLink:
 
     # Requests
 
-    def request(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> ms.Reply:
+    def request(
+        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+    ) -> ms.Reply:
         """Ask the core on the loop's thread. Descriptors are duplicated: the core owns what it is given."""
         if isinstance(message, (ms.AddApp, ms.SetPace)):
             raise UnsupportedFeature(
@@ -109,6 +111,15 @@ class VendorLink:
         if isinstance(message, ms.Inspect):
             reply.info.update(self._describe())
         return reply
+
+    def tell(self, message: ms.Request) -> None:
+        """Ask for something whose outcome does not matter."""
+
+        def work() -> None:
+            with contextlib.suppress(QnnError):
+                self._core.request(self._session, message, [])
+
+        self._post_if_open(work)
 
     def read_trace(self) -> bytes:
         """What the core recorded."""
@@ -140,15 +151,22 @@ class VendorLink:
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Queue an execution and wait for its end."""
         self.submit(execution, frame, sent)
-        try:
-            execution._block(None)
-        except BaseException:
-            self.cancel(execution.job)
-            raise
+        execution._block(None)
 
-    def under_way(self) -> list[Execution]:
-        """Executions that were submitted and are not over."""
-        return list(self._pending.copy().values())
+    def settle(self, execution: Execution) -> bool:
+        """Make an execution end that may have been queued before an interrupt came."""
+        job = execution.job
+        if job not in self._pending:
+            return False
+
+        def end() -> None:
+            if job in self._session.jobs:
+                self._core.executions.cancel(self._session, job)
+            elif self._pending.pop(job, None) is not None:
+                self._end_early(execution, st.QNN_GRAPH_ERROR_ABORTED.code, "interrupted before it was queued")
+
+        self._post_if_open(end)
+        return True
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
@@ -158,10 +176,10 @@ class VendorLink:
         """Wait until an execution is over."""
         return execution._block(timeout)
 
-    def take_place(self, places: Places, until_ns: int | None, interrupted: Callable[[], QnnError | None]) -> None:
+    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
         """Take a place in a context's queue."""
-        if not places.try_take():
-            places.take(until_ns, interrupted)
+        if not places.try_take(holder):
+            places.take(holder, until_ns, interrupted)
 
     # The loop's thread and what others ask of it
 
@@ -232,6 +250,14 @@ class VendorLink:
 
     # The end
 
+    def leave_to_parent(self, error: QnnError) -> None:
+        """In the child of a fork: the loop, its thread and the library's process are the parent's."""
+        self._over = self._closing = True  # so that close does nothing
+        self._lock = threading.Lock()
+        pending, self._pending = self._pending, {}
+        for execution in pending.values():
+            execution._leave(error)
+
     def close(self) -> None:
         """End the loop, then the library's process; a call under way in it is cut short. Twice does nothing."""
         with self._lock:
@@ -266,18 +292,20 @@ class VendorLink:
             self._posted.clear()
         if not self._closing:
             # First of all: who is notified of the loss below may at once ask for a new context.
-            self._on_lost(self)
-        now = self.now()
-        status = st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code
-        for execution in pending:
             try:
-                execution._complete(Record(execution.job, status, 0, now, now, now, 0, 0, 0), self._last_words())
-            except Exception:
-                log.exception("completing execution %d", execution.job)
+                self._on_lost(self)
+            except BaseException:
+                log.exception("the loss of the vendor's process %d", self.pid)
+        for execution in pending:
+            self._end_early(execution, st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code, self._last_words())
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(DeviceLost(self._last_words()))
         self._core.close_session(self._session)
+
+    def _end_early(self, execution: Execution, status: int, text: str) -> None:
+        now = self.now()
+        execution._complete(Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
 
 
 def _start(library: str, config: DeviceConfig) -> VendorProcess:

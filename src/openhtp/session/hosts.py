@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 
@@ -39,6 +40,17 @@ def acquire(kind: HostKind) -> Device:
             held = (backend.create_device(soc=kind.soc, threads=threads, transport=kind.transport), 0)
         _devices[kind] = (held[0], held[1] + 1)
         return held[0]
+
+
+def _start_anew() -> None:
+    """In the child of a fork: what is in the tables is the parent's."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _backends.clear()
+    _devices.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def release(kind: HostKind) -> None:

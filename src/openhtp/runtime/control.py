@@ -1,0 +1,195 @@
+"""Requests to the device's process and their answers, matched by number.
+
+A thread of its own reads the answers: it is never interrupted, so an answer is never lost half-way, its
+descriptors are closed if nobody wants them, and who is interrupted while it waits leaves the connection as good as
+before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import socket
+import threading
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.rpc import channel
+from openhtp.rpc import messages as ms
+from openhtp.rpc.channel import Disconnected
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
+from openhtp.runtime.link import Undo, raise_reply
+from openhtp.runtime.locks import make_lock
+
+log = logging.getLogger(__name__)
+
+
+class Silence(Disconnected):
+    """Nothing was answered in the time that was given."""
+
+
+class _Question:
+    """One request under way."""
+
+    __slots__ = ("answered", "data", "forsaken", "reply", "undos")
+
+    def __init__(self, undo: Undo | None) -> None:
+        self.answered = threading.Lock()
+        self.answered.acquire()
+        self.reply: ms.Reply | None = None
+        self.data = b""  # what came beside the reply
+        self.forsaken = False
+        self.undos = [] if undo is None else [undo]
+
+
+class Control:
+    """The client's end of a control socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._turn = make_lock("control")
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, _Question] = {}
+        self._over = False
+        self._thread = threading.Thread(target=self._read, name="openhtp-replies", daemon=True)
+        self._thread.start()
+
+    def ask(
+        self,
+        message: ms.Request,
+        descriptors: tuple[int, ...] = (),
+        undo: Undo | None = None,
+        patience_s: float | None = None,
+    ) -> ms.Reply:
+        """Send a request and wait for its answer; raises the error in it, or Disconnected."""
+        return self._ask(message, descriptors, _Question(undo), patience_s)
+
+    def fetch(self, message: ms.Request) -> bytes:
+        """Ask for something that comes in shared memory."""
+        question = _Question(None)
+        self._ask(message, (), question)
+        return question.data
+
+    def tell(self, message: ms.Request) -> None:
+        """Send a request without waiting; its answer is thrown away."""
+        with contextlib.suppress(Disconnected, OSError):
+            channel.send(self.sock, self._encode(message, next(self._numbers)), ())
+
+    def shut(self) -> None:
+        """End the connection: whoever waits is told so."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the socket back, once nothing reads from it."""
+        self.shut()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self.sock.close()
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the copy, and only that."""
+        self._over = True
+        self._turn = make_lock("control")
+        self._asked = {}
+        self.sock.close()
+
+    def _ask(
+        self,
+        message: ms.Request,
+        descriptors: tuple[int, ...],
+        question: _Question,
+        patience_s: float | None = None,
+    ) -> ms.Reply:
+        number = next(self._numbers)
+        data = self._encode(message, number)
+        try:
+            with self._turn:
+                self._asked[number] = question
+                if self._over:
+                    raise Disconnected("the connection is over")
+                channel.send(self.sock, data, descriptors)
+                if not question.answered.acquire(timeout=-1 if patience_s is None else patience_s):
+                    raise Silence(f"no answer within {patience_s} s")
+            reply = question.reply
+            if reply is None:
+                raise Disconnected("end of connection")
+            # The last step here: who is interrupted later has the reply, and what it tells of, in hand.
+            return raise_reply(reply)
+        except BaseException:
+            rescue.post((self._forsake, (number, question)))
+            raise
+
+    @staticmethod
+    def _encode(message: ms.Request, number: int) -> bytes:
+        """Bytes of a request that the device will be able to read, or an error before anything is sent."""
+        # Devices of any version read a greeting; numbers came later.
+        message.number = 0 if isinstance(message, ms.Hello) else number
+        what = type(message).__name__
+        try:
+            data = ms.encode(message)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidArgument(f"{what} cannot be sent: {error}") from error
+        if len(data) > channel.MAX_MESSAGE:
+            raise InvalidArgument(
+                f"{what} of {len(data)} bytes; a request has at most {channel.MAX_MESSAGE}: use shorter names",
+                st.QNN_COMMON_ERROR_INVALID_ARGUMENT,
+            )
+        return data
+
+    # On threads that are never interrupted
+
+    def _forsake(self, number: int, question: _Question) -> None:
+        """Nobody waits for this answer any more: what it tells of is taken back, now or when it comes."""
+        question.forsaken = True
+        if question.reply is not None:
+            self._take_back(question)
+
+    def _take_back(self, question: _Question) -> None:
+        reply = question.reply
+        assert reply is not None
+        try:
+            undo = question.undos.pop()
+        except IndexError:
+            return
+        if not reply.error:
+            self.tell(undo(reply.value))
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._deliver(*channel.receive(self.sock))
+        except Disconnected:
+            pass
+        except BaseException:
+            log.exception("reading the device's answers")
+            self.shut()
+        self._over = True
+        while self._asked:
+            with contextlib.suppress(KeyError):
+                self._asked.popitem()[1].answered.release()
+
+    def _deliver(self, packet: bytes, descriptors: list[int]) -> None:
+        try:
+            reply = ms.decode_reply(packet)
+            data = _content(descriptors.pop()) if descriptors else b""
+            if reply.moved:
+                reply = ms.decode_reply(data)
+        finally:
+            channel.close_all(descriptors)
+        # The first answer is that to the greeting, which has no number.
+        question = self._asked.pop(reply.number or 1, None)
+        if question is None:
+            return
+        question.data = data
+        question.reply = reply
+        question.answered.release()
+        if question.forsaken:
+            self._take_back(question)
+
+
+def _content(fd: int) -> bytes:
+    with contextlib.closing(SharedBuffer.attach(fd)) as buffer:
+        return bytes(buffer.view)

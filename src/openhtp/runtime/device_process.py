@@ -1,0 +1,135 @@
+"""The process of a device: how it is started and reached, what it said before it died, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import threading
+from dataclasses import dataclass, field
+
+from openhtp.core import interpreter
+from openhtp.core import status as st
+from openhtp.core.errors import ResourceError
+from openhtp.device.build import DeviceConfig
+from openhtp.rpc import channel, rendezvous
+
+# How much of what a device wrote is shown when it has died.
+_LAST_WORDS = 2000
+# A device without clients ends by itself; one that does not is ended.
+_PATIENCE_S = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """How a device process is started; a named one that already runs keeps what it was started with."""
+
+    config: DeviceConfig = field(default_factory=DeviceConfig)
+    name: str | None = None
+    keep: bool = False
+    allow_faults: bool = False
+
+    def check(self) -> None:
+        """Raise for values that no device process would start with."""
+        self.config.check()
+        if self.name is not None:
+            rendezvous.socket_path(self.name)
+
+    def arguments(self) -> list[str]:
+        """Options of the device's command line."""
+        words = ["--config", json.dumps(dataclasses.asdict(self.config))]
+        if self.keep:
+            words.append("--keep")
+        if self.allow_faults:
+            words.append("--allow-faults")
+        return words
+
+
+class DeviceProcess:
+    """A device process that was started here, and the log that it writes."""
+
+    def __init__(self, words: list[str], fd: int) -> None:
+        command = interpreter.command("-m", "openhtp.device", *words)
+        # Several threads may ask for the last words while one closes the log.
+        self._lock = threading.Lock()
+        self._log: int | None = os.memfd_create("openhtp-device-log", os.MFD_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                env=interpreter.environment(),
+                pass_fds=(fd,),
+                start_new_session=True,  # an interrupt typed at the client is not meant for the device
+            )
+        except OSError as error:
+            self._close_log()
+            raise ResourceError(
+                f"cannot start the device process: {error}", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL
+            ) from error
+
+    def last_words(self) -> str:
+        """The end of what the device wrote before it died, if that was a failure of its own."""
+        with self._lock:
+            if self._log is None:
+                return ""
+            size = os.fstat(self._log).st_size
+            tail = os.pread(self._log, _LAST_WORDS, max(0, size - _LAST_WORDS))
+        text = tail.decode(errors="replace").strip()
+        return f"; it wrote: {text}" if text else ""
+
+    def end(self) -> None:
+        """Wait for its end: it has nobody left to serve. (The starter of a named one ended long ago.)"""
+        try:
+            self._process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close_log()
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: it is not this process's child, so not its to wait for."""
+        self._process.returncode = 0
+        self._lock = threading.Lock()
+
+    def _close_log(self) -> None:
+        with self._lock:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
+
+
+def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None]:
+    """A control socket to the device that is wanted, and its process if that had to be started."""
+    name = options.name
+    if name is None:
+        ours, theirs = channel.socket_pair()
+        with theirs:
+            try:
+                return ours, _start(options, ["--fd", str(theirs.fileno())], theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+    process = None
+    with rendezvous.locked():
+        sock = rendezvous.connect(name)
+        if sock is None:
+            # The door is opened here and handed over, so there is no waiting for the device to be ready.
+            with rendezvous.listen(name) as listener:
+                door = listener.fileno()
+                try:
+                    process = _start(options, ["--name", name, "--listen-fd", str(door)], door)
+                except BaseException:
+                    rendezvous.socket_path(name).unlink(missing_ok=True)
+                    raise
+                sock = rendezvous.connect(name)
+    if sock is None:
+        raise ResourceError(f"device {name!r} cannot be reached", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION)
+    return sock, process
+
+
+def _start(options: DeviceOptions, words: list[str], fd: int) -> DeviceProcess:
+    return DeviceProcess([*words, *options.arguments()], fd)

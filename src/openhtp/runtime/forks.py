@@ -1,0 +1,56 @@
+"""What a fork means: the child has copies of every object, but the devices are the parent's.
+
+In the child all handles answer with an error that says so, copies of sockets are closed without a word to the
+device, and nothing is waited for, ended or deleted. A Backend made in the child is as good as any.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.runtime import execution, lifecycle, rescue
+from openhtp.runtime.lifecycle import State, foreign_error
+
+if TYPE_CHECKING:
+    from openhtp.runtime.backend import Backend
+    from openhtp.runtime.context import Context
+    from openhtp.runtime.link import Link
+
+# What is open in this process. Links also while they are being made or replaced.
+backends: weakref.WeakSet[Backend] = weakref.WeakSet()
+links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+_pid = os.getpid()
+
+
+def _leave_to_parent() -> None:
+    """Runs in the child, on its only thread, first of all. Locks may be held by threads that are no more."""
+    global _pid
+    lifecycle.parent_pid, _pid = _pid, os.getpid()
+    execution.renew_lock()
+    rescue.start_anew()
+    for backend in list(backends):
+        backend._life.become(State.FOREIGN)
+        for device in list(backend._devices):
+            device._life.become(State.FOREIGN)
+            for context in list(device._contexts):
+                _leave_context(context)
+    error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
+    for link in list(links):
+        link.leave_to_parent(error)
+    backends.clear()
+    links.clear()
+
+
+def _leave_context(context: Context) -> None:
+    context._life.become(State.FOREIGN)
+    for graph in list(context._graphs.values()):
+        graph._life.become(State.FOREIGN)
+    for mem in context._memory.all():
+        mem._life.become(State.FOREIGN)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

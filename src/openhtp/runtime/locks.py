@@ -1,0 +1,93 @@
+"""The locks of the runtime and the one order in which a thread may take them.
+
+A thread that holds a lock takes only such as stand further down; none is held while code of the user runs. Tests
+make all locks with ``check_order(True)``: then taking one out of order raises instead of waiting for a deadlock.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Protocol
+
+ORDER = (
+    "building",  # one thread at a time finalizes a graph
+    "device",  # which link a device has, and whether it was freed
+    "growth",  # one thread at a time adds slots to a pool, which asks the device to register memory
+    "control",  # one request at a time; held until it is answered
+    "local",  # the device in this process; held while its loop turns, which completes executions
+    "bindings",
+    "slots",
+    "graph",
+    "context",
+    "signal",
+    "places",
+    "send",
+    "execution",
+    "notify",
+)
+
+
+class Lock(Protocol):
+    """What the runtime uses of a lock."""
+
+    def __enter__(self) -> bool:
+        """Take it."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Give it back."""
+
+
+class LockOrderError(AssertionError):
+    """A thread takes a lock that stands above one that it holds."""
+
+
+class _CheckedLock:
+    """A lock that knows its rank and refuses to be taken out of order."""
+
+    def __init__(self, name: str, lock: Lock) -> None:
+        self._name = name
+        self._rank = ORDER.index(name)
+        self._lock = lock
+
+    def __enter__(self) -> bool:
+        held = _held()
+        mine = any(lock is self for lock in held)  # taken again, which only a reentrant one survives
+        if held and not mine and held[-1]._rank >= self._rank:
+            raise LockOrderError(f"{self._name!r} taken while holding {[lock._name for lock in held]}")
+        self._lock.__enter__()
+        held.append(self)
+        return True
+
+    def __exit__(self, *exc: object) -> None:
+        _held().remove(self)
+        self._lock.__exit__(None, None, None)
+
+
+_checking = False
+_of_thread = threading.local()
+
+
+def _held() -> list[_CheckedLock]:
+    try:
+        held: list[_CheckedLock] = _of_thread.held
+    except AttributeError:
+        held = _of_thread.held = []
+    return held
+
+
+def check_order(on: bool) -> bool:
+    """Whether locks made from now on check their order; returns what held before."""
+    global _checking
+    before, _checking = _checking, on
+    return before
+
+
+def make_lock(name: str, *, reentrant: bool = False) -> Lock:
+    """A lock with a place in the order."""
+    lock: Lock = threading.Lock()
+    if reentrant:
+        lock = threading.RLock()
+    return _CheckedLock(name, lock) if _checking else lock

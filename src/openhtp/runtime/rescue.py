@@ -1,0 +1,64 @@
+"""Putting things right after an exception that came from nowhere: Ctrl-C, or an alarm's handler that raises.
+
+Python raises what a signal handler raises on the main thread, in the middle of whatever runs there: at the start
+of a function, after a call into C, at the end of a loop's turn. So nothing that is done on that thread is sure to
+be finished, and neither is the tidying. Two rules make the runtime safe against it:
+
+* What a call holds is recorded by the same step that takes it (``set.add(call)``, ``slot.holder = call``), and
+  giving it back twice does no harm. There is no flag that could be missed.
+* Whoever is interrupted does not tidy up but hands that over to a thread that is never interrupted. ``post`` is
+  one call into C, so it has happened before the next exception can come.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+Task = tuple[Callable[..., object], tuple[object, ...]]
+
+_tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+_thread: threading.Thread | None = None
+_starting = threading.Lock()
+
+# Called as ``rescue.post((function, arguments))``, first thing in an ``except BaseException``.
+post: Callable[[Task], None] = _tasks.put
+
+
+def start() -> None:
+    """Have the thread ready before there is anything to rescue."""
+    global _thread  # noqa: PLW0603
+    with _starting:
+        if _thread is None:
+            thread = threading.Thread(target=_run, args=(_tasks,), name="openhtp-rescue", daemon=True)
+            thread.start()
+            _thread = thread
+
+
+def flush() -> None:
+    """Wait until what was posted so far is done."""
+    done = threading.Lock()
+    done.acquire()
+    post((done.release, ()))
+    done.acquire()
+
+
+def start_anew() -> None:
+    """In the child of a fork, which has no such thread: forget the parent's."""
+    global _tasks, _thread, _starting, post  # noqa: PLW0603
+    _tasks, _thread, _starting = queue.SimpleQueue(), None, threading.Lock()
+    post = _tasks.put
+
+
+def _run(tasks: queue.SimpleQueue[Task]) -> None:
+    while True:
+        function, arguments = tasks.get()
+        try:
+            function(*arguments)
+        except BaseException:
+            log.exception("tidying up with %r", function)
+        del function, arguments

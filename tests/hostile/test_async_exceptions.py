@@ -1,0 +1,260 @@
+"""Exceptions out of nowhere: what Ctrl-C or an alarm raises on the main thread, at every place where it can.
+
+CPython runs signal handlers at the start of a function, after a call into C and at the end of a loop's turn, and
+nowhere else: not between taking a lock in a ``with`` and entering its body, not between a function's return and
+the assignment of its value. A profile function is called at the first two and may raise there, so one sweep over
+its events meets every such place once; signals then come at any time, in loops and in waiting calls too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.runtime import execution, locks, rescue
+from openhtp.testing import hold, release
+from tests.conftest import ramp, relu_graph
+
+# A socket whose maker was interrupted is closed by being dropped, which Python warns of in development mode.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROUNDS = int(os.environ.get("OPENHTP_HOSTILE_ROUNDS", "1"))
+# Events of an action at which the sweep stops if the action still has not come to its end.
+MOST_EVENTS = 5000
+
+
+class Interrupt(BaseException):
+    """Raised where nobody expects it."""
+
+
+class Rig:
+    """A device with one graph, and a count of what was notified."""
+
+    def __init__(self, device: htp.Device) -> None:
+        self.device = device
+        self.context = device.create_context(queue_depth=3)
+        self.graph = relu_graph(self.context)
+        self.other = relu_graph(self.context, "other")
+        self.memory = self.context.register_memory(64)
+        self.told: dict[int, int] = {}
+        self.made = 0
+        self.take_new_handles()
+
+    def take_new_handles(self) -> None:
+        self.signal = self.device.backend.create_signal()
+        self.profile = self.device.backend.create_profile("detailed")
+
+    def tell(self, number: int, status: int) -> None:
+        self.told[number] = self.told.get(number, 0) + 1
+
+    def contexts_on_device(self) -> int:
+        (session,) = (item for item in self.device.info()["sessions"] if item["pid"] == os.getpid())
+        return int(session["contexts"])
+
+    # What is interrupted
+
+    def execute_async(self) -> None:
+        self.made += 1
+        self.take_new_handles()
+        self.graph.execute_async(
+            {"x": ramp()},
+            notify=self.tell,
+            notify_param=self.made,
+            signal=self.signal,
+            profile=self.profile,
+        )
+
+    def fill_the_queue(self) -> None:
+        for _ in range(5):
+            self.made += 1
+            self.graph.execute_async({"x": ramp()}, notify=self.tell, notify_param=self.made)
+
+    def execute(self) -> None:
+        self.take_new_handles()
+        self.other.execute({"x": ramp()}, signal=self.signal, profile=self.profile)
+
+    def result(self) -> None:
+        self.made += 1
+        self.graph.execute_async({"x": ramp()}, notify=self.tell, notify_param=self.made).result()
+
+    def info(self) -> None:
+        self.device.info()
+
+    def register_memory(self) -> None:
+        self.context.register_memory(64).deregister()
+
+    def create_context(self) -> None:
+        self.device.create_context().free()
+
+    # What must hold afterwards
+
+    def settle(self) -> None:
+        rescue.flush()
+        deadline = time.monotonic() + 10
+        while self.context.pending or self.signal.in_use or self.profile._in_use is not None:
+            assert time.monotonic() < deadline, "something is held for good"
+            time.sleep(0.0005)
+
+    def check(self) -> None:
+        self.settle()
+        assert not self.context._places._waiters
+        assert all(not calls for graph in (self.graph, self.other) for calls in graph._under_way.values())
+        info = self.device.info()
+        assert info["pid"] == self.device.pid, "another question's answer"
+        assert "sessions" in info
+        assert self.device.restarts == 0
+        for graph in (self.graph, self.other):
+            for pool in graph._bindings._pools.values():  # type: ignore[union-attr]
+                assert all(slot.holder is None for slot in pool._slots)
+                assert len(set(map(id, pool._free))) == len(pool._free), "one slot for two calls"
+                assert len(pool._slots) <= 2 * self.context.queue_depth, "slots are lost"
+        assert max(self.told.values(), default=0) <= 1, "notified twice"
+
+    def check_results(self) -> None:
+        """Fill all places at once, so that none can be missing or there twice."""
+        inputs = [ramp() + number for number in range(self.context.queue_depth)]
+        runs = [self.graph.execute_async({"x": x}) for x in inputs]
+        for x, run in zip(inputs, runs, strict=True):
+            np.testing.assert_array_equal(run.result(10)["y"], np.maximum(x, 0))
+        np.testing.assert_array_equal(self.other.execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """On plain locks: those that check their order are Python code, and can be interrupted as real ones cannot."""
+    checked = locks.check_order(False)
+    execution.renew_lock()
+    try:
+        with htp.Backend() as backend:
+            yield Rig(backend.create_device())
+    finally:
+        locks.check_order(checked)
+        execution.renew_lock()
+
+
+def interrupted_at(event: int, action: Callable[[], None]) -> bool:
+    """Run an action and raise at its n-th place; False if it came to its end before."""
+    count = 0
+
+    def look(frame: FrameType, kind: str, argument: object) -> None:
+        nonlocal count
+        if kind not in ("call", "c_return") or "/openhtp/" not in frame.f_code.co_filename:
+            return
+        count += 1
+        if count == event:
+            sys.setprofile(None)
+            raise Interrupt
+
+    sys.setprofile(look)
+    try:
+        action()
+    except Interrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+ACTIONS = [
+    Rig.execute_async,
+    Rig.fill_the_queue,
+    Rig.execute,
+    Rig.result,
+    Rig.info,
+    Rig.register_memory,
+    Rig.create_context,
+]
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
+def test_at_every_place(rig: Rig, action: Callable[[Rig], None]) -> None:
+    for _ in range(ROUNDS):
+        for _ in range(2):  # so that pools and lanes are there, or growing them is what is interrupted first
+            event = 1
+            while interrupted_at(event, lambda: action(rig)):
+                rig.check()
+                event += 1
+                assert event < MOST_EVENTS
+            assert event > 3, "nothing was interrupted"
+            rig.check_results()
+    rig.check()
+    assert rig.contexts_on_device() == len(rig.device._contexts), "a context that nobody can free"
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError], ids=lambda kind: kind.__name__)
+def test_at_any_time(rig: Rig, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that interrupts when it likes, and again while its last interrupt is being put right."""
+    dice = random.Random(8)
+    armed = False
+    over = threading.Event()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if armed:
+            raise raised("from a handler")
+
+    def disturb() -> None:
+        while not over.wait(dice.uniform(1e-5, 1e-3)):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)  # type: ignore[arg-type]
+
+    # What comes while Python tidies up an object is swallowed by Python itself, and told to this hook.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for _ in range(150 * ROUNDS):
+            action = dice.choice(ACTIONS)
+            try:
+                armed = True
+                for _ in range(4):
+                    action(rig)
+            except raised:
+                pass
+            finally:
+                armed = False
+            rig.check()
+        rig.check_results()
+    finally:
+        armed = False
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
+    hold(rig.device)
+    runs = [rig.graph.execute_async({"x": ramp()}) for _ in range(3)]
+
+    def interrupt() -> None:
+        while not rig.context._places._waiters:
+            time.sleep(0.001)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            rig.graph.execute_async({"x": ramp()})
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert rig.context.pending == 3
+    assert not rig.context._places._waiters
+    release(rig.device)
+    for run in runs:
+        run.result(10)
+    rig.check_results()

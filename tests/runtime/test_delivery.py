@@ -1,0 +1,139 @@
+"""Every accepted execution ends and is notified once, whatever those who wait for it do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.testing import hold, release
+from tests.conftest import ramp, relu_graph
+
+
+def until_idle(context: htp.Context) -> None:
+    """Wait until nothing is pending; the test's own time limit ends it otherwise."""
+    pause = threading.Event()
+    while context.pending:
+        pause.wait(0.001)
+
+
+def test_executions_outlive_the_loop_that_awaited_them(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    context = device.create_context(queue_depth=8)
+    graph = relu_graph(context)
+    told: list[int] = []
+    executions: list[htp.Execution] = []
+    hold(device)
+
+    async def give_up() -> None:
+        executions.extend(
+            graph.execute_async({"x": ramp()}, notify=lambda n, _: told.append(n), notify_param=number)
+            for number in range(8)
+        )
+
+        async def wait(execution: htp.Execution) -> object:
+            return await execution
+
+        await asyncio.wait_for(asyncio.gather(*map(wait, executions)), 0.02)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(give_up())
+    release(device)
+    for execution in executions:
+        np.testing.assert_array_equal(execution.result(10)["y"], np.maximum(ramp(), 0))
+    until_idle(context)
+    backend.free()
+    assert sorted(told) == list(range(8))
+    backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free
+
+
+class Stubborn(np.ndarray):
+    """An array that ends whoever writes to it."""
+
+    def __array_function__(self, *call: object) -> object:
+        raise SystemExit("not with me")
+
+
+def read_only(array: np.ndarray) -> None:
+    array.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("target", "spoil"),
+    [(np.zeros((1, 8), np.float32), read_only), (np.zeros((1, 8), np.float32).view(Stubborn), lambda _: None)],
+    ids=["read-only", "raises SystemExit"],
+)
+def test_an_output_that_cannot_be_written(
+    backend: htp.Backend, target: np.ndarray, spoil: Callable[[np.ndarray], None]
+) -> None:
+    device = backend.create_device()
+    context = device.create_context(queue_depth=3)
+    graph = relu_graph(context)
+    told: list[int] = []
+    hold(device)
+    good = graph.execute_async({"x": ramp()})
+    bad = graph.execute_async({"x": ramp()}, {"y": target}, notify=lambda _, status: told.append(status))
+    also_good = graph.execute_async({"x": ramp()})
+    spoil(target)
+    release(device)
+    with pytest.raises(htp.ExecutionError, match="output 'y'"):
+        bad.result(10)
+    for execution in (good, also_good):
+        np.testing.assert_array_equal(execution.result(10)["y"], np.maximum(ramp(), 0))
+    assert context.pending == 0
+    backend._notifier.close()
+    assert told == [htp.ExecutionError("").code]
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), ValueError("mine")], ids=repr)
+def test_what_a_callback_raises_stays_with_it(
+    backend: htp.Backend, raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = relu_graph(backend.create_device().create_context())
+    after = threading.Event()
+
+    def fail(_: object, __: int) -> None:
+        raise raised
+
+    with caplog.at_level(logging.ERROR):
+        graph.execute_async({"x": ramp()}, notify=fail).result(10)
+        graph.execute_async({"x": ramp()}, notify=lambda *_: after.set()).result(10)
+        assert after.wait(10)
+    assert "raised" in caplog.text
+
+
+def test_free_waits_for_the_last_slow_callback(backend: htp.Backend) -> None:
+    graph = relu_graph(backend.create_device().create_context())
+    may_go, told = threading.Event(), []
+
+    def slow(number: int, _: int) -> None:
+        may_go.wait(10)
+        threading.Event().wait(0.4)  # what a slow callback does
+        told.append(number)
+
+    for number in range(4):
+        graph.execute_async({"x": ramp()}, notify=slow, notify_param=number)
+    may_go.set()
+    backend.free()
+    assert sorted(told) == [0, 1, 2, 3]
+    backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free
+
+
+def test_free_from_within_a_callback(backend: htp.Backend) -> None:
+    graph = relu_graph(backend.create_device().create_context())
+    freed, later = threading.Event(), threading.Event()
+
+    def free(_: object, __: int) -> None:
+        backend.free()
+        freed.set()
+
+    graph.execute_async({"x": ramp()}, notify=free)
+    graph.execute_async({"x": ramp()}, notify=lambda *_: later.set())
+    assert freed.wait(10)
+    assert later.wait(10)
+    backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free

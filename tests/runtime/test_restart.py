@@ -1,0 +1,127 @@
+"""Subsystem restarts under load, and devices that nobody holds on to."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.rpc import messages as ms
+from openhtp.runtime.context import Context
+from openhtp.testing import hold
+from tests.conftest import ramp, relu_graph
+
+
+def gone(pid: int) -> bool:
+    for _ in range(1000):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        with open(f"/proc/{pid}/stat") as file:
+            if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        gc.collect()  # the thread that told of the end may have held on to it the last time
+        time.sleep(0.01)
+    return False
+
+
+def test_graphs_are_made_while_the_device_goes(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    context = device.create_context()
+    stop, strays = threading.Event(), []
+
+    def work(thread: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            try:
+                context.create_graph(f"g{thread}-{number}")
+            except htp.DeviceLost:
+                return
+            except BaseException as error:
+                strays.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    old = device.pid
+    os.kill(old, signal.SIGKILL)
+    for thread in threads:
+        thread.join(20)
+    stop.set()
+    assert strays == []
+    assert device.pid != old
+    np.testing.assert_array_equal(
+        relu_graph(device.create_context()).execute({"x": ramp()})["y"], np.maximum(ramp(), 0)
+    )
+
+
+def test_a_loss_that_cannot_be_told_still_gets_everyone_an_answer(
+    backend: htp.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = backend.create_device()
+    context = device.create_context()
+    graph = relu_graph(context)
+    hold(device)
+    told: list[int] = []
+    execution = graph.execute_async({"x": ramp()}, notify=lambda _, status: told.append(status))
+
+    def fail(self: Context) -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Context, "_lose", fail)
+        os.kill(device.pid, signal.SIGKILL)
+        with pytest.raises(htp.DeviceLost):
+            execution.result(10)
+        assert device.info()["pid"] == device.pid  # waits for the restart
+    backend._notifier.close()
+    assert len(told) == 1
+
+
+def test_a_restart_that_fails_is_an_answer_too(backend: htp.Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = backend.create_device()
+
+    def fail() -> None:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(device, "_make_link", fail)
+    os.kill(device.pid, signal.SIGKILL)
+    while device._ready.is_set() and device._failure is None:
+        time.sleep(0.001)
+    with pytest.raises(htp.DeviceLost, match="too many open files"):
+        device.info()
+
+
+def test_a_dropped_backend_ends_its_process() -> None:
+    backend = htp.Backend()
+    device = backend.create_device()
+    graph = relu_graph(device.create_context())
+    graph.execute_async({"x": ramp()}, notify=lambda *_: None).result(10)
+    pid = device.pid
+    del backend, device, graph
+    assert gone(pid)
+
+
+def test_an_execution_under_way_keeps_its_device() -> None:
+    backend = htp.Backend()
+    device = backend.create_device()
+    hold(device)
+    link, pid = device._link, device.pid
+    told = threading.Event()
+    execution = relu_graph(device.create_context()).execute_async({"x": ramp()}, notify=lambda *_: told.set())
+    del backend, device
+    gc.collect()
+    link.request(ms.Inject(hold=False))
+    np.testing.assert_array_equal(execution.result(10)["y"], np.maximum(ramp(), 0))
+    assert told.wait(10)
+    del execution
+    assert gone(pid)
