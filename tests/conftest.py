@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 
 import openhtp as htp
-from openhtp.runtime import execution, locks
+from openhtp.runtime import locks
+from openhtp.runtime.calls import execution
 
 # Whoever takes the runtime's locks out of order is told so at once, instead of once in a while by a deadlock.
 locks.check_order(True)

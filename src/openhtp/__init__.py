@@ -35,15 +35,15 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.version import VERSION
 from openhtp.runtime.app import App
 from openhtp.runtime.backend import Backend
+from openhtp.runtime.calls.execution import Execution
+from openhtp.runtime.calls.sparse import Sparse
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
-from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.log import Log
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor
 
 __version__ = VERSION

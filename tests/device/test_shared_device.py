@@ -182,8 +182,8 @@ def test_a_shared_device_takes_no_faults(neighbour: htp.Graph, raw: Raw) -> None
 
 
 def test_faults_reach_the_senders_session_only(neighbour: htp.Graph) -> None:
-    from openhtp.runtime.device_process import DeviceOptions
-    from openhtp.runtime.rpc_link import RpcLink
+    from openhtp.runtime.links.device_process import DeviceOptions
+    from openhtp.runtime.links.rpc_link import RpcLink
 
     starter = RpcLink(DeviceOptions(name="lab", allow_faults=True), lambda _: None)
     try:

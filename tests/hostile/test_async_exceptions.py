@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.runtime import execution, locks, rescue
+from openhtp.runtime import locks, rescue
+from openhtp.runtime.calls import execution
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
 

@@ -13,7 +13,7 @@ import openhtp as htp
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.control import Control
+from openhtp.runtime.links.control import Control
 from tests.conftest import ramp, relu_graph
 
 

@@ -118,7 +118,7 @@ def test_strided_views_of_registered_memory_are_copied_as_raw_ones(graph: htp.Gr
 
 
 def test_a_verdict_is_kept_per_array(graph: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openhtp.runtime import bindings
+    from openhtp.runtime.calls import bindings
 
     memory = graph.context.register_memory(256)
     x, y = memory.array("x"), memory.array("y")

@@ -16,7 +16,7 @@ from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.device.build import DeviceConfig
 from openhtp.runtime.device import Device
-from openhtp.runtime.device_process import DeviceOptions
+from openhtp.runtime.links.device_process import DeviceOptions
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
 _DISTURBED = 1.08

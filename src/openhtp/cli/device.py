@@ -13,8 +13,8 @@ from openhtp.core.units import bytes_in_words
 from openhtp.device.build import DeviceConfig
 from openhtp.rpc import messages as ms
 from openhtp.rpc import rendezvous
-from openhtp.runtime.device_process import DeviceOptions
-from openhtp.runtime.rpc_link import RpcLink
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.rpc_link import RpcLink
 
 app = typer.Typer(help="Start, list and stop named devices.", no_args_is_help=True, add_completion=False)
 

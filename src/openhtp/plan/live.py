@@ -28,11 +28,11 @@ from openhtp.plan.sources import Asked, Traffic
 from openhtp.rpc import messages as ms
 from openhtp.runtime.app import App
 from openhtp.runtime.backend import Backend
+from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
-from openhtp.runtime.device_process import DeviceOptions
-from openhtp.runtime.execution import Execution
 from openhtp.runtime.graph import Graph
+from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Work
 from openhtp.sched.virtual import Caller

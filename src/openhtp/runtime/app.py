@@ -16,13 +16,13 @@ from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
-from openhtp.runtime.execution import Execution, Notify, Outputs
+from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.options import check_callable, deadline_from
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.context import Context
-    from openhtp.runtime.link import Link
-    from openhtp.runtime.notify import Notifier
+    from openhtp.runtime.links.link import Link
     from openhtp.runtime.profile import Profile
 
 

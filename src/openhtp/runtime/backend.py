@@ -15,16 +15,16 @@ from openhtp.device.build import DeviceConfig, build_core
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
+from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.device import Connect, Device
-from openhtp.runtime.device_process import DeviceOptions
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.local_link import LocalLink
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.local_link import LocalLink
+from openhtp.runtime.links.vendor_choice import vendor_connect, vendor_library
 from openhtp.runtime.log import Log
-from openhtp.runtime.notify import Notifier
 from openhtp.runtime.options import MAX_UNITS, check_count, check_flag, check_name
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.vendor_choice import vendor_connect, vendor_library
 
 _TRANSPORTS = ("rpc", "inprocess")
 

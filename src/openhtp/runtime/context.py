@@ -20,18 +20,18 @@ from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue
 from openhtp.runtime.app import App
+from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
-from openhtp.runtime.queue import Places
 from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.runtime.device import Device
-    from openhtp.runtime.link import Link
+    from openhtp.runtime.links.link import Link
 
 
 class Context:

@@ -17,13 +17,13 @@ from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue
+from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.context import Context
-from openhtp.runtime.device_process import DeviceOptions
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.link import Link
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.link import Link
+from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.queue import check_depth
-from openhtp.runtime.rpc_link import RpcLink
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 

@@ -11,13 +11,14 @@ import weakref
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.runtime import execution, lifecycle, rescue
+from openhtp.runtime import lifecycle, rescue
+from openhtp.runtime.calls import execution
 from openhtp.runtime.lifecycle import State, foreign_error
 
 if TYPE_CHECKING:
     from openhtp.runtime.backend import Backend
     from openhtp.runtime.context import Context
-    from openhtp.runtime.link import Link
+    from openhtp.runtime.links.link import Link
 
 # What is open in this process. Links also while they are being made or replaced.
 backends: weakref.WeakSet[Backend] = weakref.WeakSet()

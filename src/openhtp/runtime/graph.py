@@ -28,11 +28,11 @@ from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime import rescue
-from openhtp.runtime.arguments import Ports, Values
-from openhtp.runtime.bindings import Bindings
 from openhtp.runtime.building import op_call, static_data, tensor_spec
-from openhtp.runtime.call import Call
-from openhtp.runtime.execution import Execution, Notify, Outputs
+from openhtp.runtime.calls.arguments import Ports, Values
+from openhtp.runtime.calls.bindings import Bindings
+from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from

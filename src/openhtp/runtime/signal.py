@@ -12,8 +12,8 @@ from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_count
 
 if TYPE_CHECKING:
-    from openhtp.runtime.link import Link
-    from openhtp.runtime.queue import Places
+    from openhtp.runtime.calls.queue import Places
+    from openhtp.runtime.links.link import Link
 
 
 # A day: longer than any execution, and well within what a poll of the device can wait.

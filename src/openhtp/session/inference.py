@@ -19,9 +19,9 @@ from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.given import check_dims, check_source
 from openhtp.frontend.model import ValueType
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.execution import Outputs
+from openhtp.runtime.calls.execution import Outputs
+from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.options import check_callable, check_name
-from openhtp.runtime.queue import check_depth
 from openhtp.session import loading
 from openhtp.session.cpu import cpu_session
 from openhtp.session.options import CPU, QNN, read_providers

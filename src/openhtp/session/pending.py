@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
-from openhtp.runtime.execution import Execution, Outputs
+from openhtp.runtime.calls.execution import Execution, Outputs
 from openhtp.runtime.profile import Profile
 
 Results = list[npt.NDArray[Any]]

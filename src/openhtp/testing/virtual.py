@@ -12,8 +12,8 @@ from openhtp.device.runner import ModelledRunner
 from openhtp.engine.ort import OrtEngine
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
-from openhtp.runtime.device_process import DeviceOptions
-from openhtp.runtime.local_link import LocalLink
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.local_link import LocalLink
 from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
 

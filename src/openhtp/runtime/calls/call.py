@@ -10,17 +10,17 @@ import numpy.typing as npt
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
-from openhtp.runtime.arguments import Arguments
-from openhtp.runtime.bindings import Bindings
+from openhtp.runtime.calls.arguments import Arguments
+from openhtp.runtime.calls.bindings import Bindings
 
 if TYPE_CHECKING:
-    from openhtp.runtime.execution import Execution, Notify
+    from openhtp.runtime.calls.execution import Execution, Notify
+    from openhtp.runtime.calls.notify import Notifier
+    from openhtp.runtime.calls.slots import Slot, SlotPool
     from openhtp.runtime.graph import Graph
-    from openhtp.runtime.link import Link
-    from openhtp.runtime.notify import Notifier
+    from openhtp.runtime.links.link import Link
     from openhtp.runtime.profile import Profile
     from openhtp.runtime.signal import Signal
-    from openhtp.runtime.slots import Slot, SlotPool
 
 
 class Call:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from openhtp.core.errors import QnnError
 from openhtp.rpc import messages as ms
-from openhtp.runtime.queue import Places
+from openhtp.runtime.calls.queue import Places
 
 if TYPE_CHECKING:
-    from openhtp.runtime.execution import Execution
+    from openhtp.runtime.calls.execution import Execution
 
 Undo = Callable[[int], ms.Request]
 # Asked while waiting: why not to go on.

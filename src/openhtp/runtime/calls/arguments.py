@@ -16,9 +16,9 @@ from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec
+from openhtp.runtime.calls.sparse import Sparse
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.options import MAX_BATCH
-from openhtp.runtime.sparse import Sparse
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
-from openhtp.runtime.control import Control, Silence
-from openhtp.runtime.device_process import DeviceOptions, DeviceProcess, connect
-from openhtp.runtime.execution import Execution, complete_from
-from openhtp.runtime.lane import Lane
-from openhtp.runtime.link import Interrupted, Sent, Undo
+from openhtp.runtime.calls.execution import Execution, complete_from
+from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.links.control import Control, Silence
+from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, connect
+from openhtp.runtime.links.lane import Lane
+from openhtp.runtime.links.link import Interrupted, Sent, Undo
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.queue import Places
 
 log = logging.getLogger(__name__)
 

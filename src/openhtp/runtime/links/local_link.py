@@ -11,10 +11,10 @@ from openhtp.device.core import DeviceCore
 from openhtp.device.outlet import Outlet
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
-from openhtp.runtime.execution import Execution, complete_from
-from openhtp.runtime.link import Interrupted, Sent, Undo, raise_reply
+from openhtp.runtime.calls.execution import Execution, complete_from
+from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.queue import Places
 
 
 class LocalLink:

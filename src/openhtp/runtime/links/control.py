@@ -20,7 +20,7 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime import rescue
-from openhtp.runtime.link import Undo, raise_reply
+from openhtp.runtime.links.link import Undo, raise_reply
 from openhtp.runtime.locks import make_lock
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.runtime.device import Connect
-from openhtp.runtime.device_process import DeviceOptions
+from openhtp.runtime.links.device_process import DeviceOptions
 
 VENDOR = "vendor"
 
@@ -45,6 +45,6 @@ def vendor_connect(library: Path, options: DeviceOptions, transport: str) -> Con
                 f"the vendor device does not take {what}", st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE
             )
 
-    from openhtp.runtime.vendor_link import VendorLink
+    from openhtp.runtime.links.vendor_link import VendorLink
 
     return lambda on_lost: VendorLink(str(library), config, on_lost)

@@ -21,7 +21,7 @@ from openhtp.runtime.options import check_callable, check_timeout
 
 if TYPE_CHECKING:
     from openhtp.runtime.app import AppRun
-    from openhtp.runtime.call import Call
+    from openhtp.runtime.calls.call import Call
 
 Outputs = dict[str, npt.NDArray[Any]]
 Notify = Callable[[Any, int], object]

@@ -33,9 +33,9 @@ from openhtp.hw.catalog import find_soc
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
-from openhtp.runtime.execution import Execution, complete_from
-from openhtp.runtime.link import Interrupted, Sent, Undo, raise_reply
-from openhtp.runtime.queue import Places
+from openhtp.runtime.calls.execution import Execution, complete_from
+from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
 from openhtp.vendor.engine import VendorEngine

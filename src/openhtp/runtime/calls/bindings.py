@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openhtp.rpc import frames
-from openhtp.runtime.arguments import Arguments, Ports, Shape, Values, check_arguments
+from openhtp.runtime.calls.arguments import Arguments, Ports, Shape, Values, check_arguments
+from openhtp.runtime.calls.slots import SlotPool
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.slots import SlotPool
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
