@@ -140,5 +140,5 @@ def _declare_output(spec: TensorSpec, values: Values) -> str:
 
 def model_sizes(spec: TensorSpec) -> tuple[int | str, ...]:
     """Sizes of an input or output in the model: names where they may vary."""
-    flags = spec.dynamic or (False,) * spec.rank
-    return tuple(f"{spec.name}.{axis}" if flags[axis] else size for axis, size in enumerate(spec.shape))
+    sizes = enumerate(zip(spec.shape, spec.free, strict=True))
+    return tuple(f"{spec.name}.{axis}" if free else size for axis, (size, free) in sizes)

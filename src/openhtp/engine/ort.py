@@ -94,7 +94,7 @@ class OrtProgram:
         array = arrays.get(spec.name)
         if array is None:
             raise InvalidArgument(f"no array is bound to {spec.name!r}", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
-        if array.dtype != spec.dtype.numpy or not _fits(spec, array.shape) or not array.flags.c_contiguous:
+        if array.dtype != spec.dtype.numpy or not spec.accepts(array.shape) or not array.flags.c_contiguous:
             raise InvalidArgument(
                 f"array {array.dtype}{list(array.shape)} is bound to {spec};"
                 f" expected contiguous {spec.dtype.numpy}{list(spec.shape)}",
@@ -162,11 +162,3 @@ def _refusals_reported() -> Iterator[None]:
 
 def _described(array: Array) -> tuple[int, list[int], int]:
     return onnx_type(array.dtype), list(array.shape), array.ctypes.data
-
-
-def _fits(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    flags = spec.dynamic or (False,) * spec.rank
-    return len(shape) == spec.rank and all(
-        1 <= size <= most if free else size == most
-        for size, most, free in zip(shape, spec.shape, flags, strict=True)
-    )

@@ -143,13 +143,8 @@ def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) ->
     spec = tensors.get(name)
     if spec is None or not spec.kind.is_input:
         raise InvalidArgument(f"{name!r} is not an input", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
-    dynamic = spec.dynamic or (False,) * spec.rank
-    fits = len(shape) == spec.rank and all(
-        1 <= size <= most if free else size == most
-        for size, most, free in zip(shape, spec.shape, dynamic, strict=True)
-    )
-    if not fits:
-        most = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, dynamic, strict=True)]
+    if not spec.accepts(shape):
+        most = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, spec.free, strict=True)]
         raise InvalidArgument(
             f"input {name!r} has size {list(shape)}; expected [{', '.join(most)}]",
             st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.tensor import Tensor
@@ -109,8 +109,7 @@ class Mem:
             spec = tensor
         else:
             spec = self.context._find_spec(tensor)
-        full = (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
-        return shape if shape is not None else full, spec.dtype.numpy
+        return shape if shape is not None else batched(spec.shape, batch), spec.dtype.numpy
 
     def _place_for(self, spec: TensorSpec, nbytes: int) -> int:
         """Offset at which this memory carries a tensor when the Mem itself was passed as its value."""

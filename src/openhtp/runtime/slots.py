@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer, align
 
@@ -72,12 +72,8 @@ class SlotPool:
             start = index * self._slot_bytes
             offsets = [start + offset for offset in self._offsets]
             arrays = [
-                buffer.array(offset, _full_shape(spec, self._batch), spec.dtype.numpy)
+                buffer.array(offset, batched(spec.shape, self._batch), spec.dtype.numpy)
                 for spec, offset in zip(self._ports, offsets, strict=True)
             ]
             self._free.append(Slot(memory, offsets, arrays))
         self._made += count
-
-
-def _full_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
-    return (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
