@@ -11,6 +11,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
+from openhtp.program.options import GraphOptions, Precision
 from openhtp.program.program import Clamp, Program
 
 U8, F32 = DType.UFIXED_POINT_8, DType.FLOAT_32
@@ -93,6 +94,12 @@ def test_constants_are_folded_and_dead_nodes_dropped() -> None:
     # Rounded to half precision, as the op's result would have been.
     expected = np.exp(np.arange(8.0)).astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(program.statics["folded"], expected)
+
+
+def test_constants_of_a_float32_graph_are_folded_in_float32() -> None:
+    options = GraphOptions(precision=Precision.FLOAT32)
+    program = compile_graph(constant_graph().finish(), CompileOptions(graph=options))
+    np.testing.assert_array_equal(program.statics["folded"], np.exp(np.arange(8.0)).astype(np.float32))
 
 
 def test_passes_can_be_left_out() -> None:

@@ -30,7 +30,7 @@ def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Progra
         draft = draft_graph(graph)
         draft = drop_unused_nodes(draft)
         if options.fold:
-            draft = fold_constants(draft)
+            draft = fold_constants(draft, options.graph.precision)
         if options.fuse:
             draft = fuse_activation(draft)
         draft = drop_unused_tensors(draft)
