@@ -14,7 +14,7 @@ import openhtp as htp
 from openhtp import onnx, zoo
 from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
@@ -107,7 +107,7 @@ def test_a_place_without_a_key_stores_the_program_alone(
 def test_a_graph_that_cannot_be_prepared_is_still_saved(
     backend: htp.Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(engine: OrtEngine, program: Program) -> None:
+    def fail(engine: OrtEngine, program: HtpProgram) -> None:
         raise htp.OutOfMemory("no room for it")
 
     monkeypatch.setattr(OrtEngine, "pack", fail)

@@ -15,7 +15,7 @@ from openhtp.core.units import GIB, bytes_in_words
 from openhtp.device.jobs import Job
 from openhtp.engine.protocol import LoadedProgram, Run
 from openhtp.program.packed import GraphInfo
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.virtual import Work
@@ -30,7 +30,12 @@ class DeviceGraph:
     """A program made ready, and the bindings that were made for it."""
 
     def __init__(
-        self, number: int, context: DeviceContext, info: GraphInfo, loaded: LoadedProgram, program: Program | None
+        self,
+        number: int,
+        context: DeviceContext,
+        info: GraphInfo,
+        loaded: LoadedProgram,
+        program: QnnProgram | None,
     ) -> None:
         """``program`` is what it was made from; None if that was a prepared form."""
         self.number = number

@@ -23,8 +23,9 @@ from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged, make_stages, prepare
+from openhtp.hw.soc import SocSpec
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph
-from openhtp.program.program import Program
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class OrtEngine:
         self._yield_points = yield_points
         fingerprint()  # now, when nobody waits for a graph yet
 
-    def load(self, program: Program) -> OrtProgram:
+    def load(self, program: HtpProgram) -> OrtProgram:
         """Lower, optimise and cut a program."""
         with error_context(graph=program.name), _refusals_reported():
             lowered = lower_program(program)
@@ -123,7 +124,7 @@ class OrtEngine:
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
         return OrtProgram(program.name, (*program.inputs, *program.outputs), staged, names)
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> OrtProgram | None:
+    def load_packed(self, packed: PackedGraph, info: GraphInfo, soc: SocSpec) -> OrtProgram | None:
         """Make ready a graph that was prepared before. None if it was not, or not by and for this engine."""
         if packed.prepared is None or not self._yield_points:
             return None
@@ -131,7 +132,7 @@ class OrtEngine:
         if key is None:
             return None
         try:
-            staged = open_prepared(packed, info, key, self._threads)
+            staged = open_prepared(packed, info, soc, key, self._threads)
         except Unusable as reason:
             log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
             return None
@@ -139,7 +140,7 @@ class OrtEngine:
         names = {name: name for name in ends if name not in staged.buffers}
         return OrtProgram(info.name, (*info.inputs, *info.outputs), staged, names)
 
-    def pack(self, program: Program) -> PackedGraph | None:
+    def pack(self, program: HtpProgram) -> PackedGraph | None:
         """The program together with its prepared form. None if it is ready quickly without one."""
         key = read_key()
         if key is None:

@@ -203,7 +203,9 @@ def _tell_about_floats(plan: Plan, graph: IrGraph) -> None:
     if plan.options["enable_htp_fp16_precision"] == "1" or plan.options.backend == "cpu":
         return
     edges = ("Quantize", "Dequantize", "Cast", "Transpose", "Reshape")
-    floats = [node.name for node in graph.nodes if node.op not in edges and node.outputs[0].dtype.is_float]
+    floats = [
+        node.name for node in graph.nodes if node.op not in edges and graph.tensors[node.outputs[0]].dtype.is_float
+    ]
     if floats:
         log.warning(
             "%d nodes compute in floats, in half precision as an HTP does (first: %r); quantize the model, or set"

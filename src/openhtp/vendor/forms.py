@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from openhtp.core.opcall import OpCall
 from openhtp.ops import find_op, resolve
@@ -17,7 +21,14 @@ def params_of(call: OpCall, statics: Mapping[str, Array] | None = None) -> Param
     """
     node = resolve(call, statics)
     return {
-        param.name: (node.params[param.name], param.dtype, "tensor" if param.rank else "scalar")
+        param.name: (_finite(node.params[param.name]), param.dtype, "tensor" if param.rank else "scalar")
         for param in find_op(call.op).params
         if param.name in node.params and (param.name in call.params or param.mandatory)
     }
+
+
+def _finite(value: Any) -> Any:
+    """An open end, as of a clamp, is the largest number that there is."""
+    if isinstance(value, float) and math.isinf(value):
+        return math.copysign(float(np.finfo(np.float32).max), value)
+    return value
