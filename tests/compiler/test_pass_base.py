@@ -56,6 +56,7 @@ def test_what_compilers_make_passes_every_check() -> None:
         assert check(portable) is None
     for each in (
         checks.kernels_in_order,
+        checks.kernels_of_one_op,
         checks.kernels_are_chains,
         checks.sources_once,
         checks.units_are_busy,
@@ -71,6 +72,7 @@ def test_every_check_can_fail() -> None:
     change = dataclasses.replace
     broken = {
         checks.kernels_in_order: change(program, kernels=(second, first)),
+        checks.kernels_of_one_op: change(program, kernels=(Kernel((*first.nodes, *second.nodes)),)),
         checks.kernels_are_chains: change(program, kernels=(Kernel((*second.nodes, *first.nodes)),)),
         checks.sources_once: change(program, kernels=(first, first)),
         checks.units_are_busy: change(program, kernels=(Kernel(first.nodes),)),

@@ -34,6 +34,12 @@ def kernels_in_order(program: HtpProgram) -> str | None:
     return order_problem(program.kernels, source.given_names, source.output_names)
 
 
+def kernels_of_one_op(program: HtpProgram) -> str | None:
+    """No kernels were joined so far."""
+    joined = next((kernel.name for kernel in program.kernels if len(kernel.nodes) != 1), None)
+    return None if joined is None else f"kernel {joined!r} has several ops already"
+
+
 def kernels_are_chains(program: HtpProgram) -> str | None:
     """Every op of a kernel works on the result of the one before."""
     for kernel in program.kernels:

@@ -29,16 +29,17 @@ from openhtp.program.qnn_program import QnnProgram, frozen_array
 
 _SOUND = (checks.nodes_in_order, checks.statics_have_data)
 _WHOLE = (checks.kernels_in_order, checks.kernels_are_chains, checks.sources_once)
+_SINGLE = (checks.kernels_of_one_op,)
 
 _DROP_UNUSED = Pass(drop_unused, requires=_SOUND, ensures=(*_SOUND, checks.nothing_unused))
 _FOLD = Pass(fold_constants, requires=_SOUND, ensures=_SOUND)
 
 _FOR_A_SOC = (
     # The ops of a kernel: what is computed as one op, with one rounding.
-    Pass(fuse_activation, requires=_WHOLE, ensures=_WHOLE),
-    Pass(fuse_masked_softmax, ensures=_WHOLE),
+    Pass(fuse_activation, requires=(*_WHOLE, *_SINGLE), ensures=_WHOLE),
+    Pass(fuse_masked_softmax, requires=_SINGLE, ensures=_WHOLE),
     # The kernels: what runs as one piece.
-    Pass(assign_kinds),
+    Pass(assign_kinds, requires=_SINGLE),
     Pass(fuse_prelu, ensures=_WHOLE),
     Pass(fuse_silu, ensures=_WHOLE),
     Pass(join_rearranging, ensures=_WHOLE),
