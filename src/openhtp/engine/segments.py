@@ -9,6 +9,7 @@ of a network is often a single convolution. They are placed at the ends of steps
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,14 +67,14 @@ def crossing_bytes(program: HtpProgram) -> list[int]:
 
     What the client reads or writes is in its own memory and counts for nothing.
     """
-    held = [
-        buffer
-        for buffer in program.buffers
-        if not program.tensors[buffer.tensor].kind.is_input and not program.tensors[buffer.tensor].kind.is_output
-    ]
-    return [
-        sum(buffer.nbytes for buffer in held if buffer.first < step.end <= buffer.last) for step in program.steps
-    ]
+    change = [0] * len(program.kernels)
+    for buffer in program.buffers:
+        kind = program.tensors[buffer.tensor].kind
+        if not kind.is_input and not kind.is_output:
+            change[buffer.first] += buffer.nbytes
+            change[buffer.last] -= buffer.nbytes
+    after = list(itertools.accumulate(change))
+    return [after[step.end - 1] for step in program.steps]
 
 
 def segment_count(seconds: float) -> int:
