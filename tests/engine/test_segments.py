@@ -57,6 +57,8 @@ def test_short_work_is_not_cut_and_long_work_not_too_often(seconds: float, count
         ([1.0] * 5, [9, 9, 1, 9, 0], 2, [3]),
         # Nothing ends near the middle of a single long step.
         ([0.1, 9.0, 0.1], [1, 1, 0], 2, []),
+        # Nothing ends near the middle, but something not too far from it.
+        ([2.3, 3.2, 2.5], [1, 1, 0], 2, [2]),
         ([1.0, 1.0, 1.0], [1, 1, 0], 3, [1, 2]),
     ],
 )

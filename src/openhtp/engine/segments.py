@@ -26,6 +26,9 @@ _FLOAT_MACS_PER_SECOND = 4e10
 _VECTOR_OPS_PER_SECOND = 1e9
 _BYTES_PER_SECOND = 1e10
 _SEGMENT_SECONDS = 2.0e-3
+# How far from its ideal place a cut may be, in segments: where several places are as good, and where none is.
+_NEAR = 0.25
+_FARTHEST = 0.5
 # Depthwise convolutions do so few products per result that matrix kernels do not help them.
 _SHALLOW_DEPTH = 32
 _SHALLOW_MACS_PER_SECOND = 4e10
@@ -85,19 +88,22 @@ def segment_count(seconds: float) -> int:
 def choose_cuts(seconds: Sequence[float], crossing: Sequence[int], count: int) -> list[int]:
     """After how many steps to cut, for about ``count`` segments of similar estimated time.
 
-    Both lists have one entry for each step; near each ideal place the cut goes where the fewest bytes cross.
+    Both lists have one entry for each step. Near each ideal place the cut goes where the fewest bytes cross; where
+    no step ends that near, to the nearest end, if that is less than halfway to another ideal place.
     """
-    done, total = [0.0], sum(seconds)
-    for each in seconds:
-        done.append(done[-1] + each)
-    slack = 0.25 * total / count
+    done = [0.0, *itertools.accumulate(seconds)]
+    each = done[-1] / count
     cuts: list[int] = []
     for index in range(1, count):
-        ideal = total * index / count
-        begin = cuts[-1] + 1 if cuts else 1
-        near = [place for place in range(begin, len(seconds)) if abs(done[place] - ideal) <= slack]
+        left = range(cuts[-1] + 1 if cuts else 1, len(seconds))
+        away = {place: abs(done[place] - each * index) for place in left}
+        near = [place for place in away if away[place] <= _NEAR * each]
         if near:
-            cuts.append(min(near, key=lambda place: (crossing[place - 1], abs(done[place] - ideal))))
+            cuts.append(min(near, key=lambda place: (crossing[place - 1], away[place])))
+            continue
+        nearest = min(away, key=lambda place: away[place], default=0)
+        if nearest and away[nearest] <= _FARTHEST * each:
+            cuts.append(nearest)
     return cuts
 
 
