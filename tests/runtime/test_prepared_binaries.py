@@ -87,6 +87,16 @@ def test_another_user_gets_the_same_results_from_the_program(
         check_results(context, expected)
 
 
+def test_a_device_of_another_soc_compiles_the_portable_program(
+    backend: htp.Backend, made: tuple[bytes, Outputs]
+) -> None:
+    binary, expected = made
+    device = backend.create_device(soc="SM8550", transport="inprocess")
+    with device.create_context_from_binary(binary) as context:
+        assert not was_prepared(context)
+        check_results(context, expected)
+
+
 def test_a_place_without_a_key_stores_the_program_alone(
     backend: htp.Backend, made: tuple[bytes, Outputs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
