@@ -19,7 +19,7 @@ _SHALLOW = 16
 _MOST_TAPS = 25
 
 Shape = tuple[int, ...]
-_CONVOLUTIONS = frozenset(f"{way}Conv{rank}d" for way in ("", "Transpose") for rank in (1, 2, 3))
+_CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Size:
 
 def size_of(kind: str, call: OpCall, macs: int) -> Size:
     """The size of a call of this kind; ``macs`` as the op counts them."""
-    if call.op in _CONVOLUTIONS:
+    if kind in _CONVOLUTIONS:
         return _conv(kind, call, macs)
     if call.op in ("FullyConnected", "MatMul"):
         return _product(call, macs)
