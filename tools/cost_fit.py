@@ -13,10 +13,10 @@ import numpy as np
 from published_latencies import Latency
 
 from openhtp.cost.demand import AMOUNTS, demand_of
-from openhtp.cost.kernels import Kernel
 from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.precision import Precision
 from openhtp.cost.rates import Padding
+from openhtp.cost.sizes import KernelSize
 from openhtp.hw.catalog import find_soc
 
 PADDING = Padding(rows=0.5, channels=1.0, vector=0.2)
@@ -115,7 +115,7 @@ def factors(amount: str, word: str, soc: str) -> list[tuple[str, int]]:
 class Fit:
     """Published times as arrays; ``solve`` fits any part of them."""
 
-    def __init__(self, kernels: dict[str, list[Kernel]], rows: Sequence[Latency]) -> None:
+    def __init__(self, kernels: dict[str, list[KernelSize]], rows: Sequence[Latency]) -> None:
         self.rows = list(rows)
         self.socs = sorted({row.soc for row in rows})
         self.prior = make_prior(self.socs)
@@ -133,7 +133,7 @@ class Fit:
         }
         self._powers = {word: [self._power(word, soc) for soc in self.socs] for word in WORDS}
 
-    def _table(self, net: list[Kernel], word: str, vtcm_bytes: int) -> np.ndarray:
+    def _table(self, net: list[KernelSize], word: str, vtcm_bytes: int) -> np.ndarray:
         table = np.zeros((len(net), len(AMOUNTS)))
         for row, kernel in zip(table, net, strict=True):
             for name, amount in demand_of(kernel, Precision(word), vtcm_bytes, PADDING).items():

@@ -18,11 +18,11 @@ import numpy as np
 from cost_fit import OVERLAP, PADDING, WORDS, Fit, factors
 from published_latencies import SOURCE, Latency, extract, read_kernels, read_latencies
 
-from openhtp.cost.kernels import Kernel
 from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.precision import Precision
 from openhtp.cost.rates import Parameters, parameters_from
+from openhtp.cost.sizes import KernelSize
 from openhtp.hw.catalog import find_soc
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +67,7 @@ def fit_and_write() -> None:
 
 
 def transfer_errors(
-    parameters: Parameters, kernels: dict[str, list[Kernel]], rows: Sequence[Latency]
+    parameters: Parameters, kernels: dict[str, list[KernelSize]], rows: Sequence[Latency]
 ) -> np.ndarray:
     """Errors for every SoC if its own times were not published: what an extrapolation is worth."""
     errors = []

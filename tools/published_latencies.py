@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openhtp.compiler.driver import compile_graph
-from openhtp.cost.kernels import Kernel, kernels_of
+from openhtp.cost.sizes import KernelSize, sizes_of
 from openhtp.frontend.onnx_import import load
 
 DATA = Path(__file__).parent.parent / "tests" / "cost" / "data"
+# Kernels are the same for every SoC that the latencies are of.
+TARGET = "SM8650"
 SOURCE = "Qualcomm AI Hub Models 0.65.0, October 2026"
 _WHOLE = ("read", "written", "weights", "macs", "taps", "edge", "packed")
 _RATIOS = ("vector8", "vector16", "rows8", "rows16", "channels")
@@ -58,13 +60,13 @@ def read_latencies(folder: Path = DATA) -> list[Latency]:
         return [Latency(row["network"], row["precision"], row["soc"], float(row["latency_us"])) for row in rows]
 
 
-def read_kernels(folder: Path = DATA) -> dict[str, list[Kernel]]:
+def read_kernels(folder: Path = DATA) -> dict[str, list[KernelSize]]:
     """The kernels of every network, without names; their order is lost, which the model does not mind."""
-    found: dict[str, list[Kernel]] = {}
+    found: dict[str, list[KernelSize]] = {}
     with (folder / "kernels.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             ratios = [float(row[name]) for name in _RATIOS]
-            kernel = Kernel(
+            kernel = KernelSize(
                 name=row["kind"],
                 op=row["kind"],
                 kind=row["kind"],
@@ -87,7 +89,7 @@ def extract(source: Path, folder: Path = DATA) -> list[str]:
         for path in sorted((source / "graphs").glob("*.onnx.gz")):
             name = path.name.removesuffix(".onnx.gz")
             try:
-                kernels = kernels_of(compile_graph(load(gzip.decompress(path.read_bytes()))))
+                kernels = sizes_of(compile_graph(load(gzip.decompress(path.read_bytes())), TARGET))
             except Exception as error:
                 failures.append(f"{name}: {error}")
                 continue
@@ -108,7 +110,7 @@ def extract(source: Path, folder: Path = DATA) -> list[str]:
     return failures
 
 
-def _row(kernel: Kernel) -> tuple[object, ...]:
+def _row(kernel: KernelSize) -> tuple[object, ...]:
     ratios = (*kernel.vector_padding, *kernel.row_padding, kernel.channel_padding)
     counts = [getattr(kernel, name) for name in _WHOLE]
     return (kernel.kind, *(count or "" for count in counts), *(f"{ratio:.5g}" for ratio in ratios))

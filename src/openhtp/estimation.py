@@ -13,7 +13,7 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-from openhtp.compiler.driver import compile_graph
+from openhtp.compiler.driver import portable_program, program_for
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Estimate, Precision
 from openhtp.cost import estimate as estimate_program
@@ -21,7 +21,7 @@ from openhtp.frontend.onnx_import import load
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.zoo import MODELS
 
 ZOO = "zoo:"
@@ -29,7 +29,7 @@ ZOO = "zoo:"
 
 
 def estimate(
-    model: str | Path | bytes | Graph | Program,
+    model: str | Path | bytes | Graph | QnnProgram,
     soc: str | int | SocSpec,
     *,
     precision: Precision | str | None = None,
@@ -50,25 +50,25 @@ def estimate(
         UnsupportedFeature: the SoC does not compute in that precision.
         BadModel: the file cannot be used.
     """
-    chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     asked = None if precision is None else Precision.parse(precision)
-    return estimate_program(compiled(model, dims), chip, asked)
+    chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
+    return estimate_program(program_for(compiled(model, dims), chip), asked)
 
 
-def compiled(model: str | Path | bytes | Graph | Program, dims: Mapping[str, int] | None = None) -> Program:
-    """A model as a program, ready to be estimated for any number of SoCs."""
-    if isinstance(model, Program):
+def compiled(model: str | Path | bytes | Graph | QnnProgram, dims: Mapping[str, int] | None = None) -> QnnProgram:
+    """A model as a portable program, ready to be estimated for any number of SoCs."""
+    if isinstance(model, QnnProgram):
         return model
     if isinstance(model, Graph):
-        return compile_graph(model)
+        return portable_program(model)
     if isinstance(model, str) and model.startswith(ZOO):
         return _from_zoo(model.removeprefix(ZOO))
-    return compile_graph(load(model, dims))
+    return portable_program(load(model, dims))
 
 
 @functools.lru_cache(maxsize=4)
-def _from_zoo(name: str) -> Program:
+def _from_zoo(name: str) -> QnnProgram:
     if name not in MODELS:
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3) or list(MODELS)
         raise InvalidArgument(f"the zoo has no network {name!r}; nearest known: {', '.join(near)}")
-    return compile_graph(load(MODELS[name]()))
+    return portable_program(load(MODELS[name]()))

@@ -14,22 +14,22 @@ from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.cost import Bound, Kernel, Precision, estimate, kernels_of
-from openhtp.cost.kinds import MATRIX_KINDS, VECTOR_KINDS, kind_of_op
+from openhtp.cost import Bound, KernelSize, Precision, estimate, sizes_of
+from openhtp.cost.kinds import MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.rates import find_rates, fitted_parameters, prices
 from openhtp.frontend.onnx_import import load
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.ir.builder import GraphBuilder
-from openhtp.ops import op_names
-from openhtp.zoo import mobilenet_v2, quantized, small_cnn
+from openhtp.ops import find_op, op_names
+from openhtp.zoo import mobilenet_v2, quantized, small_cnn, transformer_blocks
 
 SM8650 = find_soc("SM8650")
 PRECISIONS = st.sampled_from(list(Precision))
 
 
 def kernel(kind, **sizes):
-    return Kernel(name="k", op=kind, kind=kind, **sizes)
+    return KernelSize(name="k", op=kind, kind=kind, **sizes)
 
 
 def time(kernels, soc=SM8650, precision=Precision.W8A8):
@@ -38,23 +38,29 @@ def time(kernels, soc=SM8650, precision=Precision.W8A8):
 
 @pytest.fixture(scope="module")
 def mobilenet():
-    return compile_graph(load(mobilenet_v2()))
+    return compile_graph(load(mobilenet_v2()), SM8650)
 
 
 def test_ops_and_launch_add_up_to_the_total(mobilenet):
     for precision in Precision:
-        found = estimate(mobilenet, SM8650, precision)
+        found = estimate(mobilenet, precision)
         assert math.isclose(found.launch_us + sum(op.us for op in found.ops), found.total_us)
         assert math.isclose(sum(found.bounds().values()), found.total_us - found.launch_us)
         assert all(op.us >= 0 for op in found.ops)
         assert found.low_us < found.total_us < found.high_us
-        assert found.macs == mobilenet.work.macs
+        assert found.macs == sum(node.work.macs for node in mobilenet.nodes)
+
+
+def test_steps_are_those_of_the_program(mobilenet):
+    transformer = compile_graph(load(quantized(transformer_blocks(), samples=2)), SM8650)
+    for program in (mobilenet, transformer):
+        assert estimate(program).steps == len(program.steps) <= len(program.kernels)
 
 
 def test_published_time_of_mobilenet_is_near(mobilenet):
     """The zoo's network has no normalisation of colours in it, so it must be quicker than the published one."""
-    assert 150 < estimate(mobilenet, SM8650, Precision.W8A8).total_us < 313
-    assert 180 < estimate(mobilenet, SM8650, Precision.FLOAT).total_us < 598
+    assert 150 < estimate(mobilenet, Precision.W8A8).total_us < 313
+    assert 180 < estimate(mobilenet, Precision.FLOAT).total_us < 598
 
 
 @given(PRECISIONS, st.integers(1, 2**30), st.integers(1, 2**30), st.sampled_from(VECTOR_KINDS))
@@ -83,7 +89,7 @@ def program_of(tensors, calls):
         builder.add_tensor(spec, np.zeros(spec.shape, np.float32) if static else None)
     for call in calls:
         builder.add_node(call)
-    return compile_graph(builder.finish())
+    return compile_graph(builder.finish(), SM8650)
 
 
 def conv_program(size, channels, filters, kernel_size=3):
@@ -97,9 +103,9 @@ def conv_program(size, channels, filters, kernel_size=3):
 
 @given(PRECISIONS, st.integers(3, 60), st.integers(5, 70), st.integers(1, 70), st.integers(0, 9))
 def test_larger_convolutions_never_take_less(precision, size, channels, filters, grow):
-    base = estimate(conv_program(size, channels, filters), SM8650, precision).total_us
+    base = estimate(conv_program(size, channels, filters), precision).total_us
     for other in ((size + grow, channels, filters), (size, channels, filters + grow)):
-        assert base <= estimate(conv_program(*other), SM8650, precision).total_us * (1 + 1e-12)
+        assert base <= estimate(conv_program(*other), precision).total_us * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("precision", list(Precision))
@@ -161,19 +167,19 @@ def test_every_soc_can_be_estimated(name):
 
 
 def test_a_quantized_model_is_what_it_is():
-    program = compile_graph(load(quantized(small_cnn(), samples=2)))
-    found = estimate(program, SM8650)
+    program = compile_graph(load(quantized(small_cnn(), samples=2)), SM8650)
+    found = estimate(program)
     assert found.precision in ("w8a8", "w8a16")
     with pytest.raises(InvalidArgument, match="quantized already"):
-        estimate(program, SM8650, Precision.W8A8 if found.precision == "w8a16" else Precision.W8A16)
+        estimate(program, Precision.W8A8 if found.precision == "w8a16" else Precision.W8A16)
 
 
 @pytest.mark.parametrize(("activation", "precision"), [("u8", Precision.W8A8), ("u16", Precision.W8A16)])
 def test_a_float_model_is_estimated_as_what_it_will_be_quantized_to(activation, precision):
     """Only the conversions at the edges come on top."""
     model = small_cnn()
-    before = estimate(compile_graph(load(model)), SM8650, precision).total_us
-    after = estimate(compile_graph(load(quantized(model, activation, samples=2))), SM8650).total_us
+    before = estimate(compile_graph(load(model), SM8650), precision).total_us
+    after = estimate(compile_graph(load(quantized(model, activation, samples=2)), SM8650)).total_us
     assert before <= after < 1.1 * before
 
 
@@ -188,7 +194,7 @@ def test_nodes_that_run_as_one_piece():
         OpCall("Transpose", "turn", (m,), (t,), {"perm": [0, 3, 1, 2]}),
         OpCall("Reshape", "flatten", (t,), (r,)),
     ]
-    found = kernels_of(program_of([x, s, m, t, r], calls))
+    found = sizes_of(program_of([x, s, m, t, r], calls))
     assert [(one.kind, one.nodes) for one in found] == [
         ("silu", ("sigmoid", "product")),
         ("transpose", ("turn", "flatten")),
@@ -200,7 +206,7 @@ def test_precision_follows_the_types_of_tensors():
     x = tensor("x", (1, 8, 8, 32), TensorKind.APP_WRITE, *wide)
     y = tensor("y", (1, 8, 8, 32), TensorKind.APP_READ, *wide)
     program = program_of([x, y], [OpCall("Tanh", "tanh", (x,), (y,))])
-    assert kernels_of(program)[0].precision is Precision.W8A16
+    assert sizes_of(program)[0].precision is Precision.W8A16
 
 
 def test_ops_of_no_published_network_are_told():
@@ -209,6 +215,6 @@ def test_ops_of_no_published_network_are_told():
 
 
 def test_every_kind_of_op_has_a_price():
-    assert kind_of_op("Relu") == "clamp"
-    assert {kind_of_op(name) for name in op_names()} - {None} <= {*MATRIX_KINDS, *VECTOR_KINDS}
+    assert find_op("Relu").kind == "clamp"
+    assert {find_op(name).kind for name in op_names()} - {None} <= {*MATRIX_KINDS, *VECTOR_KINDS}
     assert set(fitted_parameters().vector) >= set(VECTOR_KINDS)

@@ -1,4 +1,4 @@
-"""Attention masks in graphs built through the API: recognised by the engine, in whatever form they are written."""
+"""Attention masks in graphs built through the API: recognised by the compiler, however they are written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.engine.masked_softmax import recognise
 from openhtp.engine.ort import OrtEngine
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 SHAPE = (2, 3, 8)
 U8, NATIVE = DType.UFIXED_POINT_8, TensorKind.NATIVE
@@ -33,7 +32,7 @@ def masked(
     keep_dims: bool = True,
     beta: float = 1.0,
     read_twice: bool = False,
-) -> Program:
+) -> HtpProgram:
     """Softmax(Select(keep, x, ReduceMin(x) + B)) in 8 bits."""
     builder = GraphBuilder("g")
 
@@ -62,10 +61,10 @@ def masked(
     kind = TensorKind.APP_READ if read_twice else NATIVE
     chosen = node("ElementWiseSelect", [keep, source, low], tensor("chosen", SHAPE, U8, WIDE, kind))
     node("Softmax", [chosen], tensor("y", SHAPE, U8, UNIT, TensorKind.APP_READ), axis=2, beta=beta)
-    return compile_graph(builder.finish())
+    return compile_graph(builder.finish(), "SM8650")
 
 
-def results(program: Program, keep: np.ndarray, x: np.ndarray) -> dict[str, np.ndarray]:
+def results(program: HtpProgram, keep: np.ndarray, x: np.ndarray) -> dict[str, np.ndarray]:
     loaded = OrtEngine().load(program)
     found = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
     run = loaded.bind({"x": x, "keep": keep, **found})
@@ -79,9 +78,9 @@ def results(program: Program, keep: np.ndarray, x: np.ndarray) -> dict[str, np.n
 )
 def test_every_form_is_recognised_and_exact(form: dict[str, Any]) -> None:
     program = masked(**form)
-    found = recognise(program)
-    assert [node.call.op for node in found.instead.values()] == ["SelectSoftmax"]
-    assert len(found.unused) == len(program.nodes) - 1
+    (kernel,) = program.kernels
+    assert (kernel.name, kernel.op, kernel.kind) == ("y", "SelectSoftmax", "softmax")
+    assert sorted(kernel.sources) == sorted(node.name for node in program.source.nodes)
     rng = np.random.default_rng(2)
     x, keep = rng.integers(0, 256, SHAPE, np.uint8), rng.random((2, 1, 8)) < 0.6
     keep[..., 0] = True
@@ -94,9 +93,9 @@ def test_every_form_is_recognised_and_exact(form: dict[str, Any]) -> None:
 
 def test_a_tensor_that_others_read_is_still_made() -> None:
     program = masked(read_twice=True)
-    found = recognise(program)
-    assert len(found.instead) == 1
-    assert not found.unused
+    assert [kernel.op for kernel in program.kernels][-1] == "SelectSoftmax"
+    assert len(program.kernels) == len(program.source.nodes)
+    assert program.kernels[-1].sources == ("y",)
     x, keep = np.full(SHAPE, 128, np.uint8), np.zeros((2, 1, 8), np.bool_)
     keep[..., :4] = True
     got = results(program, keep, x)
@@ -108,6 +107,5 @@ def test_a_tensor_that_others_read_is_still_made() -> None:
     "form", [{"addend": -19.0}, {"axes": (1,)}, {"beta": 2.0}, {"axes": (0,), "keep_dims": False}]
 )
 def test_what_only_looks_alike_is_left_alone(form: dict[str, Any]) -> None:
-    found = recognise(masked(**form))
-    assert not found.instead
-    assert not found.unused
+    program = masked(**form)
+    assert [kernel.op for kernel in program.kernels] == [node.op for node in program.source.nodes]

@@ -38,7 +38,7 @@ def test_a_constant_output_does_not_cost_the_yield_points() -> None:
     builder.add_tensor(anchors, values)
     builder.add_tensor(doubled)
     builder.add_node(OpCall("ElementWiseAdd", "twice", (anchors, anchors), (doubled,)))
-    program = compile_graph(builder.finish())
+    program = compile_graph(builder.finish(), "SM8650")
     found = {}
     for engine, name in ((OrtEngine(), "cut"), (OrtEngine(yield_points=False), "whole")):
         loaded = engine.load(program)

@@ -11,7 +11,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 ANCHORS, CLASSES, SLOTS = 2000, 4, 50
 
@@ -20,7 +20,7 @@ def tensor(name: str, shape: tuple[int, ...], kind: TensorKind = TensorKind.NATI
     return TensorSpec(name, shape, DType.FLOAT_32, None, kind)
 
 
-def network(kind: str) -> Program:
+def network(kind: str) -> HtpProgram:
     """Convolutions worth several segments, then boxes and scores from their result."""
     rng = np.random.default_rng(5)
     builder = GraphBuilder("g")
@@ -58,7 +58,7 @@ def network(kind: str) -> Program:
     params = {"delta_scaling_factors": [10.0] * 4, "confidence_threshold": 0.1, "iou_threshold": 0.4}
     params |= {"nms_type": kind, "detection_limit": 1 if kind == "FAST" else 20}
     builder.add_node(OpCall("DetectionOutput", "detect", (scores, moves, anchors), outputs, params))
-    return compile_graph(builder.finish())
+    return compile_graph(builder.finish(), "SM8650")
 
 
 @pytest.mark.parametrize("kind", ["FAST", "REGULAR"])

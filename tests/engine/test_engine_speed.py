@@ -41,7 +41,7 @@ def test_a_quantized_network_runs_as_fast_as_its_qdq_model() -> None:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     plain = ort.InferenceSession(model, options)
-    loaded = OrtEngine(threads=1).load(compile_graph(builder.finish()))
+    loaded = OrtEngine(threads=1).load(compile_graph(builder.finish(), "SM8650"))
     x = np.random.default_rng(0).integers(0, 256, (1, 224, 224, 3)).astype(np.uint8)
     y = np.zeros((1, 1000), np.uint8)
     bound = loaded.bind({"x": x, "y": y})

@@ -17,14 +17,14 @@ from openhtp.engine.ort import OrtEngine
 from openhtp.engine.sessions import _optimised
 from openhtp.engine.values import Rounding
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 F32 = DType.FLOAT_32
 WINDOW = {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]}
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program() -> HtpProgram:
     """conv, conv + relu, add, sigmoid, fully connected: each takes a mark in its own way."""
     rng = np.random.default_rng(0)
     builder = GraphBuilder("half")
@@ -45,10 +45,10 @@ def program() -> Program:
     builder.add_node(OpCall("ElementWiseAdd", "add", (a, c), (d,)))
     builder.add_node(OpCall("Sigmoid", "sigmoid", (d,), (e,)))
     builder.add_node(OpCall("FullyConnected", "fc", (e, weights["w3"]), (y,)))
-    return compile_graph(builder.finish())
+    return compile_graph(builder.finish(), "SM8650")
 
 
-def output(program: Program) -> np.ndarray:
+def output(program: HtpProgram) -> np.ndarray:
     x = np.random.default_rng(1).standard_normal((1, 12, 12, 16)).astype(np.float32)
     y = np.zeros((1, 10), np.float32)
     loaded = OrtEngine().load(program)
@@ -58,7 +58,7 @@ def output(program: Program) -> np.ndarray:
     return y
 
 
-def test_every_mark_becomes_a_pair_of_casts(program: Program) -> None:
+def test_every_mark_becomes_a_pair_of_casts(program: HtpProgram) -> None:
     lowered = lower_program(program)
     assert len(lowered.marks) == 5
     model, _ = _optimised(lowered, 1)
@@ -70,7 +70,7 @@ def test_every_mark_becomes_a_pair_of_casts(program: Program) -> None:
     assert activations == [b"Relu"]
 
 
-def test_marks_and_plain_casts_give_the_same_numbers(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_and_plain_casts_give_the_same_numbers(program: HtpProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     marked = output(program)
     assert np.array_equal(marked, marked.astype(np.float16)), "results are half-precision numbers"
     monkeypatch.setattr("openhtp.engine.sessions.place_rounding", lambda model, marks: False)
@@ -78,7 +78,7 @@ def test_marks_and_plain_casts_give_the_same_numbers(program: Program, monkeypat
     np.testing.assert_array_equal(output(program), marked)
 
 
-def test_a_lost_mark_is_noticed(program: Program) -> None:
+def test_a_lost_mark_is_noticed(program: HtpProgram) -> None:
     lowered = lower_program(program)
     model, _ = _optimised(lowered, 1)
     assert not place_rounding(model, {**lowered.marks, "n0/999": "n0/998"})

@@ -22,8 +22,8 @@ from openhtp.engine.protocol import Engine, LoadedProgram, Run
 from openhtp.engine.sessions import _optimised
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import find_op
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.options import GraphOptions, Precision
-from openhtp.program.program import Program
 
 F32, F16, U8 = DType.FLOAT_32, DType.FLOAT_16, DType.UFIXED_POINT_8
 IN, OUT = TensorKind.APP_WRITE, TensorKind.APP_READ
@@ -35,13 +35,13 @@ def run(loaded: OrtProgram, arrays: dict[str, np.ndarray]) -> None:
         bound.step(index)
 
 
-def program_of(specs: list[TensorSpec], calls: list[OpCall], **options: Any) -> Program:
+def program_of(specs: list[TensorSpec], calls: list[OpCall], **options: Any) -> HtpProgram:
     builder = GraphBuilder("g")
     for spec in specs:
         builder.add_tensor(spec)
     for call in calls:
         builder.add_node(call)
-    return compile_graph(builder.finish(), CompileOptions(GraphOptions(**options)))
+    return compile_graph(builder.finish(), "SM8650", CompileOptions(GraphOptions(**options)))
 
 
 def test_the_engine_is_what_the_device_expects() -> None:
@@ -61,13 +61,13 @@ def test_the_engine_is_what_the_device_expects() -> None:
 
 
 @pytest.fixture(scope="module")
-def mobilenet() -> tuple[Program, bytes]:
+def mobilenet() -> tuple[HtpProgram, bytes]:
     builder, model = mobilenet_v2(96)
-    return compile_graph(builder.finish()), model
+    return compile_graph(builder.finish(), "SM8650"), model
 
 
 def test_a_quantized_network_becomes_the_same_integer_kernels_as_its_qdq_model(
-    mobilenet: tuple[Program, bytes],
+    mobilenet: tuple[HtpProgram, bytes],
 ) -> None:
     ours = Counter(node.op_type for node in _optimised(lower_program(mobilenet[0]), 1)[0].graph.node)
     assert ours["QLinearConv"] == 52
@@ -77,7 +77,7 @@ def test_a_quantized_network_becomes_the_same_integer_kernels_as_its_qdq_model(
     assert ours["Transpose"] <= 1, "at most the one on 1 x 1 pixels: images stay as the kernels want them"
 
 
-def test_a_quantized_network_gives_the_same_numbers_as_its_qdq_model(mobilenet: tuple[Program, bytes]) -> None:
+def test_a_quantized_network_gives_the_same_numbers_as_its_qdq_model(mobilenet: tuple[HtpProgram, bytes]) -> None:
     program, model = mobilenet
     x = np.random.default_rng(3).integers(0, 256, (1, 96, 96, 3)).astype(np.uint8)
     y = np.zeros((1, 1000), np.uint8)
@@ -90,7 +90,7 @@ def test_a_quantized_network_gives_the_same_numbers_as_its_qdq_model(mobilenet: 
 
 
 def test_segments_compute_what_the_whole_does(
-    mobilenet: tuple[Program, bytes], monkeypatch: pytest.MonkeyPatch
+    mobilenet: tuple[HtpProgram, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, _ = mobilenet
     x = np.random.default_rng(4).integers(0, 256, (1, 96, 96, 3)).astype(np.uint8)
@@ -107,7 +107,7 @@ def test_segments_compute_what_the_whole_does(
 
 
 def test_two_runs_under_way_do_not_disturb_each_other(
-    mobilenet: tuple[Program, bytes], monkeypatch: pytest.MonkeyPatch
+    mobilenet: tuple[HtpProgram, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("openhtp.engine.sessions.segment_count", lambda seconds: 5)
     loaded = OrtEngine().load(mobilenet[0])
@@ -171,7 +171,7 @@ def test_a_smaller_size_in_a_dynamic_dimension_runs() -> None:
     program = program_of([x, t, y], calls)
     loaded = OrtEngine().load(program)
     for size in (64, 3, 17):
-        shape = program.infer_dims({"x": (1, size, 8)})["y"]
+        shape = program.source.infer_dims({"x": (1, size, 8)})["y"]
         given, got = np.random.default_rng(size).uniform(-1, 1, (1, size, 8)).astype(np.float32), np.zeros(shape)
         got = got.astype(np.float32)
         run(loaded, {"x": given, "y": got})
@@ -191,7 +191,10 @@ def test_extreme_products_do_not_saturate() -> None:
     builder.add_tensor(y)
     builder.add_node(OpCall("FullyConnected", "fc", (x, w), (y,)))
     got = np.zeros((1, 8), np.uint8)
-    run(OrtEngine().load(compile_graph(builder.finish())), {"x": np.full((1, 64), 255, np.uint8), "y": got})
+    run(
+        OrtEngine().load(compile_graph(builder.finish(), "SM8650")),
+        {"x": np.full((1, 64), 255, np.uint8), "y": got},
+    )
     assert got.tolist() == [[round(255 * 127 * 64 / 16384)] * 8]
 
 
@@ -234,7 +237,7 @@ def test_a_bias_without_encoding_has_the_scale_of_the_products() -> None:
     builder.add_tensor(y)
     builder.add_node(OpCall("FullyConnected", "fc", (x, w, b), (y,)))
     got = np.zeros((1, 2), np.uint8)
-    run(OrtEngine().load(compile_graph(builder.finish())), {"x": np.ones((1, 4), np.uint8), "y": got})
+    run(OrtEngine().load(compile_graph(builder.finish(), "SM8650")), {"x": np.ones((1, 4), np.uint8), "y": got})
     # 80 * 0.5 * 0.25 = 10 -> 20 steps above zero point 8; -48 * 0.5 * 0.125 = -3 -> 6 below.
     assert got.tolist() == [[28, 2]]
 
@@ -252,19 +255,19 @@ def test_per_channel_weights_agree_with_exact_arithmetic() -> None:
     builder.add_tensor(y)
     params = {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]}
     builder.add_node(OpCall("Conv2d", "c", (x, w), (y,), params))
-    program = compile_graph(builder.finish())
+    program = compile_graph(builder.finish(), "SM8650")
     given, got = rng.integers(0, 256, x.shape).astype(np.uint8), np.zeros(y.shape, np.uint8)
     run(OrtEngine().load(program), {"x": given, "y": got})
     assert x.quant is not None
     assert w.quant is not None
     assert y.quant is not None
-    node = program.resolved(program.nodes[0])
+    node = program.source.resolved(next(program.nodes))
     (exact,) = find_op("Conv2d").reference(node, [x.quant.dequantize(given), w.quant.dequantize(weights)])
     assert np.abs(got.astype(int) - y.quant.quantize(exact, 0, 255)).max() <= 1
 
 
 def test_a_refusal_by_the_runtime_names_the_graph(
-    mobilenet: tuple[Program, bytes], monkeypatch: pytest.MonkeyPatch
+    mobilenet: tuple[HtpProgram, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("openhtp.engine.sessions.model_bytes", lambda model: b"no model at all")
     with pytest.raises(InternalError, match=rf"the CPU runtime refuses .*{mobilenet[0].name}"):

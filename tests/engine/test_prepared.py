@@ -24,13 +24,15 @@ from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.prepared import Manifest, open_prepared
 from openhtp.engine.protocol import PreparingEngine
 from openhtp.engine.sessions import Part
+from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.container import make_blob
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
-from openhtp.program.program import Program
 from openhtp.program.records import PreparedRecord
 
 Change = Callable[[Manifest], Manifest]
+SOC = find_soc("SM8650")
 replace = msgspec.structs.replace
 
 
@@ -43,19 +45,19 @@ def short_segments() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
-    return compile_graph(openhtp.onnx.load(zoo.quantized(zoo.MODELS["small_cnn"]())))
+def program() -> HtpProgram:
+    return compile_graph(openhtp.onnx.load(zoo.quantized(zoo.MODELS["small_cnn"]())), SOC)
 
 
 @pytest.fixture(scope="module")
-def packed(program: Program) -> PackedGraph:
+def packed(program: HtpProgram) -> PackedGraph:
     made = OrtEngine().pack(program)
     assert made is not None
     # Through a file, as it would come.
     return read_binary(b"".join(pack_graphs([made], BinaryInfo()))).packed(program.name)
 
 
-def results(program: Program, loaded: OrtProgram, seed: int = 0) -> dict[str, np.ndarray]:
+def results(program: HtpProgram, loaded: OrtProgram, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     arrays = {
         spec.name: rng.integers(0, 256, spec.shape).astype(spec.dtype.numpy)
@@ -68,10 +70,10 @@ def results(program: Program, loaded: OrtProgram, seed: int = 0) -> dict[str, np
 
 
 def load(packed: PackedGraph) -> OrtProgram | None:
-    return OrtEngine().load_packed(packed, packed.info())
+    return OrtEngine().load_packed(packed, packed.info(), SOC)
 
 
-def test_results_and_yield_points_are_those_of_the_program(program: Program, packed: PackedGraph) -> None:
+def test_results_and_yield_points_are_those_of_the_program(program: HtpProgram, packed: PackedGraph) -> None:
     fresh, stored = OrtEngine().load(program), load(packed)
     assert stored is not None
     assert stored.steps == fresh.steps > 2
@@ -82,7 +84,7 @@ def test_results_and_yield_points_are_those_of_the_program(program: Program, pac
 
 
 def test_float_graphs_too() -> None:
-    program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()))
+    program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()), SOC)
     packed = OrtEngine().pack(program)
     assert packed is not None
     stored = load(packed)
@@ -91,23 +93,25 @@ def test_float_graphs_too() -> None:
         np.testing.assert_array_equal(results(program, stored)[name], values)
 
 
-def test_the_program_is_whole_beside_it(program: Program, packed: PackedGraph) -> None:
+def test_the_program_is_whole_beside_it(program: HtpProgram, packed: PackedGraph) -> None:
     after = packed.program()
     assert after.tensors == program.tensors
     for name, data in program.statics.items():
         assert after.statics[name].tobytes() == data.tobytes()
     large = [blob for blob in packed.blobs if blob.record.nbytes >= 512]
-    assert sum(blob.record.nbytes for blob in large) < 1.2 * program.static_bytes, "8-bit weights are stored once"
+    assert sum(blob.record.nbytes for blob in large) < 1.2 * program.source.static_bytes, (
+        "8-bit weights are stored once"
+    )
 
 
-def test_packing_twice_gives_the_same(program: Program, packed: PackedGraph) -> None:
+def test_packing_twice_gives_the_same(program: HtpProgram, packed: PackedGraph) -> None:
     again = OrtEngine().pack(program)
     assert again is not None
     assert again.prepared == packed.prepared
 
 
 def test_an_engine_without_yield_points_has_no_use_for_it(packed: PackedGraph) -> None:
-    assert OrtEngine(yield_points=False).load_packed(packed, packed.info()) is None
+    assert OrtEngine(yield_points=False).load_packed(packed, packed.info(), SOC) is None
     assert isinstance(OrtEngine(), PreparingEngine)
 
 
@@ -128,7 +132,14 @@ def test_another_users_seal(
     refused(packed, caplog, "not made by this user's engine")
 
 
-def test_no_key(program: Program, packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_for_another_soc(packed: PackedGraph, caplog: pytest.LogCaptureFixture) -> None:
+    """Its steps are another program's: the device compiles the portable one for itself."""
+    with caplog.at_level("INFO"):
+        assert OrtEngine().load_packed(packed, packed.info(), find_soc("SM8550")) is None
+    assert "made for SM8650, not for SM8550" in caplog.text
+
+
+def test_no_key(program: HtpProgram, packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENHTP_KEY_FILE", "/dev/null/key")
     assert load(packed) is None
     assert OrtEngine().pack(program) is None
@@ -316,5 +327,5 @@ def test_nothing_is_made_before_all_is_verified(packed: PackedGraph, monkeypatch
     key = seal.read_key()
     assert key is not None
     with pytest.raises(Unusable):
-        open_prepared(bad, bad.info(), key, 1)
+        open_prepared(bad, bad.info(), SOC, key, 1)
     assert not made

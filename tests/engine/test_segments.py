@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openhtp.engine.segments import MAX_SEGMENTS, Segment, cut, segment_count, share_memory
+from openhtp import zoo
+from openhtp.compiler.driver import compile_graph
+from openhtp.engine import segments as segments_module
+from openhtp.engine.lowering import lower_program, origin
+from openhtp.engine.onnx_graph import parse_model
+from openhtp.engine.segments import (
+    MAX_SEGMENTS,
+    Segment,
+    choose_cuts,
+    crossing_bytes,
+    cut,
+    segment_count,
+    share_memory,
+)
+from openhtp.engine.sessions import prepare
+from openhtp.frontend.onnx_import import load
 
 
-def node(inputs: str, outputs: str) -> SimpleNamespace:
-    return SimpleNamespace(input=inputs.split(), output=outputs.split())
+def node(inputs: str, outputs: str, step: int | None = None) -> SimpleNamespace:
+    return SimpleNamespace(input=inputs.split(), output=outputs.split(), step=step)
 
 
-CHAIN = [node("x", "a"), node("a", "b"), node("b", "c"), node("c", "d"), node("d", "y")]
+def step_of(each: SimpleNamespace) -> int | None:
+    return each.step
+
+
+CHAIN = [node("x", "a", 0), node("a", "b", 1), node("b", "c", 2), node("c", "d", 3), node("d", "y", 4)]
+
+
+def names(segments: list[Segment]) -> list[str]:
+    """What each segment makes."""
+    return [" ".join(name for each in segment.nodes for name in each.output) for segment in segments]
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.0, 1), (1e-4, 1), (5e-3, 2), (20e-3, 10), (10.0, MAX_SEGMENTS)])
@@ -23,25 +48,52 @@ def test_short_work_is_not_cut_and_long_work_not_too_often(seconds: float, count
     assert segment_count(seconds) == count
 
 
-def test_cuts_are_even_and_name_what_crosses() -> None:
-    segments = cut(CHAIN, ["y"], [1.0, 1.0, 1.0, 1.0, 1.0], 2, lambda name: 1)
-    assert [len(segment.nodes) for segment in segments] in ([2, 3], [3, 2])
-    assert segments[0].inputs == ("x",)
-    assert segments[0].outputs == segments[1].inputs
-    assert segments[1].outputs == ("y",)
+@pytest.mark.parametrize(
+    ("seconds", "crossing", "count", "cuts"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 0], 2, [2]),
+        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 0], 1, []),
+        # Two places are as good: the one that less crosses is taken.
+        ([1.0] * 5, [9, 9, 1, 9, 0], 2, [3]),
+        # Nothing ends near the middle of a single long step.
+        ([0.1, 9.0, 0.1], [1, 1, 0], 2, []),
+        # Nothing ends near the middle, but something not too far from it.
+        ([2.3, 3.2, 2.5], [1, 1, 0], 2, [2]),
+        ([1.0, 1.0, 1.0], [1, 1, 0], 3, [1, 2]),
+    ],
+)
+def test_cuts_are_even_and_where_little_crosses(
+    seconds: list[float], crossing: list[int], count: int, cuts: list[int]
+) -> None:
+    assert choose_cuts(seconds, crossing, count) == cuts
 
 
-def test_a_cut_moves_to_where_fewer_bytes_cross() -> None:
-    sizes = {"a": 100, "b": 100, "c": 1, "d": 100}
-    segments = cut(CHAIN, ["y"], [1.0] * 5, 2, lambda name: sizes.get(name, 0))
-    assert segments[0].outputs == ("c",)
+def test_segments_are_steps_between_cuts_and_name_what_crosses() -> None:
+    segments = cut(CHAIN, ["y"], step_of, [2])
+    assert names(segments) == ["a b", "c d y"]
+    assert [segment.inputs for segment in segments] == [("x",), ("b",)]
+    assert [segment.outputs for segment in segments] == [("b",), ("y",)]
 
 
 def test_a_value_read_much_later_crosses_every_cut_between() -> None:
-    nodes = [node("x", "a"), node("a", "b"), node("b", "c"), node("c a", "y")]
-    segments = cut(nodes, ["y"], [1.0] * 4, 4, lambda name: 1)
+    nodes = [node("x", "a", 0), node("a", "b", 1), node("b", "c", 2), node("c a", "y", 3)]
+    segments = cut(nodes, ["y"], step_of, [1, 2, 3])
     assert segments[0].outputs == ("a",)
     assert segments[-1].inputs == ("c", "a")
+
+
+def test_a_node_of_two_steps_belongs_to_the_later_one() -> None:
+    """The runtime may fuse across a cut: then what it reads tells where it can be."""
+    nodes = [node("x", "a", 0), node("a", "b", 2), node("b a", "y", 1)]
+    assert names(cut(nodes, ["y"], step_of, [2])) == ["a", "b y"]
+    assert names(cut(nodes, ["y"], step_of, [1, 2])) == ["a", "b y"]
+
+
+def test_nodes_of_no_step_go_with_their_neighbours() -> None:
+    nodes = [node("x", "reordered"), node("x", "a", 0), node("a", "back"), node("back reordered", "y", 1)]
+    segments = cut(nodes, ["y"], step_of, [1])
+    assert names(segments) == ["a back", "reordered y"]
+    assert segments[1].inputs == ("x", "back")
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 4)), min_size=1, max_size=12))
@@ -60,3 +112,27 @@ def test_values_alive_together_never_share_memory(values: list[tuple[int, int]])
         assert sizes[slots[f"v{one}"]] >= size
         for other in range(one + 1, min(one + life + 1, len(values))):
             assert slots[f"v{one}"] != slots[f"v{other}"]
+
+
+def test_a_network_is_cut_at_the_ends_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments_module, "_SEGMENT_SECONDS", 1e-5)
+    program = compile_graph(load(zoo.quantized(zoo.small_cnn(), samples=2)), "SM8650")
+    prepared = prepare(program, lower_program(program), 1)
+    assert prepared is not None
+    steps = [
+        [step for node in parse_model(part.model).graph.node if (step := origin(node.output[0])) is not None]
+        for part in prepared.parts
+    ]
+    assert 3 < len(steps) <= len(program.steps)
+    for one, other in itertools.pairwise(steps):
+        assert max(one) < min(other)
+
+
+def test_what_crosses_the_end_of_a_step_is_what_its_buffers_hold() -> None:
+    program = compile_graph(load(zoo.small_cnn()), "SM8650")
+    crossing = crossing_bytes(program)
+    assert len(crossing) == len(program.steps)
+    assert crossing[-1] == 0
+    # The stem's result: 2 bytes for each element.
+    first = program.kernels[program.steps[1].end - 1]
+    assert crossing[1] == 2 * program.tensors[first.outputs[0]].elements

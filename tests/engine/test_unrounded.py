@@ -11,15 +11,14 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
-from openhtp.engine.unrounded import unrounded_tensors
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 U8 = DType.UFIXED_POINT_8
 COARSE, FINE, WEIGHTS = ScaleOffset(0.5, -128), ScaleOffset(0.004, -20), ScaleOffset(0.01, -128)
 
 
-def network(kind: TensorKind = TensorKind.NATIVE) -> tuple[Program, np.ndarray]:
+def network(kind: TensorKind = TensorKind.NATIVE) -> tuple[HtpProgram, np.ndarray]:
     """Slopes of 0.01 bring what a coarse tensor holds below zero into the range of a fine one."""
     rng = np.random.default_rng(3)
     weights = rng.integers(0, 256, (1, 1, 8, 4)).astype(np.uint8)
@@ -35,10 +34,10 @@ def network(kind: TensorKind = TensorKind.NATIVE) -> tuple[Program, np.ndarray]:
         OpCall("Conv2d", "conv", (x, w), (between,), {"stride": [1, 1], "pad_amount": [[0, 0], [0, 0]]})
     )
     builder.add_node(OpCall("Prelu", "prelu", (between, slopes), (y,)))
-    return compile_graph(builder.finish()), weights
+    return compile_graph(builder.finish(), "SM8650"), weights
 
 
-def run(program: Program, x: np.ndarray) -> np.ndarray:
+def run(program: HtpProgram, x: np.ndarray) -> np.ndarray:
     loaded = OrtEngine().load(program)
     results = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
     bound = loaded.bind({"x": x, **results})
@@ -53,10 +52,12 @@ def test_only_what_nobody_else_sees_is_not_rounded(kind: TensorKind) -> None:
     x = np.random.default_rng(4).integers(0, 256, (1, 5, 6, 8)).astype(np.uint8)
     real = np.einsum("bhwc,cf->bhwf", (x.astype(float) - 128) * 0.05, (weights[0, 0].astype(float) - 128) * 0.01)
     if kind is TensorKind.APP_READ:
-        assert not unrounded_tensors(program)
+        assert len(program.kernels) == 2
+        assert all(node.rounds for node in program.nodes)
         real = (np.clip(np.rint(real / 0.5) + 128, 0, 255) - 128) * 0.5
     else:
-        assert unrounded_tensors(program) == {"between"}
+        (kernel,) = program.kernels
+        assert [(node.name, node.rounds) for node in kernel.nodes] == [("conv", False), ("prelu", True)]
     wanted = np.clip(np.rint(np.where(real > 0, real, 0.01 * real) / 0.004) + 20, 0, 255)
     found = run(program, x)
     assert np.abs(found.astype(int) - wanted).max() <= 1

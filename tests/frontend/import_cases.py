@@ -41,7 +41,7 @@ def model_of(
 
 def run_here(graph: Graph, feeds: Arrays) -> Arrays:
     """Compile and compute a graph in this process."""
-    program = compile_graph(graph)
+    program = compile_graph(graph, "SM8650")
     loaded = OrtEngine().load(program)
     outputs = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
     run = loaded.bind({**{name: np.ascontiguousarray(array) for name, array in feeds.items()}, **outputs})

@@ -68,9 +68,9 @@ def test_outputs_that_are_inputs_or_constants_get_a_node() -> None:
     nodes = [node("Identity", "x", "y"), node("Identity", "c", "z"), node("Neg", "x", "n")]
     graph = load(model_of(nodes, {"x": [2, 3]}, ["y", "z", "n"], {"c": _normal(3)}))
     assert {spec.name for spec in graph.outputs} == {"y", "z", "n"}
-    made = {spec.name: call for call in graph.nodes for spec in call.outputs}
+    made = {name: call for call in graph.nodes for name in call.outputs}
     assert {made[name].op for name in "yz"} == {"Transpose"}
-    assert made["z"].inputs[0].kind is htp.TensorKind.STATIC
+    assert graph.tensors[made["z"].inputs[0]].kind is htp.TensorKind.STATIC
 
 
 def test_integers_of_64_bits_are_cast_at_the_edges() -> None:
@@ -132,7 +132,7 @@ def test_weights_of_every_type(dtype: type, per_channel: bool, activation: type)
     ops = Counter(call.op for call in graph.nodes)
     assert not ops["Dequantize"]
     assert ops["Conv2d"] == ops["Relu"] == 1
-    (conv,) = [call for call in graph.nodes if call.op == "Conv2d"]
+    (conv,) = [graph.call(node) for node in graph.nodes if node.op == "Conv2d"]
     assert conv.inputs[1].dtype.signed is (dtype is not np.uint8)
     assert isinstance(conv.inputs[1].quant, htp.AxisScaleOffset if per_channel else htp.ScaleOffset)
     assert conv.inputs[2].dtype is DType.SFIXED_POINT_32
@@ -149,7 +149,7 @@ def test_sixteen_bit_weights_keep_to_the_codes_that_exist(dtype: type, zero: int
     scale = np.array(2e-5)
     model = _qdq_conv(weight.astype(dtype), scale, np.array(zero, dtype), activation=np.uint16)
     graph = load(model)
-    (conv,) = [call for call in graph.nodes if call.op == "Conv2d"]
+    (conv,) = [graph.call(node) for node in graph.nodes if node.op == "Conv2d"]
     stored = graph.statics[conv.inputs[1].name]
     assert stored.dtype == np.int16
     assert stored.max() <= 0x7F7F
@@ -168,7 +168,7 @@ def test_four_bit_weights_are_stored_in_bytes() -> None:
         tensor.CopyFrom(helper.make_tensor(name, TensorProto.INT4, numbers.shape, numbers.reshape(-1).tolist()))
     data = model.SerializeToString()
     graph = load(data)
-    (conv,) = [call for call in graph.nodes if call.op == "Conv2d"]
+    (conv,) = [graph.call(node) for node in graph.nodes if node.op == "Conv2d"]
     assert conv.inputs[1].dtype is DType.SFIXED_POINT_8
     feeds = {"x": _RANDOM.integers(0, 255, (1, 4, 5, 5)).astype(np.uint8)}
     ours, theirs = run_here(graph, feeds)["y"], run_ort(data, feeds)["y"]
@@ -228,7 +228,7 @@ def test_missing_zero_points_are_zeros_of_the_stored_type() -> None:
     constants |= {"b": _RANDOM.integers(-90000, 90000, 5).astype(np.int32)}
     model = model_of(nodes, {"x": [3, 8]}, ["y"], constants, opset=21)
     graph = load(model)
-    (matrix,) = [call for call in graph.nodes if call.op == "FullyConnected"]
+    (matrix,) = [graph.call(node) for node in graph.nodes if node.op == "FullyConnected"]
     types = [spec.dtype.short for spec in (*matrix.inputs, *matrix.outputs)]
     assert types == ["ufixed16", "sfixed8", "sfixed32", "ufixed16"]
     feeds = {"x": np.abs(_normal(3, 8))}
@@ -355,7 +355,7 @@ def test_quantized_embeddings_are_picked_as_integers(kind: str, per_row: bool) -
     model = model_of(nodes, {"i": [2, 3]}, ["y"], constants, types={"i": TensorProto.INT64})
     feeds = {"i": np.array([[1, 9, 0], [4, 4, 2]])}
     graph = load(model)
-    (picked,) = [call for call in graph.nodes if call.op == "Gather"]
+    (picked,) = [graph.call(node) for node in graph.nodes if node.op == "Gather"]
     assert picked.outputs[0].dtype.is_fixed_point
     assert sqnr(run_ort(model, feeds)["y"], run_here(graph, feeds)["y"]) > 55
 
@@ -387,7 +387,7 @@ def test_moved_values_keep_their_encoding(made: object, op: str) -> None:
     ]
     model = model_of(nodes, {"x": [1, 4, 6, 8]}, ["y"], constants)
     graph = load(model)
-    (call,) = [call for call in graph.nodes if call.op == op]
+    (call,) = [graph.call(node) for node in graph.nodes if node.op == op]
     assert call.inputs[0] is not None
     assert call.inputs[0].quant == call.outputs[0].quant
     feeds = {"x": np.random.default_rng(0).uniform(-2, 2, (1, 4, 6, 8)).astype(np.float32)}

@@ -63,7 +63,8 @@ def test_written_out_gelu_is_one_op() -> None:
 def test_constants_of_layer_norm_are_stored_as_the_hardware_takes_them() -> None:
     """The quantizer writes 16-bit scales from zero up and biases with an offset; the HTP takes neither."""
     model = zoo.quantized(_NETS["transformer_blocks"](), "u16", "s16")
-    norms = [call for call in load(model).nodes if call.op == "LayerNorm"]
+    graph = load(model)
+    norms = [graph.call(node) for node in graph.nodes if node.op == "LayerNorm"]
     assert len(norms) == 3
     for norm in norms:
         scale, bias = norm.inputs[1], norm.inputs[2]

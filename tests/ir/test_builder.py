@@ -120,6 +120,14 @@ def test_an_empty_graph_cannot_be_finished() -> None:
     assert caught.value.name == "QNN_GRAPH_ERROR_FINALIZE_FAILED"
 
 
+def test_a_graph_without_outputs_cannot_be_finished() -> None:
+    builder = builder_with(A, B, N)
+    builder.add_node(add("n1", A, B, N))
+    with pytest.raises(QnnError, match="no output") as caught:
+        builder.finish()
+    assert caught.value.name == "QNN_GRAPH_ERROR_FINALIZE_FAILED"
+
+
 def test_an_output_that_nobody_produces_is_an_error() -> None:
     builder = builder_with(A, B, N, OUT)
     builder.add_node(add("n1", A, B, N))

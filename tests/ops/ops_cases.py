@@ -181,7 +181,7 @@ def run_case(case: Case, *, forced_layout: bool = False) -> tuple[np.ndarray, ..
     for spec in case.call.outputs:
         builder.add_tensor(spec)
     builder.add_node(OpCall(case.call.op, "node", tuple(inputs), case.call.outputs, case.call.params))
-    program = compile_graph(builder.finish(), CompileOptions(fold=False))
+    program = compile_graph(builder.finish(), "SM8650", CompileOptions(fold=False))
     arrays = {name: data for name, data in case.stored.items() if name in {s.name for s in program.inputs}}
     results = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
     loaded = OrtEngine().load(program)

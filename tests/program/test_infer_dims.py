@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from openhtp.compiler.driver import compile_graph
+from openhtp.compiler.driver import portable_program
 from openhtp.core.dtype import DType
 from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 
 
-def program() -> Program:
+def program() -> QnnProgram:
     f32 = DType.FLOAT_32
     x = TensorSpec("x", (8, 16, 4), f32, kind=TensorKind.APP_WRITE, dynamic=(False, True, False))
     r = TensorSpec("r", (8, 16, 4), f32, dynamic=(False, True, False))
@@ -23,7 +23,7 @@ def program() -> Program:
         builder.add_tensor(spec)
     builder.add_node(OpCall("Tanh", "tanh", (x,), (r,)))
     builder.add_node(OpCall("Reshape", "flat", (r,), (y,)))
-    return compile_graph(builder.finish())
+    return portable_program(builder.finish())
 
 
 def test_smaller_inputs_give_smaller_outputs() -> None:

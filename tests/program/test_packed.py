@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openhtp.compiler.driver import compile_graph
+from openhtp.compiler.driver import portable_program
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary
 from openhtp.core.opcall import OpCall
@@ -22,14 +22,14 @@ from openhtp.program import container
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph, pack_program
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.program.records import Arrangement, PreparedRecord
 
 OLD = Path(__file__).with_name("data") / "version1.bin"
 U8 = DType.UFIXED_POINT_8
 
 
-def conv_program(name: str = "g", seed: int = 0) -> Program:
+def conv_program(name: str = "g", seed: int = 0) -> QnnProgram:
     rng = np.random.default_rng(seed)
     x = TensorSpec("x", (1, 6, 6, 16), U8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
     w = TensorSpec("w", (3, 3, 16, 8), U8, ScaleOffset(0.01, -128), TensorKind.STATIC)
@@ -40,10 +40,10 @@ def conv_program(name: str = "g", seed: int = 0) -> Program:
     builder.add_tensor(y)
     params = {"stride": [1, 1], "pad_amount": np.array([[1, 1], [1, 1]], np.uint32)}
     builder.add_node(OpCall("Conv2d", "conv", (x, w), (y,), params))
-    return compile_graph(builder.finish())
+    return portable_program(builder.finish())
 
 
-def turned_weights(program: Program) -> np.ndarray:
+def turned_weights(program: QnnProgram) -> np.ndarray:
     """As the integer kernels take them: signed, output channels first."""
     return (program.statics["w"].transpose(3, 2, 0, 1) ^ np.uint8(0x80)).view(np.int8).copy()
 
@@ -133,23 +133,19 @@ def test_zeros_of_different_lengths_are_different_data(names: tuple[str, ...]) -
             for spec in specs:
                 builder.add_tensor(spec, data if spec.kind is TensorKind.STATIC else None)
             builder.add_node(OpCall("ElementWiseAdd", key, tuple(specs[:2]), (specs[2],)))
-        graphs.append(pack_program(compile_graph(builder.finish()))[0])
+        graphs.append(pack_program(portable_program(builder.finish()))[0])
     after = read_binary(stored(*graphs))
     for name in names:
         statics = after.program(name).statics
         assert {key: statics[f"{key}STATIC"].dtype for key in zeros} == {k: d.dtype for k, d in zeros.items()}
 
 
-def test_a_binary_of_version_1_still_loads() -> None:
-    data = OLD.read_bytes()
-    assert int.from_bytes(data[8:12], "little") == 1
-    binary = read_binary(data)
-    assert binary.graph_names == ("a", "b")
-    assert binary.info.soc == "SM8650"
-    program = binary.program("b")
-    assert program.statics["w"].shape == (3, 3, 4, 8)
-    assert binary.packed("a").prepared is None
-    assert int.from_bytes(stored(binary.packed("a"))[8:12], "little") == container.VERSION == 2
+def test_a_file_of_an_older_version_is_refused_in_words() -> None:
+    """Its nodes have clamps fused into them, which are no longer in the portable program."""
+    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 3: make it again") as caught:
+        read_binary(OLD.read_bytes())
+    assert caught.value.name == "QNN_CONTEXT_ERROR_BINARY_VERSION"
+    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 3
 
 
 @pytest.mark.parametrize("length", [1, 64, 300, 1500])

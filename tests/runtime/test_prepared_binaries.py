@@ -14,7 +14,7 @@ import openhtp as htp
 from openhtp import onnx, zoo
 from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
@@ -87,6 +87,16 @@ def test_another_user_gets_the_same_results_from_the_program(
         check_results(context, expected)
 
 
+def test_a_device_of_another_soc_compiles_the_portable_program(
+    backend: htp.Backend, made: tuple[bytes, Outputs]
+) -> None:
+    binary, expected = made
+    device = backend.create_device(soc="SM8550", transport="inprocess")
+    with device.create_context_from_binary(binary) as context:
+        assert not was_prepared(context)
+        check_results(context, expected)
+
+
 def test_a_place_without_a_key_stores_the_program_alone(
     backend: htp.Backend, made: tuple[bytes, Outputs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +117,7 @@ def test_a_place_without_a_key_stores_the_program_alone(
 def test_a_graph_that_cannot_be_prepared_is_still_saved(
     backend: htp.Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(engine: OrtEngine, program: Program) -> None:
+    def fail(engine: OrtEngine, program: HtpProgram) -> None:
         raise htp.OutOfMemory("no room for it")
 
     monkeypatch.setattr(OrtEngine, "pack", fail)

@@ -15,8 +15,8 @@ from openhtp.cli._dims import parse_dims
 from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Bound, Estimate, OpTime, Precision
-from openhtp.cost import estimate as estimate_program
 from openhtp.estimation import compiled
+from openhtp.estimation import estimate as estimate_model
 from openhtp.hw.catalog import find_soc
 
 _STANDARD_OUTPUT = Path("-")
@@ -42,7 +42,7 @@ def estimate(
             raise InvalidArgument("--soc names no chip; expected one, like SM8650")
         asked = None if precision is None else Precision.parse(precision)
         program = compiled(model, parse_dims(dim or []))
-        results = [estimate_program(program, chip, asked) for chip in chips]
+        results = [estimate_model(program, chip, precision=asked) for chip in chips]
         document = {"model": model, "times": "modelled", "unit": "us", "estimates": [_as_json(r) for r in results]}
         if json_file == _STANDARD_OUTPUT:
             typer.echo(json.dumps(document, indent=1))

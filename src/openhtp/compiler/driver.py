@@ -1,47 +1,82 @@
-"""The compiler's pipeline."""
+"""The compiler's pipeline, in two halves: what holds for every chip, then what one chip makes of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openhtp.compiler.draft import Draft, draft_graph
-from openhtp.compiler.passes.dead_code import drop_unused_nodes, drop_unused_tensors
+from openhtp.compiler import checks
+from openhtp.compiler.draft import draft_program
+from openhtp.compiler.pass_base import Pass, run_passes
+from openhtp.compiler.passes.assign_kinds import assign_kinds
+from openhtp.compiler.passes.assign_units import assign_units
+from openhtp.compiler.passes.drop_unused import drop_unused
 from openhtp.compiler.passes.fold_constants import fold_constants
 from openhtp.compiler.passes.fuse_activation import fuse_activation
+from openhtp.compiler.passes.fuse_masked_softmax import fuse_masked_softmax
+from openhtp.compiler.passes.fuse_prelu import fuse_prelu
+from openhtp.compiler.passes.fuse_silu import fuse_silu
+from openhtp.compiler.passes.join_constants import join_constants
+from openhtp.compiler.passes.join_rearranging import join_rearranging
+from openhtp.compiler.passes.mark_steps import mark_steps
+from openhtp.compiler.passes.measure_buffers import measure_buffers
 from openhtp.core.errors import error_context
+from openhtp.hw.catalog import find_soc
+from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.options import GraphOptions
-from openhtp.program.program import Program, frozen_array
+from openhtp.program.qnn_program import QnnProgram, frozen_array
+
+_SOUND = (checks.nodes_in_order, checks.statics_have_data)
+_WHOLE = (checks.kernels_in_order, checks.kernels_are_chains, checks.sources_once)
+_SINGLE = (checks.kernels_of_one_op,)
+
+_DROP_UNUSED = Pass(drop_unused, requires=_SOUND, ensures=(*_SOUND, checks.nothing_unused))
+_FOLD = Pass(fold_constants, requires=_SOUND, ensures=_SOUND)
+
+_FOR_A_SOC = (
+    # The ops of a kernel: what is computed as one op, with one rounding.
+    Pass(fuse_activation, requires=(*_WHOLE, *_SINGLE), ensures=_WHOLE),
+    Pass(fuse_masked_softmax, requires=_SINGLE, ensures=_WHOLE),
+    # The kernels: what runs as one piece.
+    Pass(assign_kinds, requires=_SINGLE),
+    Pass(fuse_prelu, ensures=_WHOLE),
+    Pass(fuse_silu, ensures=_WHOLE),
+    Pass(join_rearranging, ensures=_WHOLE),
+    Pass(join_constants, ensures=_WHOLE),
+    # What else a device wants to know of them.
+    Pass(assign_units, ensures=(checks.units_are_busy,)),
+    Pass(mark_steps, requires=(checks.units_are_busy,), ensures=(checks.steps_cover_kernels,)),
+    Pass(measure_buffers, requires=_WHOLE, ensures=(checks.buffers_hold_what_is_read,)),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Options of the graph, and which optional passes run."""
+    """Options of the graph, and whether constants are folded."""
 
     graph: GraphOptions = field(default_factory=GraphOptions)
     fold: bool = True
-    fuse: bool = True
 
 
-def compile_graph(graph: Graph, options: CompileOptions | None = None) -> Program:
-    """Compile a verified graph. Names of inputs and outputs, and their encodings, are never changed."""
+def compile_graph(graph: Graph, target: SocSpec | str | int, options: CompileOptions | None = None) -> HtpProgram:
+    """Compile a verified graph for a SoC, given itself or by name. Inputs and outputs are never changed."""
+    return program_for(portable_program(graph, options), target)
+
+
+def portable_program(graph: Graph, options: CompileOptions | None = None) -> QnnProgram:
+    """A verified graph without what no output needs, and without what can be computed now."""
     options = options or CompileOptions()
+    program = QnnProgram(graph.name, graph.tensors, graph.statics, graph.nodes, options.graph)
+    passes = (_DROP_UNUSED, _FOLD, _DROP_UNUSED) if options.fold else (_DROP_UNUSED,)
     with error_context(graph=graph.name):
-        draft = draft_graph(graph)
-        draft = drop_unused_nodes(draft)
-        if options.fold:
-            draft = fold_constants(draft)
-        if options.fuse:
-            draft = fuse_activation(draft)
-        draft = drop_unused_tensors(draft)
-        return _program_of(draft, options.graph)
+        program = run_passes(program, passes)
+    statics = {name: frozen_array(data) for name, data in program.statics.items()}
+    return QnnProgram(program.name, dict(program.tensors), statics, program.nodes, program.options)
 
 
-def _program_of(draft: Draft, options: GraphOptions) -> Program:
-    return Program(
-        name=draft.name,
-        tensors=dict(draft.tensors),
-        nodes=draft.nodes,
-        statics={name: frozen_array(data) for name, data in draft.statics.items()},
-        options=options,
-    )
+def program_for(program: QnnProgram, target: SocSpec | str | int) -> HtpProgram:
+    """A portable program as one SoC runs it: kernels, steps and buffers."""
+    soc = target if isinstance(target, SocSpec) else find_soc(target)
+    with error_context(graph=program.name, soc=soc.name):
+        return run_passes(draft_program(program, soc), _FOR_A_SOC)

@@ -76,6 +76,11 @@ _OUTPUTS = (
 )
 
 
+def batched(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    """The shape of so many pieces one after the other; a scalar has no dimension to grow in."""
+    return (shape[0] * batch, *shape[1:]) if shape else shape
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor without data. ``dynamic`` marks dimensions whose size an execution may lower.
@@ -110,6 +115,21 @@ class TensorSpec:
     def is_dynamic(self) -> bool:
         """Whether any dimension may vary between executions."""
         return any(self.dynamic)
+
+    @property
+    def free(self) -> tuple[bool, ...]:
+        """For every dimension, whether an execution may lower it."""
+        return self.dynamic or (False,) * self.rank
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        """Whether an execution may have this shape: the tensor's own, or smaller in its dynamic dimensions."""
+        return shape == self.shape or (
+            len(shape) == self.rank
+            and all(
+                1 <= size <= most if free else size == most
+                for size, most, free in zip(shape, self.shape, self.free, strict=True)
+            )
+        )
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype.short}{list(self.shape)}"

@@ -1,13 +1,14 @@
 """The cost model: how long a compiled graph takes on a SoC. Pure functions; every number is modelled.
 
-Knows programs, ops and chips as data. Must not know files of models, devices, schedules or clocks. Start at
-``model.py``, which reads top to bottom; ``kernels.py`` says what the chip runs as one piece, ``demand.py`` how
-much of what a piece needs, ``rates.py`` how fast a SoC gives it. The fitted numbers and their error on networks
-that were kept out of the fit are in ``parameters.toml``, written by ``tools/fit_cost_model.py``.
+Knows programs, ops and chips as data: it prices the kernels that the compiler made. Must not know files of models,
+devices, schedules or clocks. Start at ``model.py``, which reads top to bottom; ``sizes.py`` puts a kernel in
+numbers, ``demand.py`` says how much of what it needs, ``rates.py`` how fast a SoC gives it. The fitted numbers and
+their error on networks that were kept out of the fit are in ``parameters.toml``, written by
+``tools/fit_cost_model.py``.
 """
 
-from openhtp.cost.kernels import Kernel, kernels_of
 from openhtp.cost.model import Bound, Estimate, OpTime, estimate
 from openhtp.cost.precision import Precision
+from openhtp.cost.sizes import KernelSize, sizes_of
 
-__all__ = ["Bound", "Estimate", "Kernel", "OpTime", "Precision", "estimate", "kernels_of"]
+__all__ = ["Bound", "Estimate", "KernelSize", "OpTime", "Precision", "estimate", "sizes_of"]

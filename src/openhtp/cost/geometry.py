@@ -10,23 +10,21 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.opcall import OpCall
-from openhtp.ops import find_op, op_names
 
 _CHANNELS = 32
 _SIDE = 8
 _WIDTHS = (8, 4)
 _ROWS = (64, 32)
 _SHALLOW = 16
-_IMAGE_CHANNELS = 4
 _MOST_TAPS = 25
 
 Shape = tuple[int, ...]
-CONVOLUTIONS = frozenset(name for name in op_names() if find_op(name).kind == "conv")
+_CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """What a matrix or window op does; paddings as in ``Kernel``."""
+    """What a matrix or window op does; paddings as in ``KernelSize``."""
 
     macs: int = 0
     taps: int = 1
@@ -37,7 +35,7 @@ class Size:
 
 def size_of(kind: str, call: OpCall, macs: int) -> Size:
     """The size of a call of this kind; ``macs`` as the op counts them."""
-    if call.op in CONVOLUTIONS:
+    if kind in _CONVOLUTIONS:
         return _conv(kind, call, macs)
     if call.op in ("FullyConnected", "MatMul"):
         return _product(call, macs)
@@ -48,25 +46,6 @@ def size_of(kind: str, call: OpCall, macs: int) -> Size:
         window = call.params.get("filter_size")
         return Size(taps=1 if window is None else min(_MOST_TAPS, math.prod(_ints(window))))
     return Size()
-
-
-def conv_kind(call: OpCall) -> str:
-    """Which sort of convolution it is to the HMX."""
-    if any(step > 1 for step in _ints(call.params.get("dilation", ()))):
-        return "dilated"
-    if int(call.params.get("group", 1)) > 1:
-        return "group"
-    source = call.inputs[0]
-    shallow = source is not None and source.shape[-1] <= _IMAGE_CHANNELS
-    return "stem" if shallow and call.op == "Conv2d" else "conv"
-
-
-def keeps_order(call: OpCall) -> bool:
-    """Whether a transpose moves only axes of size one, so that memory stays as it is."""
-    source = call.inputs[0]
-    shape = source.shape if source is not None else ()
-    order = [axis for axis in _ints(call.params.get("perm", ())) if shape[axis] != 1]
-    return order == sorted(order)
 
 
 def vector_padding(shapes: tuple[Shape, ...]) -> tuple[float, float]:

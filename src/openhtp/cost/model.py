@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.cost.demand import demand_of
-from openhtp.cost.kernels import Kernel, kernels_of
 from openhtp.cost.kinds import MATRIX_KINDS
 from openhtp.cost.precision import Precision
 from openhtp.cost.rates import Band, Parameters, SocRates, find_rates, fitted_parameters, prices
+from openhtp.cost.sizes import KernelSize, sizes_of
 from openhtp.hw.soc import SocSpec
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 _NO_TIME = 1e-12
 
@@ -89,23 +89,22 @@ class Estimate:
         return {bound: math.fsum(op.us for op in self.ops if op.bound is bound) for bound in Bound}
 
 
-def estimate(program: Program, soc: SocSpec, precision: Precision | None = None) -> Estimate:
-    """How long one run of a program takes on a SoC.
+def estimate(program: HtpProgram, precision: Precision | None = None) -> Estimate:
+    """How long one run of a program takes on the SoC that it is compiled for.
 
     Args:
-        program: a compiled graph.
-        soc: the chip.
+        program: a graph compiled for a SoC.
         precision: what a float graph would be computed in; left out, the program's own types decide.
 
     Raises:
         UnsupportedFeature: the SoC does not compute in that precision.
         InvalidArgument: the program is quantized already, and to something else.
     """
-    return estimate_kernels(kernels_of(program), soc, precision)
+    return estimate_kernels(sizes_of(program), program.soc, precision)
 
 
 def estimate_kernels(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[KernelSize],
     soc: SocSpec,
     precision: Precision | None = None,
     parameters: Parameters | None = None,
@@ -151,7 +150,7 @@ class _Busy:
 
 
 def _busy_times(
-    kernels: Sequence[Kernel],
+    kernels: Sequence[KernelSize],
     precisions: Sequence[Precision],
     soc: SocSpec,
     rates: SocRates,
@@ -169,7 +168,7 @@ def _busy_times(
     return found
 
 
-def _spread(kernels: Sequence[Kernel], parts: Sequence[_Busy], overlap: float) -> tuple[OpTime, ...]:
+def _spread(kernels: Sequence[KernelSize], parts: Sequence[_Busy], overlap: float) -> tuple[OpTime, ...]:
     """Share the network's time out to its kernels, so that they add up to it.
 
     The whole is ``(own^q + weights^q)^(1/q)``; each side's share is its derivative times itself.
@@ -204,7 +203,7 @@ def _spread(kernels: Sequence[Kernel], parts: Sequence[_Busy], overlap: float) -
     return tuple(found)
 
 
-def _precisions(kernels: Sequence[Kernel], asked: Precision | None) -> list[Precision]:
+def _precisions(kernels: Sequence[KernelSize], asked: Precision | None) -> list[Precision]:
     """The precision of every kernel; kernels of integers count as the rest does."""
     fixed = {k.precision for k in kernels if k.precision not in (None, Precision.FLOAT)}
     if asked is not None and fixed and fixed != {asked}:
@@ -225,7 +224,7 @@ def _band(parameters: Parameters, precision: Precision, *, extrapolated: bool) -
     return parameters.bands["extrapolated" if extrapolated else precision.value]
 
 
-def _notes(kernels: Sequence[Kernel], soc: SocSpec, taken_from: str | None) -> tuple[str, ...]:
+def _notes(kernels: Sequence[KernelSize], soc: SocSpec, taken_from: str | None) -> tuple[str, ...]:
     notes = []
     if taken_from is not None:
         notes.append(

@@ -9,6 +9,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.device.clock import WallClock
 from openhtp.device.core import DeviceCore
 from openhtp.device.runner import InlineRunner
+from openhtp.device.target import EmulatedChip
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.sched.policy import policy_named
@@ -73,10 +74,11 @@ def build_core(config: DeviceConfig) -> DeviceCore:
     """An emulated HTP on the wall clock, computing on ONNX Runtime's CPU kernels."""
     from openhtp.engine.ort import OrtEngine  # a third of a second that only a device that computes must pay
 
+    engine = OrtEngine(threads=config.threads, yield_points=config.yield_points)
     clock = WallClock()
     return DeviceCore(
         scheduler=Scheduler(config.resources(), policy_named(config.policy)),
         clock=clock,
-        engine=OrtEngine(threads=config.threads, yield_points=config.yield_points),
+        target=EmulatedChip(engine, find_soc(config.soc)),
         make_runner=lambda jobs: InlineRunner(jobs, clock.now),
     )

@@ -25,7 +25,7 @@ from openhtp.device.loop import Loop
 from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
 from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session, find
-from openhtp.engine.protocol import Engine
+from openhtp.device.target import Target
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
@@ -54,14 +54,14 @@ class DeviceCore:
         *,
         scheduler: Scheduler,
         clock: Clock,
-        engine: Engine,
+        target: Target,
         make_runner: Callable[[dict[int, Job]], Runner],
     ) -> None:
         self.clock = clock
         self.sessions: dict[int, Session] = {}
         self.closing: deque[Session] = deque()
         self.faults = FaultReach.DEVICE
-        self._engine = engine
+        self._target = target
         self._numbers = itertools.count(1)
         self.executions = Executions(clock, self._numbers)
         self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
@@ -164,7 +164,7 @@ class DeviceCore:
             raise
 
         def slow() -> Callable[[], ms.Reply]:
-            ready = attempt("loading", lambda: make_ready(self._engine, buffer.view[: request.nbytes]))
+            ready = attempt("loading", lambda: make_ready(self._target, buffer.view[: request.nbytes]))
             if isinstance(ready, QnnError):
                 return lambda: self._not_loaded(session, buffer, ready)
             return lambda: self._loaded(session, context, request, buffer, ready)
@@ -179,7 +179,7 @@ class DeviceCore:
         program = graph.program if isinstance(graph, DeviceGraph) else None
 
         def slow() -> Callable[[], ms.Reply | SharedBuffer]:
-            packed = attempt("preparing", lambda: pack_ready(self._engine, program))
+            packed = attempt("preparing", lambda: pack_ready(self._target, program))
             answer = error_reply(packed) if isinstance(packed, QnnError) else packed or ms.Reply()
             return lambda: answer
 

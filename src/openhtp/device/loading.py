@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.failures import bare, in_words
-from openhtp.engine.protocol import Engine, LoadedProgram, PreparingEngine
+from openhtp.device.target import PreparingTarget, Target
+from openhtp.engine.protocol import LoadedProgram
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import GraphInfo
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc.shm import SharedBuffer
 
 log = logging.getLogger(__name__)
@@ -29,26 +30,26 @@ class Ready:
 
     info: GraphInfo
     loaded: LoadedProgram
-    program: Program | None
+    program: QnnProgram | None
 
 
-def make_ready(engine: Engine, data: memoryview) -> Ready:
+def make_ready(target: Target, data: memoryview) -> Ready:
     """Make a stored graph ready: from its prepared form if that can be used, else from its program."""
     binary = read_binary(data)
     packed = binary.packed(binary.graph_names[0])
     info = packed.info()
-    loaded = engine.load_packed(packed, info) if isinstance(engine, PreparingEngine) else None
+    loaded = target.load_packed(packed, info) if isinstance(target, PreparingTarget) else None
     if loaded is not None:
         return Ready(info, loaded, None)
     program = packed.program()
-    return Ready(info, engine.load(program), program)
+    return Ready(info, target.load(program), program)
 
 
-def pack_ready(engine: Engine, program: Program | None) -> SharedBuffer | None:
-    """The program and its prepared form as a binary. None if the engine makes none, or there is no program."""
-    if program is None or not isinstance(engine, PreparingEngine):
+def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | None:
+    """The program and its prepared form as a binary. None if the target makes none, or there is no program."""
+    if program is None or not isinstance(target, PreparingTarget):
         return None
-    packed = engine.pack(program)
+    packed = target.pack(program)
     return None if packed is None else SharedBuffer.holding(pack_graphs([packed], BinaryInfo()))
 
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, OutOfMemory, QnnError
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorSpec, batched
 from openhtp.core.units import bytes_in_words
 from openhtp.device.jobs import Job
 from openhtp.engine.protocol import LoadedProgram, Run
 from openhtp.program.packed import GraphInfo
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.timed import Work
@@ -34,7 +34,12 @@ class DeviceGraph:
     """A program made ready, and the bindings that were made for it."""
 
     def __init__(
-        self, number: int, context: DeviceContext, info: GraphInfo, loaded: LoadedProgram, program: Program | None
+        self,
+        number: int,
+        context: DeviceContext,
+        info: GraphInfo,
+        loaded: LoadedProgram,
+        program: QnnProgram | None,
     ) -> None:
         """``program`` is what it was made from; None if that was a prepared form."""
         self.number = number
@@ -216,15 +221,11 @@ def bind_ports(
 
 
 def _shape(spec: TensorSpec, dims: tuple[int, ...], batch: int) -> tuple[int, ...]:
-    allowed = len(dims) == spec.rank and all(
-        size == given or (index < len(spec.dynamic) and spec.dynamic[index] and 0 < given <= size)
-        for index, (size, given) in enumerate(zip(spec.shape, dims, strict=False))
-    )
-    if not allowed:
+    if not spec.accepts(dims):
         raise InvalidArgument(
             f"dimensions {list(dims)} for tensor {spec}", st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
         )
-    return (dims[0] * batch, *dims[1:]) if dims else dims
+    return batched(dims, batch)
 
 
 def _view(
@@ -248,9 +249,8 @@ def _left_out(spec: TensorSpec, batch: int) -> npt.NDArray[Any]:
     """A stand-in for an optional tensor: an input reads as zero, an output goes nowhere."""
     if not spec.kind.is_optional:
         raise InvalidArgument(f"tensor {spec.name!r} is missing", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
-    shape = (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
     zero = getattr(spec.quant, "zero_point", 0) if spec.dtype.is_fixed_point else 0
-    return np.full(shape, zero, spec.dtype.numpy)
+    return np.full(batched(spec.shape, batch), zero, spec.dtype.numpy)
 
 
 def _bind_piece(graph: DeviceGraph, arrays: dict[int, npt.NDArray[Any]], batch: int, piece: int) -> Run:

@@ -1,6 +1,6 @@
 """Lowers a program to one ONNX model.
 
-Every node is lowered by its op's own ``lower``; this module walks the nodes and assigns layouts. QNN images
+Every op of every kernel is lowered by its own ``lower``; this module walks them and assigns layouts. QNN images
 are channel-last, ONNX's operators channel-first: a value stays channel-first from the first convolution on,
 through every op that does not care (elementwise, concatenation, pooling), and is turned back only where an
 op needs the graph's own axes or at an output.
@@ -29,15 +29,13 @@ from openhtp.core.errors import error_context
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
-from openhtp.engine.masked_softmax import recognise
 from openhtp.engine.onnx_graph import OnnxGraph
-from openhtp.engine.unrounded import unrounded_tensors
 from openhtp.engine.values import Physical, Rounding, Values
 from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._emit import Layout
+from openhtp.program.htp_program import HtpNode, HtpProgram
 from openhtp.program.options import Precision
-from openhtp.program.program import Program
 
 Array = npt.NDArray[Any]
 
@@ -53,38 +51,40 @@ class Lowered:
     marks: Mapping[str, str]
 
 
-def lower_program(program: Program, rounding: Rounding = Rounding.MARKS) -> Lowered:
-    """Emit every node of the program into one model; ``rounding`` is how half precision is expressed in it."""
+def lower_program(program: HtpProgram, rounding: Rounding = Rounding.MARKS) -> Lowered:
+    """Emit every kernel of the program into one model; ``rounding`` is how half precision is expressed in it."""
     graph = OnnxGraph()
     if program.options.precision is not Precision.FLOAT16:
         rounding = Rounding.NONE
     values = Values(
         graph,
         program.statics,
-        dynamic=program.is_dynamic,
+        dynamic=program.source.is_dynamic,
         rounding=rounding,
-        unrounded=unrounded_tensors(program),
+        unrounded=frozenset(node.outputs[0] for node in program.nodes if not node.rounds),
     )
     inputs = _declare_inputs(program, values)
-    found = recognise(program)
-    for index, item in enumerate(program.nodes):
-        if index in found.unused:
-            continue
-        graph.prefix = f"n{index}"
-        item = found.instead.get(index, item)
-        node, opdef = program.resolved(item), find_op(item.call.op)
-        if not opdef.by_stored_number:
-            node = _unsigned(node)
-        clamp = None if item.clamp is None else (item.clamp.low, item.clamp.high)
-        with error_context(node=node.name):
-            opdef.lower(node, NodeEmitter(values, opdef, node, choose_layout(opdef, node, values), clamp))
+    for number, step in enumerate(program.steps):
+        graph.prefix = f"n{number}"
+        for kernel in program.kernels_of(step):
+            for item in kernel.nodes:
+                _emit(item, program.source.resolved(item), values)
     graph.prefix = "out"
     outputs = {spec.name: _declare_output(spec, values) for spec in program.outputs}
     return Lowered(graph.model(), graph.external, inputs, outputs, graph.marks)
 
 
+def _emit(item: HtpNode, node: Node, values: Values) -> None:
+    opdef = find_op(node.op)
+    if not opdef.by_stored_number:
+        node = _unsigned(node)
+    clamp = None if item.clamp is None else (item.clamp.low, item.clamp.high)
+    with error_context(node=node.name):
+        opdef.lower(node, NodeEmitter(values, opdef, node, choose_layout(opdef, node, values), clamp))
+
+
 def origin(name: str) -> int | None:
-    """Number of the program node that a name in the model came from."""
+    """Number of the program's step that a name in the model came from."""
     found = re.match(r"n(\d+)/", name)
     return int(found[1]) if found else None
 
@@ -111,8 +111,8 @@ def _unsigned(node: Node) -> Node:
     return dataclasses.replace(node, inputs=inputs, outputs=tuple(map(unsigned_tensor, node.outputs)))
 
 
-def _declare_inputs(program: Program, values: Values) -> dict[str, str]:
-    used = {spec.name for node in program.nodes for spec in node.call.inputs if spec is not None}
+def _declare_inputs(program: HtpProgram, values: Values) -> dict[str, str]:
+    used = {name for node in program.nodes for name in node.inputs}
     graph = values.graph
     graph.prefix = "in"
     names = {}
@@ -140,5 +140,5 @@ def _declare_output(spec: TensorSpec, values: Values) -> str:
 
 def model_sizes(spec: TensorSpec) -> tuple[int | str, ...]:
     """Sizes of an input or output in the model: names where they may vary."""
-    flags = spec.dynamic or (False,) * spec.rank
-    return tuple(f"{spec.name}.{axis}" if flags[axis] else size for axis, size in enumerate(spec.shape))
+    sizes = enumerate(zip(spec.shape, spec.free, strict=True))
+    return tuple(f"{spec.name}.{axis}" if free else size for axis, (size, free) in sizes)

@@ -23,8 +23,9 @@ from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged, make_stages, prepare
+from openhtp.hw.soc import SocSpec
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph
-from openhtp.program.program import Program
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class OrtProgram:
         array = arrays.get(spec.name)
         if array is None:
             raise InvalidArgument(f"no array is bound to {spec.name!r}", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
-        if array.dtype != spec.dtype.numpy or not _fits(spec, array.shape) or not array.flags.c_contiguous:
+        if array.dtype != spec.dtype.numpy or not spec.accepts(array.shape) or not array.flags.c_contiguous:
             raise InvalidArgument(
                 f"array {array.dtype}{list(array.shape)} is bound to {spec};"
                 f" expected contiguous {spec.dtype.numpy}{list(spec.shape)}",
@@ -114,7 +115,7 @@ class OrtEngine:
         self._yield_points = yield_points
         fingerprint()  # now, when nobody waits for a graph yet
 
-    def load(self, program: Program) -> OrtProgram:
+    def load(self, program: HtpProgram) -> OrtProgram:
         """Lower, optimise and cut a program."""
         with error_context(graph=program.name), _refusals_reported():
             lowered = lower_program(program)
@@ -123,7 +124,7 @@ class OrtEngine:
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
         return OrtProgram(program.name, (*program.inputs, *program.outputs), staged, names)
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> OrtProgram | None:
+    def load_packed(self, packed: PackedGraph, info: GraphInfo, soc: SocSpec) -> OrtProgram | None:
         """Make ready a graph that was prepared before. None if it was not, or not by and for this engine."""
         if packed.prepared is None or not self._yield_points:
             return None
@@ -131,7 +132,7 @@ class OrtEngine:
         if key is None:
             return None
         try:
-            staged = open_prepared(packed, info, key, self._threads)
+            staged = open_prepared(packed, info, soc, key, self._threads)
         except Unusable as reason:
             log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
             return None
@@ -139,7 +140,7 @@ class OrtEngine:
         names = {name: name for name in ends if name not in staged.buffers}
         return OrtProgram(info.name, (*info.inputs, *info.outputs), staged, names)
 
-    def pack(self, program: Program) -> PackedGraph | None:
+    def pack(self, program: HtpProgram) -> PackedGraph | None:
         """The program together with its prepared form. None if it is ready quickly without one."""
         key = read_key()
         if key is None:
@@ -162,11 +163,3 @@ def _refusals_reported() -> Iterator[None]:
 
 def _described(array: Array) -> tuple[int, list[int], int]:
     return onnx_type(array.dtype), list(array.shape), array.ctypes.data
-
-
-def _fits(spec: TensorSpec, shape: tuple[int, ...]) -> bool:
-    flags = spec.dynamic or (False,) * spec.rank
-    return len(shape) == spec.rank and all(
-        1 <= size <= most if free else size == most
-        for size, most, free in zip(shape, spec.shape, flags, strict=True)
-    )

@@ -23,8 +23,9 @@ from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged
+from openhtp.hw.soc import SocSpec
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
-from openhtp.program.program import Program
 from openhtp.program.records import PreparedRecord, ProgramRecord
 
 Array = npt.NDArray[Any]
@@ -65,6 +66,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """What is sealed. ``program`` and ``blobs`` are hashes of the packed graph that it belongs to."""
 
     fingerprint: str
+    soc: str
     program: bytes
     blobs: list[bytes]
     constants: list[Constant]
@@ -76,14 +78,15 @@ class Manifest(msgspec.Struct, frozen=True):
 _DECODER = msgspec.msgpack.Decoder(Manifest)
 
 
-def pack_prepared(program: Program, prepared: Prepared, key: bytes) -> PackedGraph:
+def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> PackedGraph:
     """A program packed together with its prepared form."""
     constants = {name: array for part in prepared.parts for name, array in part.constants.items()}
-    packed, places = pack_program(program, list(constants.values()))
+    packed, places = pack_program(program.source, list(constants.values()))
     numbers = {name: number for number, name in enumerate(constants)}
     staged = prepared.staged
     manifest = Manifest(
         fingerprint=seal.fingerprint(),
+        soc=program.soc.name,
         program=_program_hash(packed.record),
         blobs=[blob.digest for blob in packed.blobs],
         constants=[
@@ -106,9 +109,11 @@ def pack_prepared(program: Program, prepared: Prepared, key: bytes) -> PackedGra
     return PackedGraph(packed.record, packed.blobs, PreparedRecord(words, seal.sealed(key, words), places))
 
 
-def open_prepared(packed: PackedGraph, info: GraphInfo, key: bytes, threads: int) -> Staged:
+def open_prepared(packed: PackedGraph, info: GraphInfo, soc: SocSpec, key: bytes, threads: int) -> Staged:
     """Sessions from a prepared form. Raises Unusable with the reason; the program has to be lowered then."""
     manifest = _believed(packed, key)
+    if manifest.soc != soc.name:
+        raise Unusable(f"it was made for {manifest.soc}, not for {soc.name}")
     with ThreadPoolExecutor(min(_THREADS, len(os.sched_getaffinity(0)))) as pool:
         digests = list(pool.map(lambda blob: blob.digest, packed.blobs))
         if digests != manifest.blobs:

@@ -7,8 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
+from openhtp.hw.soc import SocSpec
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph
-from openhtp.program.program import Program
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -28,7 +29,7 @@ class LoadedProgram(Protocol):
 
     @property
     def steps(self) -> int:
-        """Number of steps; the end of each is a yield point."""
+        """In how many steps it runs. Each ends where one of the program's does, and there it may yield."""
 
     def bind(self, arrays: Arrays) -> Run:
         """Bind every input and output tensor, by name, to an array that the run reads or writes in place.
@@ -44,7 +45,7 @@ class LoadedProgram(Protocol):
 class Engine(Protocol):
     """Makes programs ready to run."""
 
-    def load(self, program: Program) -> LoadedProgram:
+    def load(self, program: HtpProgram) -> LoadedProgram:
         """Prepare a program; may take seconds, so it is never called on the loop's thread."""
 
 
@@ -52,8 +53,11 @@ class Engine(Protocol):
 class PreparingEngine(Engine, Protocol):
     """An engine that can store what it made of a program, and load that again in a fraction of the time."""
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> LoadedProgram | None:
-        """Make a stored graph ready from its prepared form. None if that must not be used: load its program."""
+    def load_packed(self, packed: PackedGraph, info: GraphInfo, soc: SocSpec) -> LoadedProgram | None:
+        """Make a stored graph ready from its prepared form. None if that must not be used: load its program.
 
-    def pack(self, program: Program) -> PackedGraph | None:
+        A form that was prepared for another SoC than this one must not.
+        """
+
+    def pack(self, program: HtpProgram) -> PackedGraph | None:
         """The program together with its prepared form. None if there is no use in one."""

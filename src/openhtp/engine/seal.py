@@ -27,7 +27,7 @@ KEY_BYTES = 32
 
 @cache
 def fingerprint() -> str:
-    """What a prepared form depends on: our lowering, the runtime's optimiser, and the processor it looks at."""
+    """What a prepared form depends on: our compiler and lowering, the runtime's optimiser, and the processor."""
     words = (VERSION, _lowering(), ort.__version__, platform.machine(), _processor())
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
@@ -36,7 +36,8 @@ def _lowering() -> str:
     """The text of all code that decides what a program becomes: nobody has to remember to count a version up."""
     package = Path(__file__).parents[1]
     found = hashlib.sha256()
-    for path in sorted(path for folder in ("engine", "ops") for path in (package / folder).glob("*.py")):
+    folders = ("compiler", "compiler/passes", "engine", "ops")
+    for path in sorted(path for folder in folders for path in (package / folder).glob("*.py")):
         found.update(f"{path.name} {path.stat().st_size}\n".encode())
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -1,19 +1,21 @@
-"""Where to cut an optimised model into segments, so that a program has points at which it can yield.
+"""Which steps of a program are computed as one segment, and which nodes of the optimised model belong to it.
 
-A cut costs 7 to 20 microseconds, more where large values cross, and the device's own loop empties the caches. So
-cuts are few: about one per millisecond of measured time, and about a dozen at most. More would not help, as the
-longest segment of a network is often a single convolution. They are placed where little data crosses.
+A program may yield after every step. On this machine a cut costs 7 to 20 microseconds, more where large values
+cross, and the device's own loop empties the caches. So several steps are joined to a segment, and cuts are few:
+about one per millisecond of measured time, and about a dozen at most. More would not help, as the longest segment
+of a network is often a single convolution. They are placed at the ends of steps that leave little data behind.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from openhtp.ops import Work
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 MAX_SEGMENTS = 13
 # Rough rates of one CPU core, only used to decide how many segments there are and where. What counts is their
@@ -24,6 +26,9 @@ _FLOAT_MACS_PER_SECOND = 4e10
 _VECTOR_OPS_PER_SECOND = 1e9
 _BYTES_PER_SECOND = 1e10
 _SEGMENT_SECONDS = 2.0e-3
+# How far from its ideal place a cut may be, in segments: where several places are as good, and where none is.
+_NEAR = 0.25
+_FARTHEST = 0.5
 # Depthwise convolutions do so few products per result that matrix kernels do not help them.
 _SHALLOW_DEPTH = 32
 _SHALLOW_MACS_PER_SECOND = 4e10
@@ -48,12 +53,31 @@ def node_seconds(work: Work, *, integer: bool) -> float:
     return work.macs / rate + work.vector_ops / _VECTOR_OPS_PER_SECOND + moved
 
 
-def program_seconds(program: Program) -> list[float]:
-    """Estimates for all nodes."""
+def step_seconds(program: HtpProgram) -> list[float]:
+    """Estimates for all steps."""
     return [
-        node_seconds(node.work, integer=node.call.outputs[0].dtype.bits == 8) if node.call.outputs else 0.0
-        for node in program.nodes
+        sum(
+            node_seconds(node.work, integer=program.tensors[node.outputs[0]].dtype.bits == 8)
+            for kernel in program.kernels_of(step)
+            for node in kernel.nodes
+        )
+        for step in program.steps
     ]
+
+
+def crossing_bytes(program: HtpProgram) -> list[int]:
+    """For the end of every step, bytes of what was made before and is read later.
+
+    What the client reads or writes is in its own memory and counts for nothing.
+    """
+    change = [0] * len(program.kernels)
+    for buffer in program.buffers:
+        kind = program.tensors[buffer.tensor].kind
+        if not kind.is_input and not kind.is_output:
+            change[buffer.first] += buffer.nbytes
+            change[buffer.last] -= buffer.nbytes
+    after = list(itertools.accumulate(change))
+    return [after[step.end - 1] for step in program.steps]
 
 
 def segment_count(seconds: float) -> int:
@@ -61,47 +85,57 @@ def segment_count(seconds: float) -> int:
     return max(1, min(MAX_SEGMENTS, round(seconds / _SEGMENT_SECONDS)))
 
 
-def cut(
-    nodes: Sequence[Any],
-    outputs: Sequence[str],
-    seconds: Sequence[float],
-    count: int,
-    nbytes: Callable[[str], int],
-) -> list[Segment]:
-    """Cut nodes (in running order) into about ``count`` segments of similar estimated time.
+def choose_cuts(seconds: Sequence[float], crossing: Sequence[int], count: int) -> list[int]:
+    """After how many steps to cut, for about ``count`` segments of similar estimated time.
 
-    ``seconds`` has one estimate per node and ``nbytes`` tells the size of a value; near each ideal place the cut
-    goes where the fewest bytes cross.
+    Both lists have one entry for each step. Near each ideal place the cut goes where the fewest bytes cross; where
+    no step ends that near, to the nearest end, if that is less than halfway to another ideal place.
     """
-    crossing = _crossing_bytes(nodes, nbytes)
-    done, total = [0.0], sum(seconds)
-    for each in seconds:
-        done.append(done[-1] + each)
-    places = [0]
+    done = [0.0, *itertools.accumulate(seconds)]
+    each = done[-1] / count
+    cuts: list[int] = []
     for index in range(1, count):
-        ideal = total * index / count
-        slack = 0.25 * total / count
-        near = [place for place in range(places[-1] + 1, len(nodes)) if abs(done[place] - ideal) <= slack]
+        left = range(cuts[-1] + 1 if cuts else 1, len(seconds))
+        away = {place: abs(done[place] - each * index) for place in left}
+        near = [place for place in away if away[place] <= _NEAR * each]
         if near:
-            places.append(min(near, key=lambda place: (crossing[place], abs(done[place] - ideal))))
-    places.append(len(nodes))
-    parts = [tuple(nodes[begin:end]) for begin, end in itertools.pairwise(places)]
-    return _with_borders(parts, outputs)
+            cuts.append(min(near, key=lambda place: (crossing[place - 1], away[place])))
+            continue
+        nearest = min(away, key=lambda place: away[place], default=0)
+        if nearest and away[nearest] <= _FARTHEST * each:
+            cuts.append(nearest)
+    return cuts
 
 
-def _crossing_bytes(nodes: Sequence[Any], nbytes: Callable[[str], int]) -> list[int]:
-    """Bytes of values made before each place and read at or after it."""
-    made = {name: place for place, node in enumerate(nodes) for name in node.output if name}
-    last_use: dict[str, int] = {}
+def cut(
+    nodes: Sequence[Any], outputs: Sequence[str], step_of: Callable[[Any], int | None], cuts: Sequence[int]
+) -> list[Segment]:
+    """Deal the nodes of a model out to segments, each with the steps between two cuts.
+
+    ``step_of`` tells which step a node was made from. Where the runtime made one node of two steps it belongs to
+    the later one; a node that it made up itself goes with what it reads or, reading nothing, with what reads it.
+    """
+    numbers: dict[int, int] = {}
+    made: dict[str, int] = {}
     for place, node in enumerate(nodes):
+        step = step_of(node)
+        known = [made[name] for name in node.input if name in made]
+        if step is not None:
+            known.append(bisect.bisect_right(cuts, step))
+        if known:
+            numbers[place] = max(known)
+            made.update((name, numbers[place]) for name in node.output if name)
+    needed: dict[str, int] = {}
+    for place in reversed(range(len(nodes))):
+        node = nodes[place]
+        if place not in numbers:
+            numbers[place] = min((needed[name] for name in node.output if name in needed), default=len(cuts))
         for name in node.input:
-            if name in made:
-                last_use[name] = place
-    crossing = [0] * (len(nodes) + 1)
-    for name, last in last_use.items():
-        for place in range(made[name] + 1, last + 1):
-            crossing[place] += nbytes(name)
-    return crossing
+            needed[name] = min(needed.get(name, len(cuts)), numbers[place])
+    parts: list[list[Any]] = [[] for _ in range(len(cuts) + 1)]
+    for place, node in enumerate(nodes):
+        parts[numbers[place]].append(node)
+    return _with_borders([tuple(part) for part in parts if part], outputs)
 
 
 def _with_borders(parts: Sequence[tuple[Any, ...]], outputs: Sequence[str]) -> list[Segment]:

@@ -30,9 +30,17 @@ from openhtp.engine.onnx_graph import (
     parse_model,
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory
+from openhtp.engine.segments import (
+    Segment,
+    choose_cuts,
+    crossing_bytes,
+    cut,
+    segment_count,
+    share_memory,
+    step_seconds,
+)
 from openhtp.engine.values import Rounding
-from openhtp.program.program import Program
+from openhtp.program.htp_program import HtpProgram
 
 Array = npt.NDArray[Any]
 
@@ -106,7 +114,7 @@ class Prepared:
     staged: Staged
 
 
-def make_stages(program: Program, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Staged:
+def make_stages(program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Staged:
     """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
     prepared = prepare(program, lowered, threads, yield_points=yield_points)
     if prepared is not None:
@@ -118,16 +126,16 @@ def make_stages(program: Program, lowered: Lowered, threads: int, *, yield_point
     return Staged((stage,), {})
 
 
-def prepare(program: Program, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Prepared | None:
+def prepare(program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Prepared | None:
     """Optimise a program as a whole and cut it. None if it is too short to be worth it, or cannot be cut."""
-    seconds = program_seconds(program)
-    count = 1 if program.is_dynamic or not yield_points else segment_count(sum(seconds))
+    seconds = step_seconds(program)
+    count = 1 if program.source.is_dynamic or not yield_points else segment_count(sum(seconds))
     if count == 1 and not lowered.marks:
         return None
     model, external = _optimised(lowered, threads)
     if not place_rounding(model, lowered.marks):
         return None
-    return _cut_model(program, model, external, seconds, count, threads)
+    return _cut_model(model, external, choose_cuts(seconds, crossing_bytes(program), count), threads)
 
 
 @cache
@@ -246,23 +254,11 @@ def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
 
 
 def _cut_model(
-    program: Program,
-    model: ModelProto,
-    external: Mapping[str, Array],
-    seconds: Sequence[float],
-    count: int,
-    threads: int,
+    model: ModelProto, external: Mapping[str, Array], cuts: Sequence[int], threads: int
 ) -> Prepared | None:
     external = _write_folded_outputs(model, external)
-    nodes = list(model.graph.node)
-    outputs = [value.name for value in model.graph.output]
-
-    def nbytes(name: str) -> int:
-        number = origin(name)
-        return program.nodes[number].work.bytes_written if number is not None else 0
-
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    segments = cut(nodes, outputs, _spread_seconds(nodes, seconds), count, nbytes)
+    segments = cut(list(model.graph.node), [value.name for value in model.graph.output], _step_of, cuts)
     known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     parts: list[Part] = []
     stages: list[Stage] = []
@@ -299,17 +295,9 @@ def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> M
     return {renamed.get(name, name): array for name, array in external.items()}
 
 
-def _spread_seconds(nodes: Sequence[Any], seconds: Sequence[float]) -> list[float]:
-    """Estimates per node of the optimised model: a program node's time goes to the last node made from it."""
-    last: dict[int, int] = {}
-    for place, node in enumerate(nodes):
-        number = next((found for name in (*node.output, node.name) if (found := origin(name)) is not None), None)
-        if number is not None:
-            last[number] = place
-    spread = [0.0] * len(nodes)
-    for number, place in last.items():
-        spread[place] += seconds[number]
-    return spread
+def _step_of(node: Any) -> int | None:
+    """The step of the program that a node of the optimised model was made from; its last one, if of several."""
+    return next((found for name in (*node.output, node.name) if (found := origin(name)) is not None), None)
 
 
 def _make_part(

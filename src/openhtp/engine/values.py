@@ -65,7 +65,7 @@ class Values:
         rounding: Rounding,
         unrounded: frozenset[str] = frozenset(),
     ) -> None:
-        """``unrounded`` tensors have real values and no stored form (``unrounded.py``)."""
+        """``unrounded`` tensors have real values and no stored form (``HtpNode.rounds``)."""
         self.graph = graph
         self.unrounded = unrounded
         self.statics = statics

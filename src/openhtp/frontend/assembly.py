@@ -15,7 +15,8 @@ from openhtp.frontend import values as vs
 from openhtp.frontend.model import Array, Shape
 from openhtp.frontend.values import Perm, Value
 from openhtp.ir.builder import GraphBuilder
-from openhtp.ir.graph import Graph
+from openhtp.ir.def_use import needed_nodes
+from openhtp.ir.graph import Graph, QnnNode, node_of
 from openhtp.ops import resolve
 
 _SUFFIXES = {(0, 2, 1): "nlc", (0, 2, 3, 1): "nhwc", (0, 2, 3, 4, 1): "ndhwc"}
@@ -28,7 +29,7 @@ class Assembly:
         self._name = name
         self._tensors: dict[str, TensorSpec] = {}
         self._statics: dict[str, Array] = {}
-        self._calls: list[OpCall] = []
+        self._nodes: list[QnnNode] = []
         self._taken = set(reserved)
         self._node_names: set[str] = set()
 
@@ -64,7 +65,7 @@ class Assembly:
         given = dict(params or {})
         resolve(OpCall(op, name, tuple(inputs), tuple(outputs), given), self._statics)
         name = self._unique(name, self._node_names)
-        self._calls.append(OpCall(op, name, tuple(inputs), tuple(outputs), given))
+        self._nodes.append(node_of(OpCall(op, name, tuple(inputs), tuple(outputs), given)))
 
     # Values in the form and type that an op wants
 
@@ -131,18 +132,15 @@ class Assembly:
 
     def finish(self) -> Graph:
         """Drop what no output needs and build the graph."""
-        needed = {spec.name for spec in self._tensors.values() if spec.kind.is_output}
-        kept = []
-        for call in reversed(self._calls):
-            if any(spec.name in needed for spec in call.outputs):
-                kept.append(call)
-                needed.update(spec.name for spec in (*call.inputs, *call.outputs) if spec is not None)
+        whole = Graph(self._name, self._tensors, self._statics, tuple(self._nodes))
+        kept = needed_nodes(whole.nodes, whole.output_names)
+        touched = {name for node in kept for name in (*node.inputs, *node.outputs)}
         builder = GraphBuilder(self._name)
         for spec in self._tensors.values():
-            if spec.name in needed or spec.kind.is_input:
+            if spec.name in touched or spec.kind.is_input or spec.kind.is_output:
                 builder.add_tensor(spec, self._statics.get(spec.name))
-        for call in reversed(kept):
-            builder.add_node(call)
+        for node in kept:
+            builder.add_node(whole.call(node))
         return builder.finish()
 
     def _move(

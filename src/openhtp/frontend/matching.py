@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.frontend.model import OnnxNode
-from openhtp.frontend.qdq import readers_of
 from openhtp.frontend.typing_pass import TypedModel
+from openhtp.ir.def_use import DefUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,11 @@ class Neighbours:
 
     def __init__(self, model: TypedModel) -> None:
         self.model = model
-        self._readers = readers_of(model.nodes)
-        self._makers = {name: node for node in model.nodes for name in node.outputs if name}
-        self._outputs = set(model.source.outputs)
+        self._uses = DefUse(model.nodes, model.source.outputs)
 
     def maker(self, name: str, *op_types: str) -> OnnxNode | None:
         """The node that makes a value, if it is of one of these types."""
-        node = self._makers.get(name)
+        node = self._uses.maker(name)
         return node if node is not None and node.op_type in op_types else None
 
     def only_reader(self, name: str, *op_types: str) -> OnnxNode | None:
@@ -38,10 +36,8 @@ class Neighbours:
 
         Without types, any will do.
         """
-        readers = self._readers.get(name, [])
-        if len(readers) != 1 or name in self._outputs or (op_types and readers[0].op_type not in op_types):
-            return None
-        return readers[0]
+        reader = self._uses.only_reader(name)
+        return reader if reader is not None and (not op_types or reader.op_type in op_types) else None
 
     def number(self, name: str) -> float | None:
         """The value of a constant that is one number."""

@@ -28,13 +28,14 @@ from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
-from openhtp.frontend.qdq import find_targets, readers_of
+from openhtp.frontend.qdq import find_targets
 from openhtp.frontend.ranks import merge_axes
 from openhtp.frontend.rules import keeping_values, rules
 from openhtp.frontend.rules.indexing import TABLES
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
 from openhtp.frontend.values import Perm, Value
+from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import Graph
 
 # What rules stumble over when attributes of a node do not fit together: nobody checked them before.
@@ -76,7 +77,7 @@ class _Import:
         self.types = {name: replace(kind, shape=kind.shape or (1,)) for name, kind in model.types.items()}
         self._model = model
         self._targets = find_targets(model)
-        self._readers = readers_of(model.nodes)
+        self._uses = DefUse(model.nodes, model.source.outputs)
         self._outputs = model.source.outputs
         self._values: dict[str, Value] = {}
         self._written: set[str] = set()
@@ -133,19 +134,19 @@ class _Import:
     def _add_input(self, name: str) -> None:
         kind = self.types[name]
         dtype, quant = encodings.edge_type(kind.dtype)
-        reader = next((node for node in self._readers.get(name, []) if is_op(node, "DequantizeLinear")), None)
+        reader = next((node for node in self._uses.readers(name) if is_op(node, "DequantizeLinear")), None)
         if reader is not None:
             dtype, quant = encodings.read_encoding(reader, self.types, self._model.constants)
         spec = self.assembly.edge(name, kind.shape, dtype, quant, TensorKind.APP_WRITE)
         value = Value(name, kind.shape, dtype, quant, None, {vs.identity(len(kind.shape)): spec})
         inner = encodings.plain_type(kind.dtype)
-        if reader is None and inner != dtype and self._readers.get(name):
+        if reader is None and inner != dtype and self._uses.readers(name):
             value = self.assembly.cast(value, inner)
         self._values[name] = value
 
     def _edge_type(self, name: str) -> tuple[DType, Encoding | None]:
         """Type and encoding that the client sees at an output."""
-        maker = next((node for node in self._model.nodes if name in node.outputs), None)
+        maker = self._uses.maker(name)
         if maker is not None and is_op(maker, "QuantizeLinear"):
             return encodings.read_encoding(maker, self.types, self._model.constants)
         return encodings.edge_type(self.types[name].dtype)
@@ -217,7 +218,7 @@ class _Import:
                 fixed[index] = (target.dtype, target.quant)
             elif node.op_type in keeping_values() and computed[0].quant is not None:
                 fixed[index] = (computed[0].dtype, computed[0].quant)
-            elif name in self._outputs or self._readers.get(name):
+            elif name in self._outputs or self._uses.readers(name):
                 return None
         return fixed
 

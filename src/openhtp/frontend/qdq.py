@@ -7,7 +7,6 @@ asks for, so that the op before can store its result in it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from openhtp.core.quant import Encoding
 from openhtp.frontend import encodings
 from openhtp.frontend.model import OnnxNode, is_op
 from openhtp.frontend.typing_pass import TypedModel
+from openhtp.ir.def_use import DefUse
 
 _CLAMPS = ("Relu", "Clip")
 
@@ -31,26 +31,15 @@ class Target:
 
 def find_targets(model: TypedModel) -> dict[str, Target]:
     """Encodings of float values that are only read by quantizers, directly or after a clamp."""
-    readers = readers_of(model.nodes)
-    outputs = set(model.source.outputs)
+    uses = DefUse(model.nodes, model.source.outputs)
     targets: dict[str, Target] = {}
     for node in reversed(model.nodes):
         for name in node.outputs:
-            if name and name not in outputs:
-                found = _target(readers[name], model, targets)
+            if name and not uses.is_output(name):
+                found = _target(uses.readers(name), model, targets)
                 if found is not None:
                     targets[name] = found
     return targets
-
-
-def readers_of(nodes: Sequence[OnnxNode]) -> Mapping[str, list[OnnxNode]]:
-    """Nodes that read each value."""
-    readers: dict[str, list[OnnxNode]] = defaultdict(list)
-    for node in nodes:
-        for name in dict.fromkeys(node.inputs):
-            if name:
-                readers[name].append(node)
-    return readers
 
 
 def _target(readers: Sequence[OnnxNode], model: TypedModel, targets: Mapping[str, Target]) -> Target | None:

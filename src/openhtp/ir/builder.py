@@ -17,7 +17,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
-from openhtp.ir.graph import Graph
+from openhtp.ir.graph import Graph, QnnNode, node_of
 from openhtp.ops import resolve
 
 _MAX_TENSOR_BYTES = 1 << 40
@@ -34,7 +34,7 @@ class GraphBuilder:
         self.name = name
         self._tensors: dict[str, TensorSpec] = {}
         self._statics: dict[str, Array] = {}
-        self._nodes: list[OpCall] = []
+        self._nodes: list[QnnNode] = []
         self._node_names: set[str] = set()
         self._producers: dict[str, str] = {}
 
@@ -46,7 +46,7 @@ class GraphBuilder:
         builder._statics = dict(graph.statics)
         builder._nodes = list(graph.nodes)
         builder._node_names = {node.name for node in graph.nodes}
-        builder._producers = {spec.name: node.name for node in graph.nodes for spec in node.outputs}
+        builder._producers = {name: node.name for node in graph.nodes for name in node.outputs}
         return builder
 
     @property
@@ -84,7 +84,7 @@ class GraphBuilder:
             for spec in call.inputs:
                 self._check_ready(spec)
             self._check_outputs(call)
-        self._nodes.append(call)
+        self._nodes.append(node_of(call))
         self._node_names.add(call.name)
         self._producers.update({spec.name: call.name for spec in call.outputs})
 
@@ -93,6 +93,11 @@ class GraphBuilder:
         with error_context(graph=self.name):
             if not self._nodes:
                 raise WrongState("graph has no nodes; expected at least one", st.QNN_GRAPH_ERROR_FINALIZE_FAILED)
+            if not any(spec.kind.is_output for spec in self._tensors.values()):
+                raise WrongState(
+                    "graph has no output; expected at least one tensor of kind APP_READ",
+                    st.QNN_GRAPH_ERROR_FINALIZE_FAILED,
+                )
             missing = [
                 spec.name
                 for spec in self._tensors.values()

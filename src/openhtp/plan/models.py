@@ -14,7 +14,7 @@ from openhtp.plan.reading import Value
 from openhtp.plan.scenario import DEFAULT_STEPS
 
 if TYPE_CHECKING:
-    from openhtp.program.program import Program
+    from openhtp.program.qnn_program import QnnProgram
 
 ModelTime = Callable[[Path, SocSpec], int]
 """How long one run of a model file takes on a SoC, in nanoseconds."""
@@ -35,7 +35,7 @@ class Models:
         self._folder = folder
         self.soc = soc
         self._model_time = model_time
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, QnnProgram] = {}
         self._runs: dict[tuple[str, str | None], ModelRun] = {}
         self.notes: list[str] = []
 
@@ -56,12 +56,11 @@ class Models:
         if self._model_time is not None:
             return ModelRun(self._model_time(self._folder / model, soc))
         # Brings in onnx, which a scenario without models does not need.
-        from openhtp.cost import Precision, estimate
-        from openhtp.estimation import ZOO, compiled
+        from openhtp.estimation import ZOO, compiled, estimate
 
         if model not in self._programs:
             self._programs[model] = compiled(model if model.startswith(ZOO) else self._folder / model)
-        found = estimate(self._programs[model], soc, None if precision is None else Precision(precision))
+        found = estimate(self._programs[model], soc, precision=precision)
         self.notes.append(
             f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}: modelled, likely between"
             f" {found.low_us:,.0f} and {found.high_us:,.0f} us"

@@ -10,7 +10,7 @@ from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.core.status import QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST
 from openhtp.program import container, records
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program, renumbered, with_numbers
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 
 __all__ = ["BinaryInfo", "ContextBinary", "GraphInfo", "pack_graphs", "read_binary", "write_binary"]
 
@@ -36,7 +36,7 @@ class _Header(msgspec.Struct, frozen=True):
 _DECODER = msgspec.msgpack.Decoder(_Header)
 
 
-def write_binary(programs: Sequence[Program], info: BinaryInfo) -> bytes:
+def write_binary(programs: Sequence[QnnProgram], info: BinaryInfo) -> bytes:
     """Serialize programs, with nothing prepared."""
     return b"".join(pack_graphs([pack_program(program)[0] for program in programs], info))
 
@@ -102,7 +102,7 @@ class ContextBinary:
         """Inputs, outputs and options of a graph, without touching its data."""
         return self.packed(name).info()
 
-    def program(self, name: str) -> Program:
+    def program(self, name: str) -> QnnProgram:
         """Build one program. Raises BadBinary with the place when its part of the file is damaged."""
         return self.packed(name).program()
 

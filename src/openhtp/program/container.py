@@ -25,9 +25,8 @@ from openhtp.core import status as st
 from openhtp.core.errors import BadBinary
 
 MAGIC = b"OPENHTP\x00"
-# 2: static data may be stored rearranged, and prepared forms may follow. A file of version 1 has neither.
-VERSION = 2
-READABLE = (1, 2)
+# 3: programs hold QNN ops alone. Versions 1 and 2 held nodes with fused clamps, which no longer exist.
+VERSION = 3
 ALIGN = 64
 _PREAMBLE = struct.Struct("<8sIIQQ")
 _CHECKSUM = struct.Struct("<I")
@@ -102,9 +101,10 @@ def open_header(buffer: memoryview) -> tuple[bytes, int]:
         raise BadBinary(f"binary starts with {magic!r}; expected {MAGIC!r} (not made by openhtp?)")
     if _CHECKSUM.unpack_from(preamble, PREAMBLE_BYTES - 4)[0] != zlib.crc32(preamble[:-4]):
         raise BadBinary("preamble does not match its checksum; bytes 0..63 are damaged")
-    if version not in READABLE:
+    if version != VERSION:
         raise BadBinary(
-            f"binary has format version {version}; this openhtp reads versions up to {VERSION}",
+            f"binary has format version {version}; this openhtp reads version {VERSION}:"
+            " make it again from its model",
             st.QNN_CONTEXT_ERROR_BINARY_VERSION,
         )
     if total != buffer.nbytes or header_bytes > total - PREAMBLE_BYTES:

@@ -22,7 +22,7 @@ from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.container import Blob, make_blob
 from openhtp.program.options import GraphOptions
-from openhtp.program.program import Program, verify_order
+from openhtp.program.qnn_program import QnnProgram, verify_program
 
 Array = npt.NDArray[Any]
 
@@ -65,14 +65,14 @@ class PackedGraph:
             static_bytes=sum(self.blobs[number].record.nbytes for number in used),
         )
 
-    def program(self) -> Program:
+    def program(self) -> QnnProgram:
         """Build the program. Raises BadBinary with the place when its part of the file is damaged."""
         with error_context(graph=self.name), _as_bad_binary():
             statics = {
                 tensor.name: self._static(tensor) for tensor in self.record.tensors if tensor.blob is not None
             }
             program = records.build_program(self.record, statics)
-            verify_order(program)
+            verify_program(program)
         return program
 
     def _static(self, tensor: records.TensorRecord) -> Array:
@@ -88,7 +88,7 @@ class PackedGraph:
         return array
 
 
-def pack_program(program: Program, extra: Sequence[Array] = ()) -> tuple[PackedGraph, list[int]]:
+def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[PackedGraph, list[int]]:
     """Pack a program, and arrays that an engine wants stored with it; also returns the numbers of the latter.
 
     Equal data is stored once. So is a static tensor that is one of the arrays in another arrangement.

@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary
-from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
-from openhtp.ops import Work
+from openhtp.ir.graph import QnnNode
 from openhtp.program.options import GraphOptions, Precision
-from openhtp.program.program import Clamp, Program, ProgramNode
+from openhtp.program.qnn_program import QnnProgram
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Dim = Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]
@@ -90,10 +89,7 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     name: Name
     inputs: list[Count | None]
     outputs: list[Count]
-    work: tuple[Count, Count, Count, Count]
-    sources: list[Name]
     params: dict[Name, ParamTensor | ParamValue] = {}
-    clamp: tuple[float, float] | None = None
     package: Name = "qti.aisw"
 
 
@@ -135,7 +131,7 @@ _PARAM_TYPES = {
 
 
 def record_program(
-    program: Program, blobs: Mapping[str, int], stored: Mapping[str, Arrangement] | None = None
+    program: QnnProgram, blobs: Mapping[str, int], stored: Mapping[str, Arrangement] | None = None
 ) -> ProgramRecord:
     """The program's record; ``blobs`` numbers the data of each static tensor, ``stored`` says how it lies."""
     lies = stored or {}
@@ -177,18 +173,14 @@ def _record_tensor(spec: TensorSpec, blob: int | None, stored: Arrangement | Non
     )
 
 
-def _record_node(node: ProgramNode, numbers: Mapping[str, int]) -> NodeRecord:
-    call, work = node.call, node.work
+def _record_node(node: QnnNode, numbers: Mapping[str, int]) -> NodeRecord:
     return NodeRecord(
-        op=call.op,
-        name=call.name,
-        inputs=[None if spec is None else numbers[spec.name] for spec in call.inputs],
-        outputs=[numbers[spec.name] for spec in call.outputs],
-        work=(work.macs, work.vector_ops, work.bytes_read, work.bytes_written),
-        sources=list(node.sources),
-        params={name: _record_param(value) for name, value in call.params.items() if value is not None},
-        clamp=None if node.clamp is None else (node.clamp.low, node.clamp.high),
-        package=call.package,
+        op=node.op,
+        name=node.name,
+        inputs=[None if name is None else numbers[name] for name in node.inputs],
+        outputs=[numbers[name] for name in node.outputs],
+        params={name: _record_param(value) for name, value in node.params.items() if value is not None},
+        package=node.package,
     )
 
 
@@ -238,14 +230,14 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
     )
 
 
-def build_program(record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]) -> Program:
+def build_program(record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]) -> QnnProgram:
     """The program of a record whose static data has been found."""
     specs = tensor_specs(record)
-    by_number = list(specs.values())
-    return Program(
+    names = list(specs)
+    return QnnProgram(
         name=record.name,
         tensors=specs,
-        nodes=tuple(_build_node(node, by_number) for node in record.nodes),
+        nodes=tuple(_build_node(node, names) for node in record.nodes),
         statics=statics,
         options=build_options(record.options),
     )
@@ -263,19 +255,17 @@ def build_options(options: OptionsRecord) -> GraphOptions:
     )
 
 
-def _build_node(node: NodeRecord, tensors: list[TensorSpec]) -> ProgramNode:
-    if any(number >= len(tensors) for number in (*node.outputs, *(n for n in node.inputs if n is not None))):
-        raise BadBinary(f"node {node.name!r} uses a tensor number above {len(tensors) - 1}")
-    call = OpCall(
+def _build_node(node: NodeRecord, names: list[str]) -> QnnNode:
+    if any(number >= len(names) for number in (*node.outputs, *(n for n in node.inputs if n is not None))):
+        raise BadBinary(f"node {node.name!r} uses a tensor number above {len(names) - 1}")
+    return QnnNode(
         op=node.op,
         name=node.name,
-        inputs=tuple(None if number is None else tensors[number] for number in node.inputs),
-        outputs=tuple(tensors[number] for number in node.outputs),
+        inputs=tuple(None if number is None else names[number] for number in node.inputs),
+        outputs=tuple(names[number] for number in node.outputs),
         params={name: _build_param(node.name, value) for name, value in node.params.items()},
         package=node.package,
     )
-    clamp = None if node.clamp is None else Clamp(*node.clamp)
-    return ProgramNode(call, Work(*node.work), tuple(node.sources), clamp)
 
 
 def _build_param(where: str, record: ParamTensor | ParamValue) -> Any:

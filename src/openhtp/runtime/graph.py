@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from openhtp.compiler.driver import CompileOptions, compile_graph
+from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
 from openhtp.core.errors import OutOfMemory, UnsupportedFeature, error_context
@@ -23,7 +23,7 @@ from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.options import GraphOptions
 from openhtp.program.packed import PackedGraph, pack_program
-from openhtp.program.program import Program
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
@@ -56,7 +56,7 @@ class Graph:
         self._builder: GraphBuilder | None = GraphBuilder(name)
         self._tensors: dict[str, Tensor] = {}
         self._nodes = 0
-        self._program: Program | None = None
+        self._program: QnnProgram | None = None
         self._packed: PackedGraph | None = None
         # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
         self.was_prepared = False
@@ -160,7 +160,7 @@ class Graph:
         with self._building("finalize") as builder, filling as fill:
             link = self.context._link
             begin = link.now()
-            program = compile_graph(builder.finish(), CompileOptions(graph=self._options))
+            program = portable_program(builder.finish(), CompileOptions(graph=self._options))
             self._program = program
             self._load(pack_program(program)[0])
             self._builder = None
@@ -202,7 +202,7 @@ class Graph:
             self._whole_program()  # now rather than during the first execution
         self._life.become(State.FINALIZED)
 
-    def _whole_program(self) -> Program:
+    def _whole_program(self) -> QnnProgram:
         if self._program is None:
             assert self._packed is not None
             self._program = self._packed.program()

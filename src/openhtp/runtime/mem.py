@@ -11,7 +11,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.options import MAX_BATCH, check_count, check_shape
@@ -134,7 +134,7 @@ class Mem:
             spec = self.context._find_spec(tensor)
         else:
             spec = tensor.spec if isinstance(tensor, Tensor) else tensor
-        full = (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape
+        full = batched(spec.shape, batch)
         return full if given is None else given, spec.dtype.numpy if kind is None else kind
 
     def _place_for(self, spec: TensorSpec, shape: tuple[int, ...]) -> Place:

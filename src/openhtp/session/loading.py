@@ -204,7 +204,7 @@ def _tell_about_floats(plan: Plan, graph: IrGraph) -> None:
     if plan.options["enable_htp_fp16_precision"] == "1" or plan.options.backend == "cpu":
         return
     computing = [node for node in graph.nodes if not find_op(node.op).moves_only]
-    floats = [node.name for node in computing if node.outputs[0].dtype.is_float]
+    floats = [node.name for node in computing if graph.tensors[node.outputs[0]].dtype.is_float]
     if floats:
         log.warning(
             "%d nodes compute in floats, in half precision as an HTP does (first: %r); quantize the model, or set"

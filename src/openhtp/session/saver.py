@@ -33,8 +33,8 @@ def save_calls(graph: Graph, folder: Path) -> Path:
             "call": "graphAddNode",
             "name": node.name,
             "op": node.op,
-            "inputs": [None if spec is None else spec.name for spec in node.inputs],
-            "outputs": [spec.name for spec in node.outputs],
+            "inputs": list(node.inputs),
+            "outputs": list(node.outputs),
             "params": {key: np.asarray(value).tolist() for key, value in node.params.items()},
         }
         for node in graph.nodes

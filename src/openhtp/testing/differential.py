@@ -41,6 +41,9 @@ from openhtp.vendor.forms import params_of
 
 Array = npt.NDArray[Any]
 
+# Results are the same on every chip; a program is compiled for one.
+SOC = "SM8650"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -177,7 +180,7 @@ def run_calls(
         builder.add_tensor(spec, stored[spec.name] if spec.kind is TensorKind.STATIC else None)
     for call in calls:
         builder.add_node(call)
-    program = compile_graph(builder.finish(), CompileOptions(fold=fold))
+    program = compile_graph(builder.finish(), SOC, CompileOptions(fold=fold))
     inputs = {spec.name: stored[spec.name] for spec in program.inputs}
     results = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
     loaded = engine.load(program)

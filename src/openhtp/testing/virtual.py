@@ -9,7 +9,11 @@ from openhtp.device.clock import VirtualClock
 from openhtp.device.core import DeviceCore
 from openhtp.device.jobs import Job
 from openhtp.device.runner import ModelledRunner
+from openhtp.device.target import EmulatedChip
+from openhtp.engine.modelled import ModelledEngine
 from openhtp.engine.ort import OrtEngine
+from openhtp.engine.protocol import Engine
+from openhtp.hw.catalog import find_soc
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -19,14 +23,20 @@ from openhtp.sched.scheduler import Scheduler
 
 
 def virtual_device(
-    backend: Backend, *, step_ns: int | Callable[[str, int], int] = 1_000_000, config: DeviceConfig | None = None
+    backend: Backend,
+    *,
+    step_ns: int | Callable[[str, int], int] = 1_000_000,
+    config: DeviceConfig | None = None,
+    compute: bool = True,
 ) -> Device:
-    """A device in this process that computes for real but whose steps take modelled time.
+    """A device in this process whose steps take modelled time.
 
     ``step_ns`` is the time of every step, or a function of (graph name, step). ``execute_async`` works here;
-    the device moves on whenever a call waits for it.
+    the device moves on whenever a call waits for it. It computes for real unless ``compute`` is off: then graphs
+    are ready at once, run in as many steps as on the chip, and outputs stay as they are.
     """
     chosen = config or DeviceConfig()
+    engine: Engine = OrtEngine(threads=chosen.threads) if compute else ModelledEngine()
 
     def duration(job: Job, step: int) -> int:
         return step_ns if isinstance(step_ns, int) else step_ns(job.graph.name, step)
@@ -34,7 +44,7 @@ def virtual_device(
     core = DeviceCore(
         scheduler=Scheduler(chosen.resources(), policy_named(chosen.policy)),
         clock=VirtualClock(),
-        engine=OrtEngine(threads=chosen.threads),
+        target=EmulatedChip(engine, find_soc(chosen.soc)),
         make_runner=lambda jobs: ModelledRunner(jobs, duration),
     )
     link = LocalLink(core, supports_async=True)

@@ -6,21 +6,19 @@ process is meant for threads that may wait; what the loop's thread calls here re
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from openhtp.core import status as st
 from openhtp.core.errors import InternalError, UnsupportedFeature, error_context
-from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.protocol import Arrays
 from openhtp.program.options import Precision
-from openhtp.program.program import Program, ProgramNode
+from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor.forms import params_of
 from openhtp.vendor.graph import GraphOptions
@@ -43,7 +41,7 @@ class VendorEngine:
         self._memories = memories
         self._shared: dict[int, _Shared] = {}
 
-    def load(self, program: Program) -> VendorProgram:
+    def load(self, program: QnnProgram) -> VendorProgram:
         """Build and compile a graph, in a context of its own: the library frees graphs only with their context."""
         recipe = program_to_recipe(program)
         context = self.process.create_context(priority=program.options.priority)
@@ -139,12 +137,12 @@ class VendorRun:
         self._process.execute_shared(self._graph, places)
 
 
-def program_to_recipe(program: Program) -> GraphRecipe:
-    """A program as plain QNN operations. Raises UnsupportedFeature for what the library does not have."""
+def program_to_recipe(program: QnnProgram) -> GraphRecipe:
+    """A program as the library is told of it. Raises UnsupportedFeature for what the library does not have."""
     with error_context(graph=program.name):
         for spec in program.tensors.values():
             _refuse_beyond_library(spec)
-        calls = [call for node in program.nodes for call in _unfused(node)]
+        calls = [program.call(node) for node in program.nodes]
         nodes = tuple((call, params_of(call, program.statics)) for call in calls)
     used = {spec.name for call in calls for spec in call.inputs if spec is not None}
     statics = {name: np.asarray(data) for name, data in program.statics.items() if name in used}
@@ -171,21 +169,3 @@ def _refuse_beyond_library(spec: TensorSpec) -> None:
             f"tensor {spec.name!r} {problem}, which the vendor's library does not offer; the emulator does",
             st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM,
         )
-
-
-def _unfused(node: ProgramNode) -> Iterator[OpCall]:
-    """The node, and after it the clamp that our compiler fused into it, if any."""
-    if node.clamp is None:
-        yield node.call
-        return
-    result = node.call.outputs[0]
-    between = dataclasses.replace(result, name=f"{result.name}:unclamped", kind=TensorKind.NATIVE)
-    yield dataclasses.replace(node.call, outputs=(between,))
-    low, high = node.clamp.low, node.clamp.high
-    name = f"{node.call.name}:clamp"
-    if (low, high) == (0.0, math.inf):
-        yield OpCall("Relu", name, (between,), (result,))
-        return
-    most = float(np.finfo(np.float32).max)
-    params = {"min_value": max(low, -most), "max_value": min(high, most)}
-    yield OpCall("ReluMinMax", name, (between,), (result,), params)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from openhtp.abi.writing import Array, Params, tensor_struct
 from openhtp.core import status as st
@@ -22,7 +25,7 @@ def params_of(call: OpCall, statics: Mapping[str, Array] | None = None) -> Param
     """
     node = resolve(call, statics)
     return {
-        param.name: (node.params[param.name], param.dtype, "tensor" if param.rank else "scalar")
+        param.name: (_finite(node.params[param.name]), param.dtype, "tensor" if param.rank else "scalar")
         for param in find_op(call.op).params
         if param.name in node.params and (param.name in call.params or param.mandatory)
     }
@@ -36,3 +39,10 @@ def dense_tensor(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctype
             st.QNN_TENSOR_ERROR_UNSUPPORTED_FEATURE,
         )
     return tensor_struct(spec, data, keep)
+
+
+def _finite(value: Any) -> Any:
+    """An open end, as of a clamp, is the largest number that there is."""
+    if isinstance(value, float) and math.isinf(value):
+        return math.copysign(float(np.finfo(np.float32).max), value)
+    return value

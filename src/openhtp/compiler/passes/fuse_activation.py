@@ -8,50 +8,42 @@ from __future__ import annotations
 
 import dataclasses
 
-from openhtp.compiler.draft import Draft
-from openhtp.core.opcall import OpCall
+from openhtp.compiler.joining import join_chains
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import Work, find_op
 from openhtp.ops.relu import clamp_bounds
-from openhtp.program.program import Clamp, ProgramNode
+from openhtp.program.htp_program import Clamp, HtpNode, HtpProgram, Kernel
+
+Bounds = tuple[float, float]
 
 
-def fuse_activation(draft: Draft) -> Draft:
+def fuse_activation(program: HtpProgram) -> HtpProgram:
     """Merge each clamp into its producer where the producer takes one and nobody else reads the producer."""
-    uses = draft.uses()
-    by_output: dict[str, int] = {}
-    nodes: list[ProgramNode | None] = []
-    for node in draft.nodes:
-        merged = None
-        bounds = clamp_bounds(draft.resolved(node))
-        if bounds is not None:
-            source = node.call.inputs[0]
-            assert source is not None
-            place = by_output.get(source.name)
-            producer = None if place is None else nodes[place]
-            if producer is not None and uses[source.name] == 1 and _may_fuse(producer, node, bounds):
-                merged = _merge(producer, node, Clamp(*bounds))
-                assert place is not None
-                nodes[place] = None
-        nodes.append(merged or node)
-        by_output.update({spec.name: len(nodes) - 1 for spec in node.call.outputs})
-    return draft.with_nodes(node for node in nodes if node is not None)
+
+    def grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
+        (producer,), (clamp,) = kernel.nodes, reader.nodes
+        if not find_op(producer.op).takes_activation or producer.clamp is not None:
+            return None
+        bounds = clamp_bounds(program.source.resolved(clamp))
+        if bounds is None or not _may_fuse(producer, clamp, bounds, program):
+            return None
+        return Kernel((_merge(producer, clamp, Clamp(*bounds)),))
+
+    return join_chains(program, grow)
 
 
-def _may_fuse(producer: ProgramNode, clamp: ProgramNode, bounds: tuple[float, float]) -> bool:
-    between, result = producer.call.outputs[0], clamp.call.outputs[0]
+def _may_fuse(producer: HtpNode, clamp: HtpNode, bounds: Bounds, program: HtpProgram) -> bool:
+    between, result = program.tensors[producer.outputs[0]], program.tensors[clamp.outputs[0]]
     return (
-        find_op(producer.call.op).takes_activation
-        and producer.clamp is None
-        and between.kind is TensorKind.NATIVE
-        and len(producer.call.outputs) == 1
+        between.kind is TensorKind.NATIVE
+        and clamp.inputs[0] == between.name
         and between.dtype == result.dtype
         and _holds(between, result, bounds)
     )
 
 
-def _holds(between: TensorSpec, result: TensorSpec, bounds: tuple[float, float]) -> bool:
+def _holds(between: TensorSpec, result: TensorSpec, bounds: Bounds) -> bool:
     """Whether the range of ``between`` covers the clamped range of ``result``, up to half a step."""
     if not between.dtype.is_fixed_point:
         return True
@@ -63,19 +55,18 @@ def _holds(between: TensorSpec, result: TensorSpec, bounds: tuple[float, float])
     return has_low <= max(needs_low, bounds[0]) + slack and has_high >= min(needs_high, bounds[1]) - slack
 
 
-def _range(spec: TensorSpec, quant: ScaleOffset) -> tuple[float, float]:
+def _range(spec: TensorSpec, quant: ScaleOffset) -> Bounds:
     low, high = spec.dtype.integer_range
     return quant.scale * (low + quant.offset), quant.scale * (high + quant.offset)
 
 
-def _merge(producer: ProgramNode, clamp: ProgramNode, bounds: Clamp) -> ProgramNode:
-    call = producer.call
+def _merge(producer: HtpNode, clamp: HtpNode, bounds: Clamp) -> HtpNode:
     work = producer.work
     # The clamp rides on the producer's output while it is in registers: no bytes of its own.
     added = Work(work.macs, work.vector_ops + clamp.work.vector_ops, work.bytes_read, clamp.work.bytes_written)
     return dataclasses.replace(
         producer,
-        call=OpCall(call.op, call.name, call.inputs, clamp.call.outputs, call.params, call.package),
+        outputs=clamp.outputs,
         work=added,
         sources=producer.sources + clamp.sources,
         clamp=bounds,

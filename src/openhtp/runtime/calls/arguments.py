@@ -15,7 +15,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorSpec, batched
 from openhtp.runtime.calls.sparse import Sparse
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.options import MAX_BATCH
@@ -236,7 +236,7 @@ def _from_bytes(spec: TensorSpec, value: bytes | bytearray | memoryview) -> Arra
         _refuse(f"buffer of {nbytes} bytes for tensor {spec}; expected {spec.nbytes} or a multiple", _TENSOR)
     array = np.frombuffer(value, spec.dtype.numpy)
     batch = nbytes // spec.nbytes
-    return array.reshape((spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else ())
+    return array.reshape(batched(spec.shape, batch))
 
 
 def _target(spec: TensorSpec, value: Any) -> Array:
@@ -302,7 +302,7 @@ def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
             continue  # a Mem alone has no shape to compare
         if port in found.raw_outputs and found.raw_outputs[port] is None:
             continue
-        if shape is None or not spec.shape or (spec.dynamic and spec.dynamic[0]):
+        if shape is None or not spec.shape or spec.free[0]:
             multiples[port] = 1
         elif shape[0] % spec.shape[0] or shape[0] == 0 or (not spec.dynamic and shape[1:] != spec.shape[1:]):
             _refuse(_wrong_shape(spec, shape), _TENSOR)
@@ -325,17 +325,14 @@ def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
 
 
 def _check_dynamic(spec: TensorSpec, shape: Shape) -> None:
-    flags = spec.dynamic or (False,) * spec.rank
-    for size, given, dynamic in zip(spec.shape, shape, flags, strict=True):
-        if given == size:
-            continue
-        if not dynamic:
-            _refuse(_wrong_shape(spec, shape), _TENSOR)
-        if not 0 < given <= size:
-            _refuse(
-                f"tensor {spec.name!r} has shape {list(shape)}; its dimensions go up to {list(spec.shape)}",
-                st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
-            )
+    if spec.accepts(shape):
+        return
+    if any(given != size and not free for given, size, free in zip(shape, spec.shape, spec.free, strict=True)):
+        _refuse(_wrong_shape(spec, shape), _TENSOR)
+    _refuse(
+        f"tensor {spec.name!r} has shape {list(shape)}; its dimensions go up to {list(spec.shape)}",
+        st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
+    )
 
 
 def _wrong_shape(spec: TensorSpec, shape: Shape) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.core.tensor import batched
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
@@ -208,8 +209,7 @@ class Call:
             return array
         spec = self.graph._ports.specs[port]
         shape = self.arguments.dims.get(port, spec.shape)
-        batch = self.arguments.batch
-        full = (shape[0] * batch, *shape[1:]) if shape else shape
+        full = batched(shape, self.arguments.batch)
         view: npt.NDArray[Any] = mem._buffer.array(offset, full, spec.dtype.numpy)
         return view
 

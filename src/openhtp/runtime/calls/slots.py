@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.runtime.locks import make_lock
@@ -96,14 +96,10 @@ class SlotPool:
             start = index * self._slot_bytes
             offsets = [start + offset for offset in self._offsets]
             arrays = [
-                buffer.array(offset, _full_shape(spec, self._batch), spec.dtype.numpy)
+                buffer.array(offset, batched(spec.shape, self._batch), spec.dtype.numpy)
                 for spec, offset in zip(self._ports, offsets, strict=True)
             ]
             new.append(Slot(memory, offsets, arrays))
         with self._lock:
             self._slots.extend(new)
             self._free.extend(new)
-
-
-def _full_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
-    return (spec.shape[0] * batch, *spec.shape[1:]) if spec.shape else spec.shape

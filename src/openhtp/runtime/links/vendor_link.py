@@ -76,7 +76,7 @@ class VendorLink:
         self._core = DeviceCore(
             scheduler=Scheduler(config.resources(), policy_named(config.policy)),
             clock=clock,
-            engine=self._engine,
+            target=self._engine,
             make_runner=lambda jobs: BesideRunner(jobs, clock.now, self._loader.submit),
         )
         self._session = self._core.open_session(pid=os.getpid(), label="vendor")

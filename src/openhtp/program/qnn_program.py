@@ -1,4 +1,8 @@
-"""A compiled graph: portable, immutable, and with nothing of any engine in it."""
+"""The portable program: QNN ops and encodings, ready for any chip, and with nothing of any engine in it.
+
+It is what context binaries hold and what the vendor's library is given. The emulator makes an ``HtpProgram`` of
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, error_context
-from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorSpec
-from openhtp.ops import Node, Work, find_op, resolve
+from openhtp.ir.def_use import order_problem
+from openhtp.ir.graph import Graph, QnnNode
+from openhtp.ops import find_op
 from openhtp.program.options import GraphOptions
 
 Array = npt.NDArray[Any]
@@ -24,44 +29,12 @@ _Sizes = tuple[tuple[str, Shape], ...]
 _KEPT_SIZES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Clamp:
-    """A fused activation: results are limited to ``low..high`` before they are rounded."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramNode:
-    """One op to run. ``sources`` names the graph's nodes it stands for, first the one that computes."""
-
-    call: OpCall
-    work: Work
-    sources: tuple[str, ...]
-    clamp: Clamp | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
-    """Tensors, nodes in running order, static data and options. ``statics`` arrays are read-only views."""
+class QnnProgram(Graph):
+    """A graph without what no output needs, and its options. ``statics`` arrays are read-only views."""
 
-    name: str
-    tensors: Mapping[str, TensorSpec]
-    nodes: tuple[ProgramNode, ...]
-    statics: Mapping[str, Array] = field(default_factory=dict)
     options: GraphOptions = field(default_factory=GraphOptions)
     _dims: dict[_Sizes, dict[str, Shape]] = field(default_factory=dict, init=False, repr=False)
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Tensors that the client writes, in the order they were declared."""
-        return tuple(spec for spec in self.tensors.values() if spec.kind.is_input)
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Tensors that the client reads, in the order they were declared."""
-        return tuple(spec for spec in self.tensors.values() if spec.kind.is_output)
 
     @property
     def is_dynamic(self) -> bool:
@@ -69,24 +42,9 @@ class Program:
         return any(spec.is_dynamic for spec in self.inputs)
 
     @property
-    def work(self) -> Work:
-        """Work of all nodes."""
-        parts = [node.work for node in self.nodes]
-        return Work(
-            macs=sum(part.macs for part in parts),
-            vector_ops=sum(part.vector_ops for part in parts),
-            bytes_read=sum(part.bytes_read for part in parts),
-            bytes_written=sum(part.bytes_written for part in parts),
-        )
-
-    @property
     def static_bytes(self) -> int:
         """Bytes of all constant data."""
         return sum(data.nbytes for data in self.statics.values())
-
-    def resolved(self, node: ProgramNode) -> Node:
-        """The node as op functions take it."""
-        return resolve(node.call, self.statics)
 
     def infer_dims(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
         """Sizes of all outputs when inputs have these sizes; inputs not named have their largest.
@@ -107,7 +65,7 @@ class Program:
             self._dims[key] = {spec.name: shapes[spec.name] for spec in self.outputs}
         return dict(self._dims[key])
 
-    def _infer_node(self, node: ProgramNode, shapes: dict[str, Shape]) -> None:
+    def _infer_node(self, node: QnnNode, shapes: dict[str, Shape]) -> None:
         def sized(spec: TensorSpec) -> TensorSpec:
             return dataclasses.replace(spec, shape=shapes[spec.name])
 
@@ -131,7 +89,7 @@ class Program:
         return write_binary([self], BinaryInfo())
 
     @classmethod
-    def from_bytes(cls, buffer: memoryview | bytes) -> Program:
+    def from_bytes(cls, buffer: memoryview | bytes) -> QnnProgram:
         """Read what ``to_bytes`` wrote; weights are views into ``buffer``. Raises BadBinary."""
         from openhtp.program.binary import read_binary
 
@@ -143,13 +101,8 @@ def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) ->
     spec = tensors.get(name)
     if spec is None or not spec.kind.is_input:
         raise InvalidArgument(f"{name!r} is not an input", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
-    dynamic = spec.dynamic or (False,) * spec.rank
-    fits = len(shape) == spec.rank and all(
-        1 <= size <= most if free else size == most
-        for size, most, free in zip(shape, spec.shape, dynamic, strict=True)
-    )
-    if not fits:
-        most = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, dynamic, strict=True)]
+    if not spec.accepts(shape):
+        most = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, spec.free, strict=True)]
         raise InvalidArgument(
             f"input {name!r} has size {list(shape)}; expected [{', '.join(most)}]",
             st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
@@ -157,24 +110,16 @@ def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) ->
     return shape
 
 
-def verify_order(program: Program) -> None:
-    """Check that every node's inputs exist before it runs and that no tensor has two producers.
+def verify_program(program: QnnProgram) -> None:
+    """Check the order of nodes, and each node against its op.
 
     A program that we compiled passes by construction; this is for programs that come from a file.
     """
-    ready = {spec.name for spec in program.tensors.values() if spec.kind.is_input} | set(program.statics)
+    problem = order_problem(program.nodes, program.given_names, program.output_names)
+    if problem is not None:
+        raise InvalidArgument(problem)
     for node in program.nodes:
-        for spec in node.call.inputs:
-            if spec is not None and spec.name not in ready:
-                raise InvalidArgument(f"node {node.call.name!r} reads {spec.name!r} before it is produced")
-        for spec in node.call.outputs:
-            if spec.name in ready:
-                raise InvalidArgument(f"node {node.call.name!r} produces {spec.name!r}, which exists already")
-            ready.add(spec.name)
         program.resolved(node)
-    for spec in program.outputs:
-        if spec.name not in ready:
-            raise InvalidArgument(f"output {spec.name!r} is produced by no node")
 
 
 def frozen_array(array: Array) -> Array:

@@ -1,0 +1,81 @@
+"""What passes require and ensure. Each check tells what is wrong, or None."""
+
+from __future__ import annotations
+
+import itertools
+
+from openhtp.core.tensor import TensorKind
+from openhtp.ir.def_use import needed_nodes, order_problem
+from openhtp.program.htp_program import HtpProgram
+from openhtp.program.qnn_program import QnnProgram
+
+
+def nodes_in_order(program: QnnProgram) -> str | None:
+    """Every tensor is made once, before it is read; every output is made."""
+    return order_problem(program.nodes, program.given_names, program.output_names)
+
+
+def statics_have_data(program: QnnProgram) -> str | None:
+    """Static tensors, and no others, have data."""
+    static = {name for name, spec in program.tensors.items() if spec.kind is TensorKind.STATIC}
+    odd = static ^ set(program.statics)
+    return f"{sorted(odd)} are static tensors without data, or have data and are not static" if odd else None
+
+
+def nothing_unused(program: QnnProgram) -> str | None:
+    """Every node is needed by an output."""
+    idle = len(program.nodes) - len(needed_nodes(program.nodes, program.output_names))
+    return f"{idle} nodes are needed by no output" if idle else None
+
+
+def kernels_in_order(program: HtpProgram) -> str | None:
+    """The same of kernels: what one makes for itself is read by no other."""
+    source = program.source
+    return order_problem(program.kernels, source.given_names, source.output_names)
+
+
+def kernels_of_one_op(program: HtpProgram) -> str | None:
+    """No kernels were joined so far."""
+    joined = next((kernel.name for kernel in program.kernels if len(kernel.nodes) != 1), None)
+    return None if joined is None else f"kernel {joined!r} has several ops already"
+
+
+def kernels_are_chains(program: HtpProgram) -> str | None:
+    """Every op of a kernel works on the result of the one before."""
+    for kernel in program.kernels:
+        for before, node in itertools.pairwise(kernel.nodes):
+            if before.outputs[0] not in node.inputs or len(before.outputs) != 1:
+                return f"in kernel {kernel.name!r}, {node.name!r} does not go on from {before.name!r}"
+    return None
+
+
+def sources_once(program: HtpProgram) -> str | None:
+    """No node of the graph is in two kernels, and none is made up."""
+    found = [name for kernel in program.kernels for name in kernel.sources]
+    strange = set(found) - {node.name for node in program.source.nodes}
+    if strange or len(found) != len(set(found)):
+        return f"kernels stand for unknown nodes {sorted(strange)}, or for one node twice"
+    return None
+
+
+def units_are_busy(program: HtpProgram) -> str | None:
+    """Some kernel keeps a unit busy: there is something to wait for."""
+    return None if any(kernel.units for kernel in program.kernels) else "no kernel keeps any unit busy"
+
+
+def steps_cover_kernels(program: HtpProgram) -> str | None:
+    """Steps follow one another and hold every kernel."""
+    ends = [0, *(step.end for step in program.steps)]
+    begins = [*(step.begin for step in program.steps), len(program.kernels)]
+    return None if ends == begins else f"steps begin at {begins} and end at {ends}"
+
+
+def buffers_hold_what_is_read(program: HtpProgram) -> str | None:
+    """Whatever a kernel reads of another is in a buffer at that time."""
+    alive = {buffer.tensor: buffer for buffer in program.buffers}
+    for place, kernel in enumerate(program.kernels):
+        for name in kernel.inputs:
+            buffer = alive.get(name)
+            if name not in program.statics and (buffer is None or not buffer.first <= place <= buffer.last):
+                return f"kernel {kernel.name!r} reads {name!r}, which is in no buffer then"
+    return None

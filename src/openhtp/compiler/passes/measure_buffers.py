@@ -1,0 +1,33 @@
+"""How large each tensor between kernels is, and how long it is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from openhtp.core.dtype import DType
+from openhtp.core.tensor import TensorSpec
+from openhtp.program.htp_program import Buffer, HtpProgram
+from openhtp.program.options import Precision
+
+
+def measure_buffers(program: HtpProgram) -> HtpProgram:
+    """Give every tensor that a kernel leaves to another, or to the client, a buffer with its lifetime."""
+    end = len(program.kernels) - 1
+    first = dict.fromkeys((spec.name for spec in program.inputs), 0)
+    last = dict(first)
+    for place, kernel in enumerate(program.kernels):
+        last.update((name, place) for name in kernel.inputs if name not in program.statics)
+        for name in kernel.outputs:
+            first[name] = last[name] = place
+    last.update((spec.name, end) for spec in program.outputs)
+    half = program.options.precision is Precision.FLOAT16
+    buffers = tuple(
+        Buffer(name, _nbytes(program.tensors[name], half=half), begin, last[name]) for name, begin in first.items()
+    )
+    return dataclasses.replace(program, buffers=buffers)
+
+
+def _nbytes(spec: TensorSpec, *, half: bool) -> int:
+    """Bytes on the chip, which holds floats in half precision unless the graph says otherwise."""
+    itemsize = 2 if half and spec.dtype is DType.FLOAT_32 else spec.dtype.itemsize
+    return spec.elements * itemsize

@@ -1,0 +1,75 @@
+"""The kernels of a program in numbers: elements, products, and how much of the units' blocks they fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from openhtp.cost import geometry
+from openhtp.cost.precision import Precision, precision_of
+from openhtp.program.htp_program import HtpProgram, Kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSize:
+    """One piece of work, in elements and multiply-accumulates; bytes follow from the precision.
+
+    Paddings are ratios of what the unit processes to what was asked for, for elements of one byte and of two.
+    ``precision`` is what the tensors say, None where they are integers. ``edge`` counts elements that the client
+    wrote or will read. ``calibrated`` is off where the kind is a guess, as no published network has the op.
+    """
+
+    name: str
+    op: str
+    kind: str
+    nodes: tuple[str, ...] = ()
+    read: int = 0
+    written: int = 0
+    weights: int = 0
+    macs: int = 0
+    taps: int = 1
+    edge: int = 0
+    packed: int = 0
+    vector_padding: tuple[float, float] = (1.0, 1.0)
+    row_padding: tuple[float, float] = (1.0, 1.0)
+    channel_padding: float = 1.0
+    precision: Precision | None = None
+    calibrated: bool = True
+
+
+def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
+    """The kernels of a program, in running order."""
+    return tuple(_size(kernel, program) for kernel in program.kernels)
+
+
+def _size(kernel: Kernel, program: HtpProgram) -> KernelSize:
+    """What a kernel reads and computes is what its first op does; the others work on what is at hand."""
+    statics = program.statics
+    work, call = kernel.nodes[0].work, program.source.call(kernel.nodes[0])
+    written = tuple(program.tensors[name] for name in kernel.outputs)
+    activations = [spec for spec in call.inputs if spec is not None and spec.name not in statics]
+    constants = [spec for spec in call.inputs if spec is not None and spec.name in statics]
+    elements = sum(spec.elements for spec in written)
+    # Only the rows that are looked up leave a table.
+    weights = elements if call.op == "Gather" and constants else sum(spec.elements for spec in constants)
+    calibrated = kernel.kind is not None
+    kind = kernel.kind or ("fully_connected" if work.macs else "unary")
+    size = geometry.size_of(kind, call, work.macs)
+    return KernelSize(
+        name=kernel.name,
+        op=kernel.op,
+        kind=kind,
+        nodes=kernel.sources,
+        read=sum(spec.elements for spec in activations),
+        written=elements if calibrated else max(elements, work.vector_ops // 8),
+        weights=weights,
+        edge=sum(spec.elements for spec in activations if spec.kind.is_input)
+        + sum(spec.elements for spec in written if spec.kind.is_output),
+        vector_padding=geometry.vector_padding(tuple(spec.shape for spec in written)),
+        macs=size.macs if calibrated else work.macs,
+        taps=size.taps,
+        packed=size.packed,
+        row_padding=size.row_padding,
+        channel_padding=size.channel_padding,
+        precision=precision_of((*activations, *written)),
+        calibrated=calibrated,
+    )

@@ -1,0 +1,53 @@
+"""What a device makes portable programs ready with."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from openhtp.compiler.driver import program_for
+from openhtp.engine.protocol import Engine, LoadedProgram, PreparingEngine
+from openhtp.hw.soc import SocSpec
+from openhtp.program.packed import GraphInfo, PackedGraph
+from openhtp.program.qnn_program import QnnProgram
+
+
+class Target(Protocol):
+    """Somewhere that a portable program can run: an emulated chip, or the vendor's library."""
+
+    def load(self, program: QnnProgram) -> LoadedProgram:
+        """Make a program ready; may take seconds, so it is never called on the loop's thread."""
+
+
+@runtime_checkable
+class PreparingTarget(Target, Protocol):
+    """A target that can store what it made of a program, and load that again in a fraction of the time."""
+
+    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> LoadedProgram | None:
+        """Make a stored graph ready from its prepared form. None if that must not be used: load its program."""
+
+    def pack(self, program: QnnProgram) -> PackedGraph | None:
+        """The program together with its prepared form. None if there is no use in one."""
+
+
+class EmulatedChip:
+    """One SoC: compiles programs for it and gives them to an engine."""
+
+    def __init__(self, engine: Engine, soc: SocSpec) -> None:
+        self._engine = engine
+        self._soc = soc
+
+    def load(self, program: QnnProgram) -> LoadedProgram:
+        """Compile for the SoC and load."""
+        return self._engine.load(program_for(program, self._soc))
+
+    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> LoadedProgram | None:
+        """Load what was prepared for this very SoC."""
+        if not isinstance(self._engine, PreparingEngine):
+            return None
+        return self._engine.load_packed(packed, info, self._soc)
+
+    def pack(self, program: QnnProgram) -> PackedGraph | None:
+        """Compile, and store what the engine makes of it."""
+        if not isinstance(self._engine, PreparingEngine):
+            return None
+        return self._engine.pack(program_for(program, self._soc))
