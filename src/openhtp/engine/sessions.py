@@ -30,7 +30,7 @@ from openhtp.engine.onnx_graph import (
     onnx_type,
     parse_model,
 )
-from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory
+from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory, used_nodes
 from openhtp.engine.values import Rounding
 from openhtp.program.program import Program
 
@@ -254,8 +254,8 @@ def _cut_model(
     threads: int,
 ) -> Prepared | None:
     external = _write_folded_outputs(model, external)
-    nodes = list(model.graph.node)
     outputs = [value.name for value in model.graph.output]
+    nodes = used_nodes(model.graph.node, outputs)
 
     def nbytes(name: str) -> int:
         number = origin(name)
