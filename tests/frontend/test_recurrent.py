@@ -10,7 +10,14 @@ import openhtp as htp
 
 
 def recurrent(
-    op: str, gates: int, steps: int, features: int, units: int, *, outputs: tuple[str, ...] = ("y",), **attrs: object
+    op: str,
+    gates: int,
+    steps: int,
+    features: int,
+    units: int,
+    *,
+    outputs: tuple[str, ...] = ("y",),
+    **attrs: object,
 ) -> ModelProto:
     """One recurrent node with constant weights."""
     random = np.random.default_rng(0)

@@ -11,7 +11,6 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -22,8 +21,9 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.assembly import Assembly, conversion
+from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op
-from openhtp.frontend.onnx_reader import read_model
+from openhtp.frontend.onnx_reader import ModelSource, read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
 from openhtp.frontend.qdq import MOVES, find_targets, readers_of
@@ -41,9 +41,9 @@ SESSION_BYTES = 3840 << 20
 _CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
 
 
-def load(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> Graph:
-    """Import a model file or its bytes. ``dims`` fixes dimensions that the file leaves open, by name."""
-    return import_model(read_model(source, dims))
+def load(source: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None) -> Graph:
+    """Import a model. ``dims`` fixes sizes that it leaves open, ``freeze`` makes inputs constants."""
+    return import_model(read_model(source, dims, freeze))
 
 
 def import_model(model: OnnxModel) -> Graph:
