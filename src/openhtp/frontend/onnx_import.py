@@ -256,8 +256,6 @@ def _nearest(op_type: str) -> str:
 
 _INSTEAD = {
     "Erf": "use it inside GELU (x * (1 + erf(x / sqrt 2)) / 2), which is recognised",
-    "GRU": "an HTP has Lstm (ONNX's LSTM); or unroll it into MatMul, Sigmoid, Tanh and Mul when exporting",
-    "RNN": "an HTP has Lstm (ONNX's LSTM); or unroll it into MatMul and Tanh when exporting",
     "MatMulInteger": "use QuantizeLinear/DequantizeLinear around MatMul",
     "QLinearConv": "use QuantizeLinear/DequantizeLinear around Conv (QDQ format)",
     "QLinearMatMul": "use QuantizeLinear/DequantizeLinear around MatMul (QDQ format)",
