@@ -91,7 +91,7 @@ class _Import:
                 try:
                     self._add_node(node)
                 except _CONTRADICTIONS as error:
-                    raise BadModel(f"{node.title} contradicts itself: {error}") from error
+                    raise UnsupportedOp(f"{node.title} cannot be imported as it is: {error}") from error
         for name in self._outputs:
             with error_context(output=name):
                 self._add_output(name)

@@ -17,7 +17,7 @@ import onnxruntime
 from onnx import ModelProto
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, UnsupportedError, WrongState
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, WrongState
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes
@@ -118,6 +118,7 @@ class InferenceSession:
                 self._profile_file = ProfileFile(self._options["profiling_file_path"])
 
     def _load(self, plan: loading.Plan, names: list[str], *, may_fall_back: bool) -> loading.Loaded | None:
+        refusal: UnsupportedError | None = None
         if QNN in names:
             try:
                 return loading.load(plan)
@@ -125,11 +126,17 @@ class InferenceSession:
                 if not may_fall_back:
                     raise
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
+                refusal = error
         self._providers = [CPU]
         source = self._source if isinstance(self._source, bytes) else str(self._source)
         if plan.dims or plan.freeze:
             source = with_fixed_inputs(self._source, plan.dims, plan.freeze, may_stay_open=True)
-        self._cpu = onnxruntime.InferenceSession(source, self._sess_options, providers=[CPU])
+        try:
+            self._cpu = onnxruntime.InferenceSession(source, self._sess_options, providers=[CPU])
+        except Exception as error:
+            if refusal is None:
+                raise
+            raise BadModel(f"neither the HTP takes the model ({refusal.message}) nor the CPU: {error}") from error
         return None
 
     # Looking
