@@ -75,6 +75,30 @@ def test_a_session_tells_once_where_infinities_come_from(caplog: pytest.LogCaptu
     assert message.startswith("output 'y' has infinities or NaNs: node 'sum' (ReduceSum) reaches 204,800")
 
 
+def test_inputs_that_the_device_stores_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    """64-bit integers are 32 bits wide on the device; the run is looked into with what the user gave."""
+    model = summing(last="Sqrt")
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    model.graph.node[0].input[:] = ["real", "real"]
+    cast = helper.make_node("Cast", ["x"], ["real"], to=TensorProto.FLOAT)
+    nodes = [cast, *model.graph.node]
+    whole = ModelProto()
+    whole.CopyFrom(model)
+    del whole.graph.node[:]
+    whole.graph.node.extend(nodes)
+    with htp.InferenceSession(whole, transport="inprocess") as session:
+        session.run(None, {"x": np.full((1, 512), 20, np.int64)})
+    assert "node 'sum'" in _warnings(caplog)[0]
+
+
+def test_a_session_in_full_precision_has_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+    whole = [("QNNExecutionProvider", {"backend_path": "libQnnCpu.so"})]
+    feeds = {"x": np.full((1, 512), 1e20, np.float32)}
+    with htp.InferenceSession(summing(last="Sqrt"), providers=whole) as session:
+        assert np.isinf(session.run(None, feeds)[0]).all()
+    assert not _warnings(caplog)
+
+
 def test_results_that_look_fine_are_looked_into_on_request(caplog: pytest.LogCaptureFixture) -> None:
     """One over infinity is 0: nothing shows at the output."""
     options = onnxruntime.SessionOptions()

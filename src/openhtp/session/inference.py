@@ -112,8 +112,12 @@ class InferenceSession:
             transport=transport,
         )
         self._loaded = self._load(plan, names, may_fall_back=entries.get("session.disable_cpu_ep_fallback") != "1")
-        self._watch = RangeWatch(self._source, dims, freeze, at_once=entries.get(loading.CHECK_RANGE) == "1")
+        self._watch: RangeWatch | None = None
         if self._loaded is not None:
+            # Only an HTP computes floats in half precision.
+            if self._options.backend == "htp":
+                at_once = entries.get(loading.CHECK_RANGE) == "1"
+                self._watch = RangeWatch(self._source, dims, freeze, at_once=at_once)
             self._closer = weakref.finalize(self, loading.unload, self._loaded)
             level = self._options["profiling_level"]
             if level != "off" and self._options["profiling_file_path"]:
@@ -211,7 +215,8 @@ class InferenceSession:
         if profile is not None and self._profile_file is not None:
             self._profile_file.add(profile, "EXECUTE")
         results = _collected(loaded, names, outputs)
-        self._watch.look(feeds, names, results)
+        if self._watch is not None:
+            self._watch.look(input_feed, names, results)
         return results
 
     def run_async(

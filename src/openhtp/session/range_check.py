@@ -141,7 +141,7 @@ class RangeWatch:
         self._at_once = at_once
         self._done = False
 
-    def look(self, feeds: Mapping[str, Array], names: Sequence[str], results: Sequence[Array]) -> None:
+    def look(self, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str], results: Sequence[Array]) -> None:
         """Look at the results of one run."""
         if self._done:
             return
@@ -150,9 +150,10 @@ class RangeWatch:
             self._done = True
             self._tell(feeds, broken)
 
-    def _tell(self, feeds: Mapping[str, Array], broken: Sequence[str]) -> None:
+    def _tell(self, feeds: Mapping[str, npt.ArrayLike], broken: Sequence[str]) -> None:
         try:
-            found = check_range(self._source, [feeds], dims=self._dims, freeze=self._freeze)
+            arrays = {name: np.asarray(array) for name, array in feeds.items()}
+            found = check_range(self._source, [arrays], dims=self._dims, freeze=self._freeze)
         except Exception as error:  # A report must not end a run that is over.
             log.debug("the range of values cannot be checked: %s", error)
             return
