@@ -60,6 +60,15 @@ def test_numbers_that_hide_positions_are_not_counted() -> None:
     assert [found.node for found in check_range(model, feeds)] == ["hide"]
 
 
+def test_constants_are_not_counted() -> None:
+    model = summing()
+    large = numpy_helper.from_array(np.array([1e9], np.float32), "large")
+    model.graph.node.append(helper.make_node("Constant", [], ["large"], value=large))
+    model.graph.node.append(helper.make_node("Sqrt", ["large"], ["root"]))
+    model.graph.node.append(helper.make_node("Mul", ["large", "large"], ["huge"]))
+    assert [found.node for found in check_range(model, [FEEDS])] == ["sum"]
+
+
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "openhtp.session.range_check"]
 

@@ -77,8 +77,14 @@ def check_range(
 
 
 def float_values(model: bytes) -> list[str]:
-    """Names of all floats that nodes of a model make."""
-    made = [name for node in ModelProto.FromString(model).graph.node for name in node.output if name]
+    """Names of all floats that a run of a model computes; what depends on constants only is folded on an HTP."""
+    graph = ModelProto.FromString(model).graph
+    held = {tensor.name for tensor in graph.initializer}
+    depend = {value.name for value in graph.input} - held
+    for node in graph.node:
+        if not depend.isdisjoint(node.input):
+            depend.update(node.output)
+    made = [name for node in graph.node for name in node.output if name in depend and name]
     session = _session(with_outputs(model, made))
     return [value.name for value in session.get_outputs() if value.type in _FLOATS and value.name in set(made)]
 
