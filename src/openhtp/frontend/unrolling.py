@@ -80,7 +80,9 @@ def _check(w: Writer, usual: list[str]) -> None:
     if (w.attr("activations") or usual * len(directions)) != usual * len(directions):
         w.refuse(f"its activations are {w.attr('activations')}", f"use {', '.join(usual)}")
     lengths = w.known(4)
-    if w.node.has(4) and (lengths is None or np.any(lengths != steps)):
+    if w.node.has(4) and lengths is None:
+        w.refuse("how long its sequences are is computed (sequence_lens)", "freeze the input that says it")
+    if lengths is not None and np.any(lengths != steps):
         w.refuse("its sequences end early (sequence_lens)", "give all of the same length, and cut afterwards")
     if steps > MOST_STEPS:
         w.refuse(f"it has {steps} steps", f"at most {MOST_STEPS} are written out: give shorter sequences (dims)")
