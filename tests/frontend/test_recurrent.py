@@ -138,3 +138,12 @@ def test_lengths_that_are_frozen_are_known(op: str, gates: int) -> None:
     openhtp.onnx.load(model, freeze={"lengths": 4})
     with pytest.raises(htp.UnsupportedOp, match="end early"):
         openhtp.onnx.load(model, freeze={"lengths": 3})
+
+
+@pytest.mark.parametrize("reset_after", [0, 1])
+def test_steps_share_their_weights(reset_after: int) -> None:
+    def held(steps: int) -> int:
+        model = recurrent("GRU", 3, steps, 6, 32, linear_before_reset=reset_after)
+        return sum(array.nbytes for array in openhtp.onnx.load(model).statics.values() if array.ndim > 1)
+
+    assert held(20) < 1.5 * held(2)
