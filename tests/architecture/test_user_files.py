@@ -21,6 +21,7 @@ OWN = {
     "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",
     "engine/sessions.py": "what ONNX Runtime just wrote to a folder of ours; /proc",
     "frontend/calibration.py": "members of an archive whose bytes came through core/files.py",
+    "frontend/pictures.py": "bytes that came through core/files.py",
     "frontend/quantize.py": "what the quantizer just wrote to a folder of ours",
     "hw/catalog.py": "a resource of the package",
     "report/timeline.py": "a resource of the package",

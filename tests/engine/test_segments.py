@@ -22,6 +22,7 @@ from openhtp.engine.segments import (
     cut,
     segment_count,
     share_memory,
+    used_nodes,
 )
 from openhtp.engine.sessions import prepare
 from openhtp.frontend.onnx_import import load
@@ -94,6 +95,12 @@ def test_nodes_of_no_step_go_with_their_neighbours() -> None:
     segments = cut(nodes, ["y"], step_of, [1])
     assert names(segments) == ["a back", "reordered y"]
     assert segments[1].inputs == ("x", "back")
+
+
+def test_nodes_that_no_output_depends_on_are_left_out() -> None:
+    nodes = [node("x", "a dead"), node("dead", "deader"), node("a", "y"), node("y", "unread")]
+    assert used_nodes(nodes, ["y"]) == [nodes[0], nodes[2]]
+    assert used_nodes(CHAIN, ["y"]) == CHAIN
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 4)), min_size=1, max_size=12))

@@ -24,6 +24,7 @@ from openhtp.engine.lowering import Lowered, lower_program, origin
 from openhtp.engine.onnx_graph import (
     INLINE_BYTES,
     external_tensor,
+    is_inline,
     model_bytes,
     numpy_type,
     onnx_type,
@@ -38,6 +39,7 @@ from openhtp.engine.segments import (
     segment_count,
     share_memory,
     step_seconds,
+    used_nodes,
 )
 from openhtp.engine.values import Rounding
 from openhtp.program.htp_program import HtpProgram
@@ -232,7 +234,7 @@ def _take_large_constants(model: ModelProto) -> dict[str, Array]:
     """Move large constants out of the model, so that segments can share them without a copy each."""
     found: dict[str, Array] = {}
     for tensor in model.graph.initializer:
-        if len(tensor.raw_data) >= INLINE_BYTES:
+        if not is_inline(numpy_type(tensor.data_type), len(tensor.raw_data)):
             values = np.frombuffer(tensor.raw_data, numpy_type(tensor.data_type))
             found[tensor.name] = values.reshape(tuple(tensor.dims))
             tensor.ClearField("raw_data")
@@ -258,7 +260,8 @@ def _cut_model(
 ) -> Prepared | None:
     external = _write_folded_outputs(model, external)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    segments = cut(list(model.graph.node), [value.name for value in model.graph.output], _step_of, cuts)
+    outputs = [value.name for value in model.graph.output]
+    segments = cut(used_nodes(model.graph.node, outputs), outputs, _step_of, cuts)
     known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     parts: list[Part] = []
     stages: list[Stage] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.core.errors import BadModel
+from openhtp.core.errors import BadModel, UnsupportedOp
 from openhtp.frontend.model import Array, OnnxNode, ValueType
 from openhtp.frontend.schemas import evaluate
 
@@ -38,7 +38,7 @@ def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) ->
         with np.errstate(all="ignore"):
             found = [function(node, inputs)] if function is not None else evaluate(node, inputs)
     except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
-        raise BadModel(f"{node.title} cannot be computed: {error}") from error
+        raise UnsupportedOp(f"{node.title} cannot be computed: {error}") from error
     if found is None:
         return None
     results = []
@@ -186,6 +186,8 @@ _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
 # Too rare to be worth writing down here: computed by ONNX's own definition.
 _BY_DEFINITION = frozenset(
     {
+        "ArgMax",
+        "ArgMin",
         "BitShift",
         "CastLike",
         "Clip",
@@ -220,6 +222,7 @@ _BY_DEFINITION = frozenset(
         "Sum",
         "Tanh",
         "Tile",
+        "TopK",
         "Trilu",
         "Xor",
     }

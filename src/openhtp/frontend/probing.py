@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto, TensorProto, helper, version_converter
 
 from openhtp.core.errors import BadModel
 from openhtp.frontend.external_data import read_external
-from openhtp.frontend.onnx_reader import MAX_FILE_BYTES, parse_model, read_model_file
+from openhtp.frontend.fixing import Dims, Freeze, fix_inputs
+from openhtp.frontend.onnx_reader import MAX_FILE_BYTES, ModelSource, model_bytes, open_model, parse_model
 
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TAIL = "_DequantizeLinear_Output"
 
 
@@ -32,7 +34,10 @@ class Probe:
 
 def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
     """Values of the float model that the quantized one stores in an encoding, in running order."""
-    stored = {name for node in ModelProto.FromString(quantized).graph.node for name in node.output}
+    nodes = ModelProto.FromString(quantized).graph.node
+    stored = {name for node in nodes for name in node.output}
+    # A float model that is held against itself stores everything under its own name.
+    tail = _TAIL if any(node.op_type == "DequantizeLinear" for node in nodes) else ""
     proto = ModelProto.FromString(prepared)
     outputs = {value.name for value in proto.graph.output}
     probes = []
@@ -45,7 +50,7 @@ def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
         op_type = "+".join([*dict.fromkeys(kind for _, kind in sources if kind), node.op_type])
         for name in node.output:
             # The quantizer keeps an output's name for the dequantized value, and adds a tail to all others.
-            after = name if name in outputs else name + _TAIL
+            after = name if name in outputs else name + tail
             if after in stored:
                 probes.append(Probe(node.name or name, op_type, name, after, inputs))
                 known.add(name)
@@ -63,25 +68,18 @@ def with_outputs(model: bytes, names: Iterable[str]) -> bytes:
     return data
 
 
-def read_whole(path: Path) -> bytes:
-    """A model file with the data that lies beside it put inside."""
-    data = read_model_file(path)
-    proto = parse_model(data)
-    if not any(tensor.data_location == TensorProto.EXTERNAL for tensor in proto.graph.initializer):
-        return data
-    left = MAX_FILE_BYTES - len(data)
+def whole_model(source: ModelSource) -> Any:
+    """The protobuf of a model, with the data that lies beside its file put inside."""
+    proto, folder, _ = open_model(source)
+    left = MAX_FILE_BYTES - proto.ByteSize()
     for tensor in proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             place = {item.key: item.value for item in tensor.external_data}
-            tensor.raw_data = read_external(place, path.parent, tensor.name, most=max(0, left))
+            tensor.raw_data = read_external(place, folder, tensor.name, most=max(0, left))
             left -= len(tensor.raw_data)
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
-    try:
-        whole: bytes = proto.SerializeToString()
-    except ValueError as error:
-        raise BadModel(f"{path.name} has more than 2 GB of weights, which one file cannot hold") from error
-    return whole
+    return proto
 
 
 def with_lifted_constants(model: bytes) -> bytes:
@@ -105,6 +103,21 @@ def with_lifted_constants(model: bytes) -> bytes:
     return data
 
 
+def with_own_biases(model: bytes) -> bytes:
+    """The model without biases that several nodes share: the quantizer's names for its copies may be taken."""
+    proto = parse_model(model)
+    held = {tensor.name: tensor for tensor in proto.graph.initializer}
+    seen: set[str] = set()
+    for node in proto.graph.node:
+        name = node.input[2] if node.op_type in _BIASED and len(node.input) > 2 else ""
+        if name in held and name in seen:
+            copy = proto.graph.initializer.add()
+            copy.CopyFrom(held[name])
+            copy.name = node.input[2] = f"{name}/{node.output[0]}"
+        seen.update(node.input)
+    return model_bytes(proto)
+
+
 def with_opset(model: bytes, least: int) -> bytes:
     """The model in an opset of at least this number."""
     proto = parse_model(model)
@@ -120,15 +133,10 @@ def with_opset(model: bytes, least: int) -> bytes:
     return data
 
 
-def with_dims(model: bytes, dims: Mapping[str, int]) -> bytes:
-    """The model with named dimensions of its inputs fixed, by name or as ``input.axis``."""
-    proto = parse_model(model)
-    for value in proto.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            size = dims.get(f"{value.name}.{axis}", dims.get(dim.dim_param) if dim.dim_param else None)
-            if size is not None:
-                dim.dim_value = size
-    # What the file says about sizes further on may be about the open dimension: it is inferred anew.
-    del proto.graph.value_info[:]
-    data: bytes = proto.SerializeToString()
-    return data
+def with_fixed_inputs(
+    model: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None, *, may_stay_open: bool = False
+) -> bytes:
+    """The model as one file in memory, with sizes and inputs fixed as ``fixing.fix_inputs`` does."""
+    proto = whole_model(model)
+    fix_inputs(proto, dims, freeze, may_stay_open=may_stay_open)
+    return model_bytes(proto)

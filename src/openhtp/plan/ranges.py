@@ -67,6 +67,10 @@ RANGES: dict[str, Range] = {
     "window": _time(),
 }
 
+# Of a model: each size in its ``dims``, each value in its ``freeze``.
+DIM = Range("elements", 1, 2**31 - 1)
+FROZEN = Range("", -1e38, 1e38, whole=False)
+
 MAX_CLIENTS = 10_000
 MAX_REQUESTS = 10_000_000
 """Of all sources together, as far as it can be told beforehand."""

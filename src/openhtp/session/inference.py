@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,28 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 
 from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
-from openhtp.core.errors import InvalidArgument, UnsupportedError, WrongState
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, WrongState
 from openhtp.engine.onnxruntime import onnxruntime
-from openhtp.frontend.given import check_dims, check_source
+from openhtp.frontend.fixing import Dims, Freeze
+from openhtp.frontend.given import check_dims, check_path
 from openhtp.frontend.model import ValueType
+from openhtp.frontend.onnx_reader import ModelSource, model_bytes
+from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.options import check_callable, check_name
 from openhtp.session import loading
 from openhtp.session.cpu import cpu_session
+from openhtp.session.free_dimensions import free_dimensions
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.pending import PendingRun, Results
 from openhtp.session.profiling import ProfileFile
+from openhtp.session.range_check import RangeWatch
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +65,10 @@ class InferenceSession:
     """A model on the emulated HTP, with ONNX Runtime's methods and the QNN provider's options.
 
     ``soc`` is the chip to emulate (or give the provider option ``soc_model``); ``dims`` fixes dimensions that the
-    model leaves open; ``queue_depth`` bounds the runs that ``run_async`` has under way; ``transport="inprocess"``
-    keeps the device in this process, for debugging. Sessions on the same chip share one device process.
+    model leaves open (so do ONNX Runtime's free dimension overrides in ``sess_options``), ``freeze`` makes inputs
+    constants (``{"sr": 16000}``); ``queue_depth`` bounds the runs that ``run_async`` has under way;
+    ``transport="inprocess"`` keeps the device in this process, for debugging. Sessions on the same chip share one
+    device process.
 
     >>> from openhtp import zoo
     >>> session = InferenceSession(zoo.tiny_mlp(), transport="inprocess")
@@ -70,20 +78,22 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
+        path_or_bytes: ModelSource,
         sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         soc: str | None = None,
-        dims: Mapping[str, int] | None = None,
+        dims: Dims | None = None,
+        freeze: Freeze | None = None,
         queue_depth: int = 10,
         transport: str = "rpc",
         **kwargs: Any,
     ) -> None:
         for name in kwargs:
             log.warning("argument %r has no effect here", name)
-        self._source = check_source(path_or_bytes)
+        given = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
+        self._source = given if isinstance(given, bytes) else check_path(given)
         if sess_options is not None and not isinstance(sess_options, onnxruntime.SessionOptions):
             raise InvalidArgument(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
         self._sess_options = sess_options or onnxruntime.SessionOptions()
@@ -99,17 +109,25 @@ class InferenceSession:
             soc=find_soc(soc).name if soc is not None else self._options.soc or "SM8650",
             threads=max(1, self._sess_options.intra_op_num_threads),
             dims=check_dims(dims),
+            freeze=freeze,
+            ask=functools.partial(free_dimensions, self._sess_options),
             queue_depth=check_depth(queue_depth),
             transport=check_name(transport, "transport"),
         )
         self._loaded = self._load(plan, names, may_fall_back=entries.get("session.disable_cpu_ep_fallback") != "1")
+        self._watch: RangeWatch | None = None
         if self._loaded is not None:
+            # Only an HTP computes floats in half precision.
+            if self._options.backend == "htp":
+                at_once = entries.get(loading.CHECK_RANGE) == "1"
+                self._watch = RangeWatch(self._source, dims, freeze, at_once=at_once)
             self._closer = weakref.finalize(self, loading.unload, self._loaded)
             level = self._options["profiling_level"]
             if level != "off" and self._options["profiling_file_path"]:
                 self._profile_file = ProfileFile(self._options["profiling_file_path"])
 
     def _load(self, plan: loading.Plan, names: list[str], *, may_fall_back: bool) -> loading.Loaded | None:
+        refusal: UnsupportedError | None = None
         if QNN in names:
             try:
                 return loading.load(plan)
@@ -117,8 +135,17 @@ class InferenceSession:
                 if not may_fall_back:
                     raise
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
+                refusal = error
         self._providers = [CPU]
-        self._cpu = cpu_session(onnxruntime.InferenceSession, self._source, self._sess_options)
+        source = self._source
+        if plan.dims or plan.freeze:
+            source = with_fixed_inputs(source, plan.dims, plan.freeze, may_stay_open=True)
+        try:
+            self._cpu = cpu_session(onnxruntime.InferenceSession, source, self._sess_options)
+        except BadModel as error:
+            if refusal is None:
+                raise
+            raise BadModel(f"the HTP cannot take the model ({refusal.message}), and {error.message}") from error
         return None
 
     # Looking
@@ -190,7 +217,10 @@ class InferenceSession:
             outputs = loaded.graph.execute(feeds, profile=profile)
         if profile is not None and self._profile_file is not None:
             self._profile_file.add(profile, "EXECUTE")
-        return _collected(loaded, names, outputs)
+        results = _collected(loaded, names, outputs)
+        if self._watch is not None:
+            self._watch.look(input_feed, names, results)
+        return results
 
     def run_async(
         self,
