@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ from openhtp.runtime.mem import Mem, Place
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
+
+
+_address = operator.itemgetter(0)
 
 
 class Memories:
@@ -43,7 +47,9 @@ class Memories:
             with self._lock:
                 self._registered[number] = mem
                 # Replaced rather than changed: calls on other threads are looking through it.
-                self._addresses = sorted((*self._addresses, (buffer.address, mem)), key=lambda item: item[0])
+                addresses = self._addresses.copy()
+                bisect.insort(addresses, (buffer.address, mem), key=_address)
+                self._addresses = addresses
         except BaseException:
             rescue.post((self._give_up, (number, buffer)))
             rescue.flush()
@@ -97,7 +103,7 @@ class Memories:
             return place
         address = array.__array_interface__["data"][0]
         addresses = self._addresses
-        index = bisect.bisect_right(addresses, address, key=lambda item: item[0]) - 1
+        index = bisect.bisect_right(addresses, address, key=_address) - 1
         if index < 0:
             return None
         start, mem = addresses[index]
