@@ -32,7 +32,7 @@ def test_a_rule_that_stumbles_names_the_node(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_session_asks_the_cpu_before_it_calls_a_file_broken() -> None:
     with pytest.raises(htp.BadModel, match=r"the HTP cannot take the model .*m1.*, and ONNX Runtime cannot take"):
         htp.InferenceSession(MISMATCH)
-    with pytest.raises(htp.BadModel, match="^ONNX Runtime cannot take the model: .*MatMul"):
+    with pytest.raises(htp.BadModel, match=r"^ONNX Runtime cannot take the model: .*MatMul"):
         htp.InferenceSession(MISMATCH, providers=["CPUExecutionProvider"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import random
@@ -76,8 +77,9 @@ def _forked(watch: Watch, work: Callable[[], object]) -> None:
     if pid == 0:
         code = 1
         try:
-            faulthandler.cancel_dump_traceback_later()
-            faulthandler.dump_traceback_later(LONGEST_CALL, exit=True)
+            # Not by faulthandler's own clock: its thread is the parent's, and it would be waited for.
+            faulthandler.register(signal.SIGALRM, chain=True)
+            signal.alarm(math.ceil(LONGEST_CALL))
             work()
             code = 0
         except BaseException:
