@@ -137,3 +137,18 @@ def test_free_from_within_a_callback(backend: htp.Backend) -> None:
     assert freed.wait(10)
     assert later.wait(10)
     backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free
+
+
+def test_who_asks_after_the_end_is_answered_and_no_thread_is_left() -> None:
+    """A callback on an execution that is over, of a backend that was freed before it ever notified anybody."""
+    with htp.Backend() as backend:
+        execution = relu_graph(backend.create_device().create_context()).execute_async({"x": ramp()})
+        execution.result(10)
+    before = set(threading.enumerate())
+    for _ in range(3):
+        told = threading.Event()
+        execution.add_done_callback(lambda _, told=told: told.set())
+        assert told.wait(10)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert not {thread for thread in threading.enumerate() if thread.name == "openhtp-notify"} - before

@@ -165,7 +165,7 @@ class Context:
             hmx=check_count("hmx", hmx, MAX_UNITS, least=0),
             hvx=check_count("hvx", hvx, MAX_UNITS, least=0),
             vtcm_bytes=check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES, least=0),
-            page_bytes=page_bytes and check_count("page_bytes", page_bytes, MAX_VTCM_BYTES),
+            page_bytes=None if page_bytes is None else check_count("page_bytes", page_bytes, MAX_VTCM_BYTES),
             core=check_count("core", core, MAX_UNITS, least=0),
         )
 

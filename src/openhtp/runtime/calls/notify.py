@@ -23,10 +23,11 @@ class Notifier:
         self._queue: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]] | None]
         self._queue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._start = make_lock("notify")
 
     def post(self, function: Callable[..., object], *args: object) -> None:
-        """Run ``function(*args)`` soon."""
+        """Run ``function(*args)`` soon, also when it is closed: whoever asks late is answered all the same."""
         self._queue.put((function, args))
         if self._thread is None:
             self._ensure_thread()
@@ -36,6 +37,7 @@ class Notifier:
 
         With a ``timeout`` in seconds, the log says how many were dropped when it is over.
         """
+        self._closed = True
         thread = self._thread
         if thread is None:
             return
@@ -60,12 +62,28 @@ class Notifier:
                     thread = threading.Thread(target=self._run, name="openhtp-notify", daemon=True)
                     thread.start()
                     self._thread = thread
+                    if self._closed:
+                        self.stop()
         except Exception:  # no thread to be had now: what was posted runs with what is posted next
             log.exception("the notify thread cannot be started")
 
+    def _may_end(self) -> bool:
+        """Whether nothing was posted behind the word to end; if so, the thread is over."""
+        with self._start:
+            if self._queue.empty():
+                self._thread = None
+                return True
+        self.stop()
+        return False
+
     def _run(self) -> None:
         clock = time.monotonic_ns
-        while (item := self._queue.get()) is not None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                if self._may_end():
+                    return
+                continue
             function, args = item
             begin = clock()
             try:
