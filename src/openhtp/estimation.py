@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping
-from pathlib import Path
 
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Estimate, Precision
 from openhtp.cost import estimate as estimate_program
+from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import load
+from openhtp.frontend.onnx_reader import ModelSource
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
@@ -29,20 +29,23 @@ ZOO = "zoo:"
 
 
 def estimate(
-    model: str | Path | bytes | Graph | Program,
+    model: ModelSource | Graph | Program,
     soc: str | int | SocSpec,
     *,
     precision: Precision | str | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
+    freeze: Freeze | None = None,
 ) -> Estimate:
     """How long one run of a model takes on a SoC. Nothing is run: every number is modelled.
 
     Args:
-        model: an ONNX file or its bytes, ``zoo:resnet50`` (see ``openhtp.zoo``), or a graph that was built.
+        model: an ONNX file, its bytes or a ``ModelProto``, ``zoo:resnet50`` (see ``openhtp.zoo``), or a graph that
+            was built.
         soc: a chip by name (``SM8650``), marketing name or number.
         precision: ``float``, ``w8a8`` or ``w8a16``: what a float model would be quantized to. Left out, the
             model's own types decide.
         dims: sizes of dimensions that the file leaves open, by name.
+        freeze: values of inputs that never change, by name.
 
     Raises:
         InvalidArgument: the SoC, the precision or the zoo's network is unknown.
@@ -52,18 +55,22 @@ def estimate(
     """
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     asked = None if precision is None else Precision.parse(precision)
-    return estimate_program(compiled(model, dims), chip, asked)
+    return estimate_program(compiled(model, dims, freeze), chip, asked)
 
 
-def compiled(model: str | Path | bytes | Graph | Program, dims: Mapping[str, int] | None = None) -> Program:
+def compiled(
+    model: ModelSource | Graph | Program, dims: Dims | None = None, freeze: Freeze | None = None
+) -> Program:
     """A model as a program, ready to be estimated for any number of SoCs."""
     if isinstance(model, Program):
         return model
     if isinstance(model, Graph):
         return compile_graph(model)
     if isinstance(model, str) and model.startswith(ZOO):
+        if dims or freeze:
+            raise InvalidArgument(f"{model} has fixed sizes; dims and freeze are for files")
         return _from_zoo(model.removeprefix(ZOO))
-    return compile_graph(load(model, dims))
+    return compile_graph(load(model, dims, freeze))
 
 
 @functools.lru_cache(maxsize=4)

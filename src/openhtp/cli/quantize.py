@@ -11,11 +11,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from openhtp.cli._dims import parse_dims
+from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
 from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.masks import LOWEST
-from openhtp.frontend.probing import read_whole, with_dims
+from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.frontend.quantize import ACTIVATIONS, METHODS, WEIGHTS, quantize_model
 from openhtp.session.accuracy import (
     Closeness,
@@ -39,7 +39,8 @@ def quantize(
     weight: Annotated[str, typer.Option(help=f"One of {', '.join(WEIGHTS)}.")] = "u8",
     per_channel: Annotated[bool, typer.Option(help="A scale per output channel of weights.")] = False,
     method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = "minmax",
-    dim: Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1.")] = None,
+    dim: Dim = None,
+    freeze: Freeze = None,
     soc: Annotated[str, typer.Option(help="Chip to emulate for the report.")] = "SM8650",
     trace_accuracy: Annotated[bool, typer.Option(help="Compare every op; name the first that diverges.")] = False,
     threshold: Annotated[float, typer.Option(help="Decibels below which an op counts as diverging.")] = 20.0,
@@ -47,7 +48,7 @@ def quantize(
 ) -> None:
     """Quantize a model for the HTP with onnxruntime's quantizer, and report its accuracy."""
     with errors_reported():
-        source = with_dims(read_whole(model), parse_dims(dim or []))
+        source = with_fixed_inputs(model, parse_dims(dim), parse_freeze(freeze))
         samples = read_samples(calibration, source)
         with _bar() as bar:
             task = bar.add_task("calibrating", total=len(samples))

@@ -17,6 +17,8 @@ from onnx import TensorProto, helper
 OPSET = 21
 IR_VERSION = 10
 INLINE_BYTES = 512
+# Sizes, axes and the like (always 64 bits wide) must be inside, as shape inference reads them.
+_INLINE_SIZES_BYTES = 1 << 16
 # Stands where a model names the file of a constant; no such file is ever opened.
 IN_MEMORY = "given-in-memory"
 
@@ -58,6 +60,11 @@ def external_tensor(name: str, array: Array) -> Any:
     return tensor
 
 
+def is_inline(dtype: np.dtype[Any], nbytes: int) -> bool:
+    """Whether a constant of this size is kept inside the model."""
+    return nbytes <= (_INLINE_SIZES_BYTES if dtype == np.int64 else INLINE_BYTES)
+
+
 class OnnxGraph:
     """A graph in the making. Names it hands out start with the given prefix, so origins can be told later."""
 
@@ -89,7 +96,7 @@ class OnnxGraph:
 
     def const(self, array: Array) -> str:
         """Add a constant; small equal ones are shared."""
-        if array.nbytes > INLINE_BYTES:
+        if not is_inline(array.dtype, array.nbytes):
             name = self.fresh()
             self.external[name] = np.asarray(array, order="C")
             self._initializers.append(external_tensor(name, array))

@@ -61,6 +61,16 @@ def segment_count(seconds: float) -> int:
     return max(1, min(MAX_SEGMENTS, round(seconds / _SEGMENT_SECONDS)))
 
 
+def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
+    """The nodes that an output depends on: a segment of others would have nothing to give, and cannot run."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            kept.append(node)
+    return kept[::-1]
+
+
 def cut(
     nodes: Sequence[Any],
     outputs: Sequence[str],

@@ -25,12 +25,13 @@ from openhtp.engine.lowering import Lowered, lower_program, origin
 from openhtp.engine.onnx_graph import (
     INLINE_BYTES,
     external_tensor,
+    is_inline,
     model_bytes,
     numpy_type,
     onnx_type,
     parse_model,
 )
-from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory
+from openhtp.engine.segments import Segment, cut, program_seconds, segment_count, share_memory, used_nodes
 from openhtp.engine.values import Rounding
 from openhtp.program.program import Program
 
@@ -224,7 +225,7 @@ def _take_large_constants(model: ModelProto) -> dict[str, Array]:
     """Move large constants out of the model, so that segments can share them without a copy each."""
     found: dict[str, Array] = {}
     for tensor in model.graph.initializer:
-        if len(tensor.raw_data) >= INLINE_BYTES:
+        if not is_inline(numpy_type(tensor.data_type), len(tensor.raw_data)):
             values = np.frombuffer(tensor.raw_data, numpy_type(tensor.data_type))
             found[tensor.name] = values.reshape(tuple(tensor.dims))
             tensor.ClearField("raw_data")
@@ -254,8 +255,8 @@ def _cut_model(
     threads: int,
 ) -> Prepared | None:
     external = _write_folded_outputs(model, external)
-    nodes = list(model.graph.node)
     outputs = [value.name for value in model.graph.output]
+    nodes = used_nodes(model.graph.node, outputs)
 
     def nbytes(name: str) -> int:
         number = origin(name)

@@ -19,6 +19,8 @@ from openhtp.frontend.model import Array, Branch, OnnxNode, ValueType
 from openhtp.frontend.plain import plain_rules
 from openhtp.frontend.rules import rules
 from openhtp.frontend.schemas import body_of
+from openhtp.frontend.spectra import write_stft
+from openhtp.frontend.unrolling import write_gru, write_rnn
 from openhtp.frontend.writing import Writer
 
 Types = Mapping[str, ValueType]
@@ -44,7 +46,7 @@ def expand(node: OnnxNode, types: Types, constants: Mapping[str, Array]) -> list
     write = _WRITTEN.get(node.op_type)
     if write is None:
         return body_of(node, types)
-    writer = Writer(node, types)
+    writer = Writer(node, types, constants)
     write(writer)
     return writer.nodes
 
@@ -228,10 +230,13 @@ def _log_sum_exp(w: Writer) -> None:
 
 _WRITTEN: dict[str, Callable[[Writer], None]] = {
     "Einsum": write_einsum,
+    "GRU": write_gru,
     "IsNaN": _is_nan,
     "ReduceL1": _l1,
     "ReduceL2": _l2,
     "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": _log_sum_exp,
+    "RNN": write_rnn,
+    "STFT": write_stft,
     "Trilu": _trilu,
 }

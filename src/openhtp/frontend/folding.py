@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.core.errors import BadModel
+from openhtp.core.errors import BadModel, UnsupportedOp
 from openhtp.frontend.model import Array, OnnxNode, ValueType
 from openhtp.frontend.schemas import evaluate
 
@@ -38,7 +38,7 @@ def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) ->
         with np.errstate(all="ignore"):
             found = [function(node, inputs)] if function is not None else evaluate(node, inputs)
     except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
-        raise BadModel(f"{node.title} cannot be computed: {error}") from error
+        raise UnsupportedOp(f"{node.title} cannot be computed: {error}") from error
     if found is None:
         return None
     results = []

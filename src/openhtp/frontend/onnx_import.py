@@ -11,7 +11,6 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -23,8 +22,9 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.assembly import Assembly, conversion
+from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op
-from openhtp.frontend.onnx_reader import read_model
+from openhtp.frontend.onnx_reader import ModelSource, read_model
 from openhtp.frontend.patterns import fuse_patterns
 from openhtp.frontend.plain import apply_plain, plain_rules
 from openhtp.frontend.qdq import find_targets, readers_of
@@ -40,9 +40,9 @@ from openhtp.ir.graph import Graph
 _CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
 
 
-def load(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> Graph:
-    """Import a model file or its bytes. ``dims`` fixes dimensions that the file leaves open, by name."""
-    return import_model(read_model(source, dims))
+def load(source: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None) -> Graph:
+    """Import a model. ``dims`` fixes sizes that it leaves open, ``freeze`` makes inputs constants."""
+    return import_model(read_model(source, dims, freeze))
 
 
 def import_model(model: OnnxModel) -> Graph:
@@ -90,7 +90,7 @@ class _Import:
                 try:
                     self._add_node(node)
                 except _CONTRADICTIONS as error:
-                    raise BadModel(f"{node.title} contradicts itself: {error}") from error
+                    raise UnsupportedOp(f"{node.title} cannot be imported as it is: {error}") from error
         for name in self._outputs:
             with error_context(output=name):
                 self._add_output(name)
@@ -255,8 +255,6 @@ def _nearest(op_type: str) -> str:
 
 _INSTEAD = {
     "Erf": "use it inside GELU (x * (1 + erf(x / sqrt 2)) / 2), which is recognised",
-    "GRU": "an HTP has Lstm (ONNX's LSTM); or unroll it into MatMul, Sigmoid, Tanh and Mul when exporting",
-    "RNN": "an HTP has Lstm (ONNX's LSTM); or unroll it into MatMul and Tanh when exporting",
     "MatMulInteger": "use QuantizeLinear/DequantizeLinear around MatMul",
     "QLinearConv": "use QuantizeLinear/DequantizeLinear around Conv (QDQ format)",
     "QLinearMatMul": "use QuantizeLinear/DequantizeLinear around MatMul (QDQ format)",

@@ -7,17 +7,19 @@ must lie beside the model, nodes are put in order and cycles are refused. Every 
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx.defs
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
+from openhtp.core.errors import BadModel, UnsupportedFeature, error_context
 from openhtp.frontend.external_data import read_external
+from openhtp.frontend.fixing import Ask, Dims, Freeze, fix_inputs
 from openhtp.frontend.local_functions import inlined
 from openhtp.frontend.model import Array, Branch, OnnxModel, OnnxNode, ValueType
 
@@ -26,19 +28,43 @@ _MAX_FILE_BYTES = (1 << 31) - 1
 _DOMAINS = {"ai.onnx": ""}
 _NARROW = {TensorProto.INT4: "int4", TensorProto.UINT4: "uint4"}
 
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | ModelProto
+"""What a model is read from: a file, its bytes, or what ``onnx.load`` gives."""
 
-def read_model(source: str | Path | bytes, dims: Mapping[str, int] | None = None) -> OnnxModel:
-    """Read a file or its bytes. ``dims`` fixes dimensions by their name, or ``input.axis``."""
+
+def read_model(
+    source: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None, *, ask: Ask | None = None
+) -> OnnxModel:
+    """Read a model. What ``dims``, ``freeze`` and ``ask`` do is said at ``fixing.fix_inputs``."""
+    proto, folder, where = open_model(source)
+    with error_context(model=where):
+        proto = inlined(proto)
+        fix_inputs(proto, dims, freeze, ask)
+        return _Reader(proto, folder).model()
+
+
+def open_model(source: ModelSource) -> tuple[Any, Path | None, str]:
+    """The protobuf of a model, the folder of its file, and what messages call it."""
     folder: Path | None = None
     if isinstance(source, bytes | bytearray | memoryview):
         data, where = bytes(source), "model"
+    elif isinstance(source, ModelProto):
+        data, where = model_bytes(source), "model"
     else:
         path = Path(source)
         where, folder = path.name, path.parent
         data = _file_bytes(path)
     with error_context(model=where):
-        proto = inlined(parse_model(data))
-        return _Reader(proto, folder, dict(dims or {})).model()
+        return parse_model(data), folder, where
+
+
+def model_bytes(proto: Any) -> bytes:
+    """A model as the bytes of its file."""
+    try:
+        data: bytes = proto.SerializeToString()
+    except ValueError as error:
+        raise BadModel("the model has more than 2 GB of weights, which one file cannot hold") from error
+    return data
 
 
 def parse_model(data: bytes) -> Any:
@@ -64,12 +90,10 @@ def _file_bytes(path: Path) -> bytes:
 
 
 class _Reader:
-    def __init__(self, proto: Any, folder: Path | None, dims: dict[str, int]) -> None:
+    def __init__(self, proto: Any, folder: Path | None) -> None:
         self._proto = proto
         self._graph: GraphProto = proto.graph
         self._folder = folder
-        self._dims = dims
-        self._used_dims: set[str] = set()
         self._narrow: dict[str, str] = {}
         self._opsets = {_DOMAINS.get(item.domain, item.domain): item.version for item in proto.opset_import}
 
@@ -88,9 +112,6 @@ class _Reader:
         for value in (*self._graph.input, *self._graph.output):
             if not value.name:
                 raise BadModel("an input or output of the graph has no name")
-        unused = set(self._dims) - self._used_dims
-        if unused:
-            raise InvalidArgument(f"dims names {_listed(unused)}; {self._dim_advice()}")
         proto = self._proto
         return OnnxModel(
             name=self._graph.name or "graph",
@@ -120,27 +141,8 @@ class _Reader:
         if not value.type.HasField("tensor_type"):
             raise UnsupportedFeature(f"input {value.name!r} is not a tensor")
         kind = value.type.tensor_type
-        if not kind.HasField("shape"):
-            raise UnsupportedFeature(f"input {value.name!r} has no shape; {_FIX_SHAPES}")
-        shape = tuple(self._size(value.name, axis, dim) for axis, dim in enumerate(kind.shape.dim))
-        return ValueType(value_type(kind.elem_type, value.name), shape)
-
-    def _size(self, name: str, axis: int, dim: Any) -> int:
-        by_place = f"{name}.{axis}"
-        for key in (by_place, dim.dim_param):
-            if key and key in self._dims:
-                self._used_dims.add(key)
-                size = self._dims[key]
-                if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                    raise InvalidArgument(f"dims gives {key!r} the size {size!r}; expected a whole number above 0")
-                return size
-        # Some exporters write -1 for a size that is left open.
-        if dim.HasField("dim_value") and dim.dim_value > 0:
-            return int(dim.dim_value)
-        known = dim.dim_param or by_place
-        raise UnsupportedFeature(
-            f"input {name!r} has no fixed size on axis {axis} ({dim.dim_param or dim.dim_value}); the HTP takes"
-            f" fixed shapes only: give one, e.g. dims={{{known!r}: 1}} (--dim {known}=1)"
+        return ValueType(
+            value_type(kind.elem_type, value.name), tuple(int(dim.dim_value) for dim in kind.shape.dim)
         )
 
     def _output_type(self, value: Any) -> ValueType | None:
@@ -149,11 +151,6 @@ class _Reader:
             return None
         sizes = tuple(int(dim.dim_value) for dim in kind.shape.dim)
         return ValueType(value_type(kind.elem_type, value.name), sizes)
-
-    def _dim_advice(self) -> str:
-        names = {dim.dim_param for v in self._graph.input for dim in v.type.tensor_type.shape.dim if dim.dim_param}
-        known = f"the model has {_listed(names)}" if names else "no dimension of the model has a name"
-        return f"{known}; a dimension may also be given as 'input.axis'"
 
     def _constant(self, tensor: Any) -> Array:
         if tensor.data_type in _NARROW:
@@ -262,9 +259,6 @@ def _reads(proto: NodeProto) -> list[str]:
     return names
 
 
-_FIX_SHAPES = "the HTP takes fixed shapes only"
-
-
 def _array(tensor: Any, folder: Path | None) -> Array:
     """The numbers of a tensor, after checking that there are as many as its dims say."""
     name = tensor.name or "constant"
@@ -329,7 +323,3 @@ def _numpy_type(elem_type: int, name: str) -> np.dtype[Any]:
 
 def _title(proto: NodeProto, index: int) -> str:
     return f"node {proto.name or index!r} ({proto.op_type})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto, TensorProto, helper, version_converter
 
 from openhtp.core.errors import BadModel
 from openhtp.frontend.external_data import read_external
-from openhtp.frontend.onnx_reader import parse_model
+from openhtp.frontend.fixing import Dims, Freeze, fix_inputs
+from openhtp.frontend.onnx_reader import ModelSource, model_bytes, open_model, parse_model
 
 _TAIL = "_DequantizeLinear_Output"
 
@@ -63,22 +64,16 @@ def with_outputs(model: bytes, names: Iterable[str]) -> bytes:
     return data
 
 
-def read_whole(path: Path) -> bytes:
-    """A model file with the data that lies beside it put inside."""
-    proto = parse_model(path.read_bytes())
-    if not any(tensor.data_location == TensorProto.EXTERNAL for tensor in proto.graph.initializer):
-        return path.read_bytes()
+def whole_model(source: ModelSource) -> Any:
+    """The protobuf of a model, with the data that lies beside its file put inside."""
+    proto, folder, _ = open_model(source)
     for tensor in proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             place = {item.key: item.value for item in tensor.external_data}
-            tensor.raw_data = read_external(place, path.parent, tensor.name)
+            tensor.raw_data = read_external(place, folder, tensor.name)
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
-    try:
-        data: bytes = proto.SerializeToString()
-    except ValueError as error:
-        raise BadModel(f"{path.name} has more than 2 GB of weights, which one file cannot hold") from error
-    return data
+    return proto
 
 
 def with_lifted_constants(model: bytes) -> bytes:
@@ -117,15 +112,10 @@ def with_opset(model: bytes, least: int) -> bytes:
     return data
 
 
-def with_dims(model: bytes, dims: Mapping[str, int]) -> bytes:
-    """The model with named dimensions of its inputs fixed, by name or as ``input.axis``."""
-    proto = parse_model(model)
-    for value in proto.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            size = dims.get(f"{value.name}.{axis}", dims.get(dim.dim_param) if dim.dim_param else None)
-            if size is not None:
-                dim.dim_value = size
-    # What the file says about sizes further on may be about the open dimension: it is inferred anew.
-    del proto.graph.value_info[:]
-    data: bytes = proto.SerializeToString()
-    return data
+def with_fixed_inputs(
+    model: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None, *, may_stay_open: bool = False
+) -> bytes:
+    """The model as one file in memory, with sizes and inputs fixed as ``fixing.fix_inputs`` does."""
+    proto = whole_model(model)
+    fix_inputs(proto, dims, freeze, may_stay_open=may_stay_open)
+    return model_bytes(proto)

@@ -12,7 +12,7 @@ import onnx.defs
 import onnx.shape_inference
 from onnx import AttributeProto, FunctionProto, helper, numpy_helper
 
-from openhtp.core.errors import BadModel, UnsupportedOp
+from openhtp.core.errors import UnsupportedOp
 from openhtp.frontend.model import Array, OnnxNode, ValueType
 from openhtp.frontend.onnx_reader import read_attribute, value_type
 
@@ -36,17 +36,18 @@ def infer_types(
 ) -> dict[str, ValueType] | None:
     """Types of a node's outputs by ONNX's own rules; None when they do not settle every size.
 
-    ``data`` holds the constants among the inputs. Raises BadModel when the node contradicts its inputs, and
-    UnsupportedOp when ONNX knows no such operator.
+    ``data`` holds the constants among the inputs. Raises UnsupportedOp when ONNX knows no such operator, or says
+    that the node contradicts its inputs.
     """
     try:
         schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
     except (onnx.defs.SchemaError, TypeError):
-        raise UnsupportedOp(f"{node.title}: ONNX has no such operator in opset {node.opset}") from None
+        where = f"in opset {node.opset}" if not node.domain else f"by itself, as its domain is {node.domain!r}"
+        raise UnsupportedOp(f"{node.title} is not supported: ONNX has no such operator {where}") from None
     try:
         found = _infer(schema, node, types, data)
     except _INFERENCE_ERRORS as error:
-        raise BadModel(f"{node.title}: {str(error).strip()}") from error
+        raise _refused(node, error) from error
     settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
     if set(settled) != {name for name in node.outputs if name} or None in settled.values():
         return None
@@ -122,7 +123,12 @@ def _function(schema: Any, node: OnnxNode, types: Mapping[str, ValueType]) -> An
         data = schema.get_context_dependent_function(_node_proto(node).SerializeToString(), kinds)
         return FunctionProto.FromString(data) if data else None
     except _INFERENCE_ERRORS as error:
-        raise BadModel(f"{node.title}: {str(error).strip()}") from error
+        raise _refused(node, error) from error
+
+
+def _refused(node: OnnxNode, error: Exception) -> UnsupportedOp:
+    """Not a broken file: ONNX's rules are wrong about some nodes that run elsewhere."""
+    return UnsupportedOp(f"{node.title}: ONNX's rules find no shapes for it: {str(error).strip()}")
 
 
 def _inner_attributes(inner: Any, given: Mapping[str, Any]) -> dict[str, Any]:

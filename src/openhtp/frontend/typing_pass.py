@@ -123,7 +123,7 @@ def _output_types(
         )
     for name, kind in found.items():
         if any(size < 0 for size in kind.shape):
-            raise BadModel(f"{node.title}: output {name!r} has the shape {list(kind.shape)}")
+            raise UnsupportedFeature(f"{node.title}: output {name!r} would have the shape {list(kind.shape)}")
     return found
 
 

@@ -17,10 +17,16 @@ _OPSET = 18
 class Writer:
     """Collects nodes; the last one gets the name of the output that it stands for."""
 
-    def __init__(self, node: OnnxNode, types: Mapping[str, ValueType]) -> None:
+    def __init__(
+        self, node: OnnxNode, types: Mapping[str, ValueType], constants: Mapping[str, Array] | None = None
+    ) -> None:
         self.node = node
         self.nodes: list[OnnxNode] = []
         self._types = types
+        self._constants = constants or {}
+        # The first output may be left out.
+        self._stem = next((name for name in node.outputs if name), node.name)
+        self._names = 0
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute of the node that is taken apart."""
@@ -34,6 +40,15 @@ class Writer:
         """Type of one of its inputs."""
         return self._types[self.node.inputs[index]]
 
+    def known(self, index: int) -> Array | None:
+        """Value of one of its inputs, if it is given and a constant."""
+        return self._constants.get(self.node.inputs[index]) if self.node.has(index) else None
+
+    def new_name(self, word: str) -> str:
+        """A name for a value that nothing else has."""
+        self._names += 1
+        return f"{self._stem}/{word}_{self._names}"
+
     def constant(self, data: Any) -> str:
         """A constant."""
         array: Array = np.asarray(data)
@@ -43,7 +58,7 @@ class Writer:
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None, *, opset: int = _OPSET
     ) -> str:
         """A node in between; gives the name of its result."""
-        return self.put(op, inputs, [f"{self.node.outputs[0]}/{op}_{len(self.nodes)}"], attrs, opset=opset)
+        return self.put(op, inputs, [f"{self._stem}/{op}_{len(self.nodes)}"], attrs, opset=opset)
 
     def end(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None, *, opset: int = _OPSET

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx import ModelProto, NodeProto, defs, helper
 from onnx.backend.base import Backend, BackendRep
 
 from openhtp.core.errors import QnnError, UnsupportedError
@@ -66,7 +66,7 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
     def _compiled(self, constants: dict[str, Array]) -> tuple[Graph, Imported]:
         key = b"".join(array.tobytes() for array in constants.values())
         if self._ready is None or self._ready[0] != key:
-            imported = import_typed(read_model(_with_constants(self._model, constants).SerializeToString()))
+            imported = import_typed(read_model(self._model, freeze=constants))
             context = _device().create_context()
             graph = context.compose_graph(imported.graph)
             graph.finalize()
@@ -83,17 +83,6 @@ def _read_as_static(model: ModelProto) -> set[str]:
         for index in STATIC_INPUTS.get(node.op_type, ())
         if index < len(node.input)
     }
-
-
-def _with_constants(model: ModelProto, constants: dict[str, Array]) -> ModelProto:
-    if not constants:
-        return model
-    made = ModelProto()
-    made.CopyFrom(model)
-    del made.graph.input[:]
-    made.graph.input.extend(value for value in model.graph.input if value.name not in constants)
-    made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    return made
 
 
 def _as_declared(array: Array, kind: ValueType) -> Array:

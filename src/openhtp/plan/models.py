@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import US
 from openhtp.hw.soc import SocSpec
-from openhtp.plan.reading import Value
-from openhtp.plan.scenario import DEFAULT_STEPS
+from openhtp.plan.reading import Fields, Value
+from openhtp.plan.scenario import DEFAULT_STEPS, ModelChoice
 
 if TYPE_CHECKING:
     from openhtp.program.program import Program
 
 ModelTime = Callable[[Path, SocSpec], int]
 """How long one run of a model file takes on a SoC, in nanoseconds."""
+
+
+KEYS = ("model", "precision", "dims", "freeze")
+"""The keys of a scenario that say which model."""
+_Kind = TypeVar("_Kind")
+_PRECISIONS = ("float", "w8a8", "w8a16")
+
+
+def read_choice(fields: Fields, default: ModelChoice | None = None) -> ModelChoice | None:
+    """The model that a mapping of the scenario names, or None; what it leaves out is as in ``default``."""
+    given = [key for key in KEYS if key in fields]
+    if not given:
+        return default
+    if "model" not in fields and default is None:
+        fields[given[0]].fail(f"{given[0]!r} says something about a 'model': give one here")
+    name = fields["model"].text() if "model" in fields or default is None else default.name
+    same = default if default is not None and default.name == name else None
+    base = same or ModelChoice(name=name, precision=default.precision if default is not None else None)
+    return ModelChoice(
+        name=name,
+        precision=fields["precision"].choice(*_PRECISIONS) if "precision" in fields else base.precision,
+        dims=_pairs(fields["dims"], lambda value: value.integer(least=1)) if "dims" in fields else base.dims,
+        freeze=_pairs(fields["freeze"], _frozen) if "freeze" in fields else base.freeze,
+    )
+
+
+def _pairs(value: Value, read: Callable[[Value], _Kind]) -> tuple[tuple[str, _Kind], ...]:
+    if not isinstance(value.raw, dict):
+        value.fail("expected names and values")
+    return tuple((name, read(item)) for name, item in value.raw.items())
+
+
+def _frozen(value: Value) -> float | tuple[float, ...]:
+    if isinstance(value.raw, list):
+        return tuple(item.number(least=-math.inf) for item in value.items())
+    return value.raw if isinstance(value.raw, bool) else value.number(least=-math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +72,35 @@ class Models:
         self._folder = folder
         self.soc = soc
         self._model_time = model_time
-        self._programs: dict[str, Program] = {}
-        self._runs: dict[tuple[str, str | None], ModelRun] = {}
+        self._programs: dict[ModelChoice, Program] = {}
+        self._runs: dict[ModelChoice, ModelRun] = {}
         self.notes: list[str] = []
 
-    def run(self, model: str, precision: str | None, at: Value) -> ModelRun:
+    def run(self, choice: ModelChoice, at: Value) -> ModelRun:
         """The run of a model; a complaint names the place in the scenario."""
         if self.soc is None:
             at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")
-        key = (model, precision)
-        if key not in self._runs:
+        if choice not in self._runs:
             try:
-                self._runs[key] = self._timed(model, precision, self.soc)
+                self._runs[choice] = self._timed(choice, self.soc)
             except (QnnError, OSError) as error:
                 message = error.message if isinstance(error, QnnError) else str(error)
-                at.fail(f"model {model!r}: {message}")
-        return self._runs[key]
+                at.fail(f"model {choice.name!r}: {message}")
+        return self._runs[choice]
 
-    def _timed(self, model: str, precision: str | None, soc: SocSpec) -> ModelRun:
+    def _timed(self, choice: ModelChoice, soc: SocSpec) -> ModelRun:
+        model, precision = choice.name, choice.precision
         if self._model_time is not None:
             return ModelRun(self._model_time(self._folder / model, soc))
         # Brings in onnx, which a scenario without models does not need.
         from openhtp.cost import Precision, estimate
         from openhtp.estimation import ZOO, compiled
 
-        if model not in self._programs:
-            self._programs[model] = compiled(model if model.startswith(ZOO) else self._folder / model)
-        found = estimate(self._programs[model], soc, None if precision is None else Precision(precision))
+        same = replace(choice, precision=None)
+        if same not in self._programs:
+            source = model if model.startswith(ZOO) else self._folder / model
+            self._programs[same] = compiled(source, dict(choice.dims), dict(choice.freeze))
+        found = estimate(self._programs[same], soc, None if precision is None else Precision(precision))
         self.notes.append(
             f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}: modelled, likely between"
             f" {found.low_us:,.0f} and {found.high_us:,.0f} us"

@@ -12,7 +12,8 @@ from openhtp.core.units import MIB, SECOND, bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
-from openhtp.plan.models import Models, ModelTime
+from openhtp.plan.models import KEYS as MODEL_KEYS
+from openhtp.plan.models import Models, ModelTime, read_choice
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import ClientKind
@@ -22,12 +23,10 @@ from openhtp.sched.resources import DeviceResources, resources_of
 _TOP = ("name", "unit", "device", "clients", "events", "policy", "duration")
 _DEVICE_SIZES = ("soc", "hvx", "hmx", "vtcm_mb", "vtcm_bytes", "cores", "dma_gbs", "eviction")
 _DEVICE = (*_DEVICE_SIZES, "sharing", "windowing", "parallel_graphs", "platform")
-_MODEL = ("model", "precision")
-_PRECISIONS = ("float", "w8a8", "w8a16")
 _CLIENT_SIZES = ("hmx", "hvx", "vtcm_mb", "vtcm_bytes", "page_mb", "core", "pd")
-_CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", *_MODEL)
+_CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", *MODEL_KEYS)
 _PATTERNS = tuple(pattern.value for pattern in Pattern)
-_EVENT = ("client", "run", *_MODEL, *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
+_EVENT = ("client", "run", *MODEL_KEYS, *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
 MAX_REQUESTS = 50_000_000
 _LONGEST_NS = 366 * 24 * 3600 * SECOND
 
@@ -143,10 +142,8 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
     fields = value.fields(_CLIENT)
     if "run" in fields and "model" in fields:
         fields["run"].fail("give 'run' or 'model', not both")
-    precision = fields["precision"].choice(*_PRECISIONS) if "precision" in fields else None
-    if precision is not None and "model" not in fields:
-        fields["precision"].fail("'precision' says what a 'model' is quantized to: give one here")
-    timed = models.run(fields["model"].text(), precision, fields["model"]) if "model" in fields else None
+    model = read_choice(fields)
+    timed = models.run(model, fields["model"]) if model is not None else None
     kind = ClientKind(fields["kind"].choice("graph", "app")) if "kind" in fields else ClientKind.GRAPH
     graph = kind is ClientKind.GRAPH
     vtcm = _vtcm(fields)
@@ -164,8 +161,7 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
         depth=fields["depth"].integer(least=1) if "depth" in fields else DEFAULT_QUEUE_DEPTH,
         steps=fields["steps"].integer(least=1) if "steps" in fields else timed.steps if timed else DEFAULT_STEPS,
         timeout_ns=times.get(fields, "timeout"),
-        model=fields["model"].text() if "model" in fields else None,
-        precision=precision,
+        model=model,
     )
     if client.depth > MAX_QUEUE_DEPTH:
         fields["depth"].fail(f"a queue depth of {client.depth} is above {MAX_QUEUE_DEPTH}")
@@ -317,18 +313,13 @@ class _Sources:
 
     def _run(self, value: Value, fields: Fields, client: int) -> int:
         run = self._times.get(fields, "run", above=0)
-        model = fields.get("model")
-        if run is not None and ("model" in fields or "precision" in fields):
+        if run is not None and any(key in fields for key in MODEL_KEYS):
             value.fail("give 'run' or 'model', not both")
         if run is not None:
             return run
-        spec = self._clients[client]
-        precision = fields["precision"].choice(*_PRECISIONS) if "precision" in fields else spec.precision
-        name = model.text() if model is not None else spec.model
-        if name is not None:
-            return self._models.run(name, precision, model or value).run_ns
-        if "precision" in fields:
-            fields["precision"].fail("'precision' says what a 'model' is quantized to: give one here")
+        model = read_choice(fields, self._clients[client].model)
+        if model is not None:
+            return self._models.run(model, fields.get("model") or value).run_ns
         default = self._runs[client]
         if default is None:
             value.fail("how long does it run? Give 'run' here or at the client, or a 'model'")

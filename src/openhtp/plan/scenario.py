@@ -35,6 +35,16 @@ class Pattern(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """Which model runs, and as what."""
+
+    name: str
+    precision: str | None = None
+    dims: tuple[tuple[str, int], ...] = ()
+    freeze: tuple[tuple[str, float | tuple[float, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
     """One client: what it takes, how urgent it is, and what its runs are like."""
 
@@ -51,8 +61,7 @@ class ClientSpec:
     depth: int = DEFAULT_QUEUE_DEPTH
     steps: int = DEFAULT_STEPS
     timeout_ns: int | None = None
-    model: str | None = None
-    precision: str | None = None
+    model: ModelChoice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import weakref
@@ -13,12 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from onnx import ModelProto
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, UnsupportedError, WrongState
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, WrongState
+from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import ValueType
+from openhtp.frontend.onnx_reader import ModelSource, model_bytes
+from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.runtime.execution import Outputs
 from openhtp.session import loading
+from openhtp.session.free_dimensions import free_dimensions
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.pending import PendingRun, Results
 from openhtp.session.profiling import ProfileFile
@@ -54,8 +60,10 @@ class InferenceSession:
     """A model on the emulated HTP, with ONNX Runtime's methods and the QNN provider's options.
 
     ``soc`` is the chip to emulate (or give the provider option ``soc_model``); ``dims`` fixes dimensions that the
-    model leaves open; ``queue_depth`` bounds the runs that ``run_async`` has under way; ``transport="inprocess"``
-    keeps the device in this process, for debugging. Sessions on the same chip share one device process.
+    model leaves open (so do ONNX Runtime's free dimension overrides in ``sess_options``), ``freeze`` makes inputs
+    constants (``{"sr": 16000}``); ``queue_depth`` bounds the runs that ``run_async`` has under way;
+    ``transport="inprocess"`` keeps the device in this process, for debugging. Sessions on the same chip share one
+    device process.
 
     >>> from openhtp import zoo
     >>> session = InferenceSession(zoo.tiny_mlp(), transport="inprocess")
@@ -65,19 +73,22 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
+        path_or_bytes: ModelSource,
         sess_options: onnxruntime.SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         *,
         soc: str | None = None,
-        dims: Mapping[str, int] | None = None,
+        dims: Dims | None = None,
+        freeze: Freeze | None = None,
         queue_depth: int = 10,
         transport: str = "rpc",
         **kwargs: Any,
     ) -> None:
         for name in kwargs:
             log.warning("argument %r has no effect here", name)
+        if isinstance(path_or_bytes, ModelProto):
+            path_or_bytes = model_bytes(path_or_bytes)
         if not isinstance(path_or_bytes, str | os.PathLike | bytes):
             raise InvalidArgument(f"model is a {type(path_or_bytes).__name__}; expected a path or bytes")
         self._source = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes)
@@ -94,6 +105,8 @@ class InferenceSession:
             soc=soc or self._options.soc or "SM8650",
             threads=max(1, self._sess_options.intra_op_num_threads),
             dims=dims,
+            freeze=freeze,
+            ask=functools.partial(free_dimensions, self._sess_options),
             queue_depth=queue_depth,
             transport=transport,
         )
@@ -105,6 +118,7 @@ class InferenceSession:
                 self._profile_file = ProfileFile(self._options["profiling_file_path"])
 
     def _load(self, plan: loading.Plan, names: list[str], *, may_fall_back: bool) -> loading.Loaded | None:
+        refusal: UnsupportedError | None = None
         if QNN in names:
             try:
                 return loading.load(plan)
@@ -112,9 +126,17 @@ class InferenceSession:
                 if not may_fall_back:
                     raise
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
+                refusal = error
         self._providers = [CPU]
         source = self._source if isinstance(self._source, bytes) else str(self._source)
-        self._cpu = onnxruntime.InferenceSession(source, self._sess_options, providers=[CPU])
+        if plan.dims or plan.freeze:
+            source = with_fixed_inputs(self._source, plan.dims, plan.freeze, may_stay_open=True)
+        try:
+            self._cpu = onnxruntime.InferenceSession(source, self._sess_options, providers=[CPU])
+        except Exception as error:
+            if refusal is None:
+                raise
+            raise BadModel(f"neither the HTP takes the model ({refusal.message}) nor the CPU: {error}") from error
         return None
 
     # Looking

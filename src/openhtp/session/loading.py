@@ -13,6 +13,7 @@ import numpy as np
 from openhtp.core.errors import BadModel, QnnError
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend.context_model import ContextModel, read_context_model
+from openhtp.frontend.fixing import Ask, Dims, Freeze
 from openhtp.frontend.model import OnnxModel, ValueType
 from openhtp.frontend.onnx_import import import_typed
 from openhtp.frontend.onnx_reader import read_model
@@ -46,7 +47,9 @@ class Plan:
     entries: Mapping[str, str]
     soc: str
     threads: int
-    dims: Mapping[str, int] | None
+    dims: Dims | None
+    freeze: Freeze | None
+    ask: Ask
     queue_depth: int
     transport: str
 
@@ -88,7 +91,7 @@ def config_entries(sess_options: Any) -> dict[str, str]:
 
 def load(plan: Plan) -> Loaded:
     """Read the model and put it on a device."""
-    model = read_model(plan.source, plan.dims)
+    model = read_model(plan.source, plan.dims, plan.freeze, ask=plan.ask)
     path = plan.source if isinstance(plan.source, Path) else None
     saved = read_context_model(model)
     # A CPU backend has no half precision and no device of its own.

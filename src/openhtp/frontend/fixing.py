@@ -1,0 +1,173 @@
+"""What a model leaves open and the HTP must know: sizes of its inputs, and inputs that never change.
+
+Every door to a model (sessions, ``openhtp.onnx.load``, estimates, scenarios, the quantizer) takes ``dims`` and
+``freeze`` and gives them to this module, so that they mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import helper, numpy_helper
+
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
+
+Dims = Mapping[str, int]
+Freeze = Mapping[str, npt.ArrayLike]
+Ask = Callable[[list[Any]], Dims]
+"""Tells sizes of inputs that are still open, by ``input.axis``."""
+
+# In a line to paste, sizes can only be examples: a batch of one, images as most classifiers take them.
+_BATCH, _IMAGE, _OTHER = 1, 224, 16
+# One number is spread over an input of at most this many elements.
+_MOST_FILLED = 1 << 26
+
+
+def fix_inputs(
+    proto: Any,
+    dims: Dims | None = None,
+    freeze: Freeze | None = None,
+    ask: Ask | None = None,
+    *,
+    may_stay_open: bool = False,
+) -> None:
+    """Fix sizes and freeze inputs of a model, in place.
+
+    ``dims`` has sizes by a dimension's name in the file or as ``input.axis``, ``freeze`` values by input; ``ask``
+    is asked for sizes that are still open then. Raises InvalidArgument for a name that the model does not have or
+    a value that does not fit, and UnsupportedFeature, with all that is missing, if a size stays open that may not.
+    """
+    dims, freeze = dims or {}, freeze or {}
+    _check_sizes(dims)
+    inputs = _inputs(proto)
+    unknown = [name for name in freeze if name not in {value.name for value in inputs}]
+    if unknown:
+        names = _listed(value.name for value in inputs)
+        raise InvalidArgument(f"freeze names {_listed(unknown)}; the model's inputs are {names}")
+    known = _known_names(inputs)
+    used = {key for value in inputs for key in _fix_sizes(value, dims)}
+    if set(dims) - used:
+        raise InvalidArgument(f"dims names {_listed(set(dims) - used)}; {known}")
+    for value in inputs:
+        if value.name in freeze:
+            _freeze(proto.graph, value, freeze[value.name])
+    left = [value for value in inputs if value.name not in freeze]
+    if ask is not None and any(_open_axes(value) for value in left):
+        found = ask(left)
+        for value in left:
+            _fix_sizes(value, found)
+    if not may_stay_open:
+        _refuse_open(left)
+    if dims or freeze:
+        _forget_old_sizes(proto.graph, dims)
+
+
+def _inputs(proto: Any) -> list[Any]:
+    held = {tensor.name for tensor in proto.graph.initializer}
+    return [value for value in proto.graph.input if value.name not in held]
+
+
+def _check_sizes(dims: Dims) -> None:
+    for name, size in dims.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise InvalidArgument(f"dims gives {name!r} the size {size!r}; expected a whole number above 0")
+
+
+def _fix_sizes(value: Any, dims: Dims) -> set[str]:
+    """Set the sizes of one input; returns the names that were of use."""
+    kind = value.type.tensor_type
+    used = set()
+    if not kind.HasField("shape"):
+        places = [f"{value.name}.{axis}" for axis in range(len(dims))]
+        while places and places[-1] not in dims:
+            places.pop()
+        if places and all(place in dims for place in places):
+            for _ in places:
+                kind.shape.dim.add()
+    for axis, dim in enumerate(kind.shape.dim) if kind.HasField("shape") else ():
+        for key in (f"{value.name}.{axis}", dim.dim_param):
+            if key and key in dims:
+                used.add(key)
+                dim.dim_value = int(dims[key])
+                break
+    return used
+
+
+def _open_axes(value: Any) -> list[int]:
+    # Some exporters write -1 or 0 for a size that is left open.
+    return [axis for axis, dim in enumerate(value.type.tensor_type.shape.dim) if dim.dim_value < 1]
+
+
+def _freeze(graph: Any, value: Any, given: npt.ArrayLike) -> None:
+    """Make an input a constant."""
+    kind = value.type.tensor_type
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    except KeyError:
+        raise BadModel(f"input {value.name!r} has the unknown element type {kind.elem_type}") from None
+    array = np.asarray(given)
+    with np.errstate(all="ignore"):
+        stored = array.astype(dtype) if array.dtype.kind in "biuf" else None
+    if stored is None or (dtype.kind in "biu" and not np.array_equal(stored, array)):
+        raise InvalidArgument(f"freeze gives input {value.name!r} the value {given!r}; it takes {dtype}")
+    if kind.HasField("shape"):
+        sizes = [dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim]
+        if stored.size == 1 and math.prod(size or 1 for size in sizes) <= _MOST_FILLED:
+            stored = np.full([size or 1 for size in sizes], stored.reshape(-1)[0])
+        fits = len(sizes) == stored.ndim and all(
+            size in (None, have) for size, have in zip(sizes, stored.shape, strict=True)
+        )
+        if not fits:
+            wanted = ["any" if size is None else size for size in sizes]
+            raise InvalidArgument(
+                f"freeze gives input {value.name!r} the shape {list(stored.shape)}; expected {wanted}"
+            )
+    graph.input.remove(value)
+    graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(stored, dtype), value.name))
+
+
+def _forget_old_sizes(graph: Any, dims: Dims) -> None:
+    """What the file says about sizes further on may be about an open dimension: it is inferred anew."""
+    del graph.value_info[:]
+    for value in graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in dims:
+                dim.dim_value = int(dims[dim.dim_param])
+
+
+def _refuse_open(inputs: list[Any]) -> None:
+    """Name everything that is missing at once, with a line to paste."""
+    missing, example = [], {}
+    for value in inputs:
+        if not value.type.HasField("tensor_type"):
+            continue
+        shape = value.type.tensor_type.shape.dim
+        if not value.type.tensor_type.HasField("shape"):
+            missing.append(f"input {value.name!r} has no shape")
+            example.update({f"{value.name}.{axis}": size for axis, size in enumerate((1, 3, _IMAGE, _IMAGE))})
+        for axis in _open_axes(value):
+            name = shape[axis].dim_param
+            missing.append(f"axis {axis} of input {value.name!r}" + (f" ({name})" if name else ""))
+            size = _BATCH if axis == 0 else _IMAGE if len(shape) == 4 else _OTHER
+            example.setdefault(name or f"{value.name}.{axis}", size)
+    if missing:
+        options = " ".join(f"--dim {shlex.quote(f'{name}={size}')}" for name, size in example.items())
+        raise UnsupportedFeature(
+            f"no fixed size: {', '.join(missing)}; the HTP takes fixed shapes only. Give the sizes that you need,"
+            f" like dims={example} or {options}"
+        )
+
+
+def _known_names(inputs: Iterable[Any]) -> str:
+    names = {dim.dim_param for v in inputs for dim in v.type.tensor_type.shape.dim if dim.dim_param}
+    known = f"the model has {_listed(names)}" if names else "no dimension of the model has a name"
+    return f"{known}; a dimension may also be given as 'input.axis'"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names))
