@@ -113,3 +113,37 @@ def test_a_sequence_too_long_to_be_written_out() -> None:
 def test_a_long_gru() -> None:
     """Its sequence is split into more parts than fit a small constant."""
     assert_runs_as_onnxruntime(recurrent("GRU", 3, 100, 6, 4))
+
+
+def sorted_lengths(op: str, gates: int) -> ModelProto:
+    """Lengths that are sorted before they are given, as exporters of packed sequences write it."""
+    model = recurrent(op, gates, 4, 6, 5)
+    made = ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:]
+    made.graph.node.append(helper.make_node("TopK", ["lengths", "one"], ["sorted", "order"], axis=0))
+    made.graph.node.append(helper.make_node("Cast", ["sorted"], ["narrow"], to=TensorProto.INT32))
+    made.graph.node.extend(model.graph.node)
+    made.graph.node[-1].input.append("narrow")
+    made.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), "one"))
+    made.graph.input.append(helper.make_tensor_value_info("lengths", TensorProto.INT64, [1]))
+    return made
+
+
+@pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4)])
+def test_lengths_that_are_frozen_are_known(op: str, gates: int) -> None:
+    model = sorted_lengths(op, gates)
+    with pytest.raises(htp.UnsupportedOp, match=r"is computed \(sequence_lens\); freeze"):
+        openhtp.onnx.load(model)
+    openhtp.onnx.load(model, freeze={"lengths": 4})
+    with pytest.raises(htp.UnsupportedOp, match="end early"):
+        openhtp.onnx.load(model, freeze={"lengths": 3})
+
+
+@pytest.mark.parametrize("reset_after", [0, 1])
+def test_steps_share_their_weights(reset_after: int) -> None:
+    def held(steps: int) -> int:
+        model = recurrent("GRU", 3, steps, 6, 32, linear_before_reset=reset_after)
+        return sum(array.nbytes for array in openhtp.onnx.load(model).statics.values() if array.ndim > 1)
+
+    assert held(20) < 1.5 * held(2)

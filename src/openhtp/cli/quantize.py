@@ -7,16 +7,27 @@ import math
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy.typing as npt
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.masks import LOWEST
+from openhtp.frontend.pictures import Normalization
 from openhtp.frontend.probing import with_fixed_inputs
-from openhtp.frontend.quantize import ACTIVATIONS, METHODS, WEIGHTS, quantize_model
+from openhtp.frontend.quantize import (
+    ACTIVATIONS,
+    DEFAULT,
+    METHODS,
+    WEIGHTS,
+    Quantized,
+    quantize_model,
+    refuse_quantized,
+)
 from openhtp.session.accuracy import (
     Closeness,
     NodeReport,
@@ -25,6 +36,8 @@ from openhtp.session.accuracy import (
     first_diverging,
     trace_nodes,
 )
+from openhtp.session.range_check import Overflow, check_range
+from openhtp.zoo.feeds import random_feeds
 
 _SHOWN = 12
 
@@ -32,13 +45,23 @@ _SHOWN = 12
 def quantize(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.", exists=True, dir_okay=False)],
     calibration: Annotated[
-        Path, typer.Option(help="Folder of .npz (one array per input) or .npy files (one input).")
-    ],
+        Path | None,
+        typer.Option(
+            help="Folder of .npz, .npy or pictures, one such file, or an input list of raw files (.txt)."
+        ),
+    ] = None,
+    random: Annotated[
+        int, typer.Option(min=0, help="Calibrate on so many random samples: to measure, not to ship.")
+    ] = 0,
+    mean: Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")] = "0",
+    std: Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")] = "1",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: MODEL.qdq.onnx.")] = None,
-    activation: Annotated[str, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = "u16",
-    weight: Annotated[str, typer.Option(help=f"One of {', '.join(WEIGHTS)}.")] = "u8",
-    per_channel: Annotated[bool, typer.Option(help="A scale per output channel of weights.")] = False,
-    method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = "minmax",
+    activation: Annotated[str, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = DEFAULT.activation,
+    weight: Annotated[str, typer.Option(help=f"One of {', '.join(WEIGHTS)}.")] = DEFAULT.weight,
+    per_channel: Annotated[
+        bool, typer.Option(help="A scale per output channel of weights.")
+    ] = DEFAULT.per_channel,
+    method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = DEFAULT.method,
     dim: Dim = None,
     freeze: Freeze = None,
     soc: Annotated[str, typer.Option(help="Chip to emulate for the report.")] = "SM8650",
@@ -49,7 +72,8 @@ def quantize(
     """Quantize a model for the HTP with onnxruntime's quantizer, and report its accuracy."""
     with errors_reported():
         source = with_fixed_inputs(model, parse_dims(dim), parse_freeze(freeze))
-        samples = read_samples(calibration, source)
+        refuse_quantized(source)
+        samples = _samples(source, calibration, random, mean, std)
         with _bar() as bar:
             task = bar.add_task("calibrating", total=len(samples))
             made = quantize_model(
@@ -68,13 +92,50 @@ def quantize(
                 source, made.model, samples, soc=soc, progress=lambda done: bar.update(checked, completed=done + 1)
             )
         nodes = trace_nodes(made.prepared, made.model, samples, soc=soc) if trace_accuracy else []
-    console.print(f"wrote {target} ({len(made.model):,} bytes; float: {len(source):,})")
-    if made.masks:
-        console.print(f"{made.masks} constants that hide positions from attention brought to {LOWEST:g}")
+        overflows = check_range(source, samples) if trace_accuracy else []
+    _print_made(target, made, len(source))
     console.print(_output_table(reports, len(samples)))
     if trace_accuracy:
         _print_trace(nodes, threshold)
-    write_json(json_file, _as_json(target, reports, nodes, threshold, trace_accuracy))
+        _print_overflows(overflows)
+    document = _as_json(target, reports, nodes, threshold, trace_accuracy)
+    document |= {"floats": dict(made.floats), "overflows": [dataclasses.asdict(each) for each in overflows]}
+    write_json(json_file, document)
+
+
+def _print_made(target: Path, made: Quantized, float_bytes: int) -> None:
+    console.print(f"wrote {target} ({len(made.model):,} bytes; float: {float_bytes:,})")
+    if made.masks:
+        console.print(f"{made.masks} constants that hide positions from attention brought to {LOWEST:g}")
+    for name, why in made.floats.items():
+        console.print(f"{name} stays in floats: {why}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _samples(
+    source: bytes, calibration: Path | None, count: int, mean: str, std: str
+) -> list[dict[str, npt.NDArray[Any]]]:
+    if (calibration is None) == (count == 0):
+        raise InvalidArgument("give --calibration PATH or, to try it out, --random 8")
+    normalization = Normalization(_numbers(mean, "mean"), _numbers(std, "std"))
+    return random_feeds(source, count) if calibration is None else read_samples(calibration, source, normalization)
+
+
+def _numbers(text: str, option: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(math.isfinite(number) for number in found) or (option == "std" and 0.0 in found):
+        raise InvalidArgument(f"--{option} {text!r}; expected numbers like 0.5 or 0.485,0.456,0.406")
+    return found
+
+
+def _print_overflows(overflows: list[Overflow]) -> None:
+    """What would go wrong if the float model ran as it is."""
+    for overflow in overflows[:_SHOWN]:
+        console.print(f"as a float model: {overflow}", highlight=False, markup=False, soft_wrap=True)
+    if len(overflows) > _SHOWN:
+        console.print(f"and {len(overflows) - _SHOWN} more")
 
 
 def _bar() -> Progress:

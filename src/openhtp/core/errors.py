@@ -37,7 +37,7 @@ class QnnError(Exception):
     """Root of all errors raised by openhtp.
 
     ``name`` and ``code`` are those of the QNN API (``QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED``, 6023). The
-    message says what was given, what was expected and where.
+    message says what was given, what was expected and where; ``where`` has the places by kind (``node``).
     """
 
     default_status: Status = st.QNN_COMMON_ERROR_GENERAL
@@ -46,6 +46,7 @@ class QnnError(Exception):
         self.message = message
         self.status = status if status is not None else self.default_status
         self.context: list[str] = []
+        self.where: dict[str, object] = {}
         super().__init__(message)
 
     @property
@@ -63,7 +64,7 @@ class QnnError(Exception):
         return f"{self.message}{where} ({self.name}, {self.code})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.message, self.status), {"context": self.context})
+        return (type(self), (self.message, self.status), {"context": self.context, "where": self.where})
 
 
 class UsageError(QnnError):
@@ -194,4 +195,6 @@ def error_context(**where: object) -> Iterator[None]:
         yield
     except QnnError as error:
         error.context.append(", ".join(f"{key} {value!r}" for key, value in where.items()))
+        # The innermost place is the most exact one.
+        error.where = {**where, **error.where}
         raise

@@ -1,7 +1,9 @@
-"""Calibration data: a folder of numpy files, one sample each."""
+"""Calibration data from files: numpy arrays, raw tensors by the vendor's input lists, or pictures."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +13,138 @@ import numpy.typing as npt
 from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_reader import read_model
+from openhtp.frontend.pictures import PICTURES, Normalization, picture_sample
 
 Array = npt.NDArray[Any]
+Inputs = Mapping[str, ValueType]
+
+_ARRAYS = (".npz", ".npy")
+_KINDS = "a folder of .npz, .npy or pictures, one such file, or a list of raw files (.txt)"
 
 
-def read_samples(folder: Path, model: bytes) -> list[dict[str, Array]]:
-    """All samples of a folder, sorted by name: ``.npz`` with an array per input, or ``.npy`` for a single input.
+def read_samples(source: Path, model: bytes, normalization: Normalization | None = None) -> list[dict[str, Array]]:
+    """All samples of a folder, sorted by name, of one file, or of an input list as ``qnn-net-run`` reads it.
 
-    Arrays may lack a leading axis of size 1. Raises InvalidArgument for a file that does not fit the model.
+    ``.npz`` holds an array per input, ``.npy`` and pictures are for a model with a single input. Arrays may lack a
+    leading axis of size 1, or have one more than the input: then each row is a sample. Raises InvalidArgument for
+    a file that does not fit the model.
     """
     inputs = read_model(model).inputs
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".npz", ".npy")) if folder.is_dir() else []
+    known = (*_ARRAYS, *PICTURES)
+    if source.is_dir():
+        files = sorted(path for path in source.iterdir() if path.suffix.lower() in known)
+    elif source.suffix.lower() in (*known, ".txt") and source.is_file():
+        files = [source]
+    else:
+        files = []
     if not files:
-        raise InvalidArgument(f"{str(folder)!r} is not a folder with .npz or .npy files")
-    return [_sample(path, dict(inputs)) for path in files]
+        raise InvalidArgument(f"{str(source)!r} has no samples; expected {_KINDS}")
+    return [sample for path in files for sample in _samples(path, inputs, normalization or Normalization())]
 
 
-def _sample(path: Path, inputs: dict[str, ValueType]) -> dict[str, Array]:
+def _samples(path: Path, inputs: Inputs, normalization: Normalization) -> list[dict[str, Array]]:
+    suffix = path.suffix.lower()
+    if suffix == ".txt":
+        return _listed_samples(path, inputs)
+    if suffix in PICTURES:
+        return [picture_sample(path, inputs, normalization)]
+    return _array_samples(path, _arrays(path, inputs), inputs)
+
+
+# Numpy's files
+
+
+def _arrays(path: Path, inputs: Inputs) -> dict[str, Array]:
     try:
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             held = {next(iter(inputs)): np.load(path, allow_pickle=False)}
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 held = dict(arrays)
     except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"{str(path)!r} cannot be read: {error}") from error
-    if path.suffix == ".npy" and len(inputs) > 1:
+    if path.suffix.lower() == ".npy" and len(inputs) > 1:
         raise InvalidArgument(f"{path.name} holds one array; the model has {len(inputs)} inputs: use .npz files")
     missing = [name for name in inputs if name not in held]
     if missing:
         raise InvalidArgument(f"{path.name} has no array for input {missing[0]!r}; it has {', '.join(held)}")
-    return {name: _fitted(path, name, held[name], kind) for name, kind in inputs.items()}
+    return held
 
 
-def _fitted(path: Path, name: str, array: Array, kind: ValueType) -> Array:
-    if array.shape != kind.shape and (1, *array.shape) != kind.shape:
-        raise InvalidArgument(
-            f"{path.name}: input {name!r} has shape {list(array.shape)}; expected {list(kind.shape)}"
-        )
+def _array_samples(path: Path, held: Mapping[str, Array], inputs: Inputs) -> list[dict[str, Array]]:
+    if all(held[name].shape in (kind.shape, _without_batch(kind)) for name, kind in inputs.items()):
+        return [{name: _stored(held[name], kind) for name, kind in inputs.items()}]
+    rows = {held[name].shape[0] if held[name].ndim else 0 for name in inputs}
+    for name, kind in inputs.items():
+        array = held[name]
+        # One row per sample, which may stand for a batch of one.
+        if len(rows) != 1 or array.ndim == 0 or array.shape[1:] not in (kind.shape, _without_batch(kind)):
+            raise InvalidArgument(
+                f"{path.name}: input {name!r} has shape {list(array.shape)}; expected {list(kind.shape)}, or one"
+                " sample more per row"
+            )
+    return [{name: _stored(held[name][row], kind) for name, kind in inputs.items()} for row in range(rows.pop())]
+
+
+def _without_batch(kind: ValueType) -> tuple[int, ...] | None:
+    return kind.shape[1:] if kind.shape[:1] == (1,) else None
+
+
+def _stored(array: Array, kind: ValueType) -> Array:
     return np.ascontiguousarray(array, kind.dtype).reshape(kind.shape)
+
+
+# The vendor's lists
+
+
+def _listed_samples(path: Path, inputs: Inputs) -> list[dict[str, Array]]:
+    """One line per inference: ``name:=file`` pairs, or files in the order of the inputs."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{str(path)!r} cannot be read: {error}") from error
+    samples = []
+    for number, line in enumerate(lines, 1):
+        # Lines that begin so name outputs in older tools.
+        if line.strip() and line[0] not in "#%":
+            samples.append(_listed_sample(path, f"{path.name}:{number}", line.split(), inputs))
+    if not samples:
+        raise InvalidArgument(f"{path.name} names no files; expected a line per inference")
+    return samples
+
+
+def _listed_sample(path: Path, where: str, entries: Sequence[str], inputs: Inputs) -> dict[str, Array]:
+    names = list(inputs)
+    pairs = [entry.partition(":=") for entry in entries]
+    if all(mark for _, mark, _ in pairs):
+        files = {name: file for name, _, file in pairs}
+    elif any(mark for _, mark, _ in pairs) or len(entries) != len(names):
+        raise InvalidArgument(
+            f"{where} has {len(entries)} entries; expected name:=file for each of {', '.join(names)}, or"
+            f" {len(names)} files in that order"
+        )
+    else:
+        files = dict(zip(names, entries, strict=True))
+    if set(files) != set(names):
+        raise InvalidArgument(f"{where} names {', '.join(files)}; the model's inputs are {', '.join(names)}")
+    return {name: _raw(path, where, name, files[name], kind) for name, kind in inputs.items()}
+
+
+def _raw(path: Path, where: str, name: str, file: str, kind: ValueType) -> Array:
+    """A raw file: 32-bit floats as the vendor's tools write them, or the input's own type."""
+    # Relative to where the command runs, as the vendor's tools do; lists are moved together with their files.
+    place = next((each for each in (Path(file), path.parent / file) if each.is_file()), None)
+    if place is None:
+        raise InvalidArgument(f"{where}: {file!r} is not a file")
+    data, elements = place.read_bytes(), math.prod(kind.shape)
+    if len(data) == 4 * elements:
+        floats = np.frombuffer(data, "<f4")
+        # Integers of 4 bytes read as floats are next to nothing, never whole.
+        if kind.dtype.kind == "f" or np.array_equal(floats, np.rint(floats)):
+            return _stored(floats, kind)
+    if len(data) == elements * kind.dtype.itemsize:
+        return _stored(np.frombuffer(data, kind.dtype.newbyteorder("<")), kind)
+    raise InvalidArgument(
+        f"{where}: {file!r} has {len(data)} bytes; input {name!r} takes {4 * elements} (float32) or"
+        f" {elements * kind.dtype.itemsize} ({kind.dtype})"
+    )

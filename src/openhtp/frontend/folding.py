@@ -186,6 +186,8 @@ _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
 # Too rare to be worth writing down here: computed by ONNX's own definition.
 _BY_DEFINITION = frozenset(
     {
+        "ArgMax",
+        "ArgMin",
         "BitShift",
         "CastLike",
         "Clip",
@@ -220,6 +222,7 @@ _BY_DEFINITION = frozenset(
         "Sum",
         "Tanh",
         "Tile",
+        "TopK",
         "Trilu",
         "Xor",
     }

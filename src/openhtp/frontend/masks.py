@@ -21,7 +21,7 @@ _HIDES = -1e4
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 # What masks are made and applied with. A bound of a Clip or a comparison is no mask.
 _MAKE = ("Cast", "CastLike", "Concat", "Expand", "Gather", "Max", "Reshape", "Slice", "Tile", "Trilu", "Unsqueeze")
-_USES = frozenset(("Add", "Mul", "Where", *_MAKE))
+USES = frozenset(("Add", "Mul", "Where", *_MAKE))
 
 
 def with_finite_masks(model: bytes) -> tuple[bytes, int]:
@@ -33,7 +33,7 @@ def with_finite_masks(model: bytes) -> tuple[bytes, int]:
             readers[name].add(node.op_type)
     changed = 0
     for tensor in proto.graph.initializer:
-        if readers[tensor.name] and readers[tensor.name] <= _USES:
+        if readers[tensor.name] and readers[tensor.name] <= USES:
             changed += _raise(tensor)
     for node in proto.graph.node:
         if node.op_type == "ConstantOfShape":

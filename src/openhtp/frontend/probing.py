@@ -13,6 +13,7 @@ from openhtp.frontend.external_data import read_external
 from openhtp.frontend.fixing import Dims, Freeze, fix_inputs
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes, open_model, parse_model
 
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TAIL = "_DequantizeLinear_Output"
 
 
@@ -33,7 +34,10 @@ class Probe:
 
 def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
     """Values of the float model that the quantized one stores in an encoding, in running order."""
-    stored = {name for node in ModelProto.FromString(quantized).graph.node for name in node.output}
+    nodes = ModelProto.FromString(quantized).graph.node
+    stored = {name for node in nodes for name in node.output}
+    # A float model that is held against itself stores everything under its own name.
+    tail = _TAIL if any(node.op_type == "DequantizeLinear" for node in nodes) else ""
     proto = ModelProto.FromString(prepared)
     outputs = {value.name for value in proto.graph.output}
     probes = []
@@ -46,7 +50,7 @@ def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
         op_type = "+".join([*dict.fromkeys(kind for _, kind in sources if kind), node.op_type])
         for name in node.output:
             # The quantizer keeps an output's name for the dequantized value, and adds a tail to all others.
-            after = name if name in outputs else name + _TAIL
+            after = name if name in outputs else name + tail
             if after in stored:
                 probes.append(Probe(node.name or name, op_type, name, after, inputs))
                 known.add(name)
@@ -95,6 +99,21 @@ def with_lifted_constants(model: bytes) -> bytes:
     made.graph.node.extend(kept)
     data: bytes = made.SerializeToString()
     return data
+
+
+def with_own_biases(model: bytes) -> bytes:
+    """The model without biases that several nodes share: the quantizer's names for its copies may be taken."""
+    proto = parse_model(model)
+    held = {tensor.name: tensor for tensor in proto.graph.initializer}
+    seen: set[str] = set()
+    for node in proto.graph.node:
+        name = node.input[2] if node.op_type in _BIASED and len(node.input) > 2 else ""
+        if name in held and name in seen:
+            copy = proto.graph.initializer.add()
+            copy.CopyFrom(held[name])
+            copy.name = node.input[2] = f"{name}/{node.output[0]}"
+        seen.update(node.input)
+    return model_bytes(proto)
 
 
 def with_opset(model: bytes, least: int) -> bytes:

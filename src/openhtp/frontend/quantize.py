@@ -1,6 +1,7 @@
 """Quantization for the HTP, by onnxruntime's own quantizer with its QNN pre-processing and settings.
 
-Nothing is rewritten here: this module feeds that quantizer, keeps it quiet, and leaves no file behind.
+Nothing is rewritten here: this module feeds that quantizer, keeps it quiet, leaves no file behind, and sees to it
+that the HTP takes what comes out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,14 @@ import numpy.typing as npt
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType, quantize
 from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
 
-from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, UnsupportedFeature
+from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.masks import with_finite_masks
-from openhtp.frontend.probing import with_lifted_constants, with_opset
+from openhtp.frontend.metadata import with_notes, without_notes
+from openhtp.frontend.onnx_import import import_model
+from openhtp.frontend.onnx_reader import ModelSource, parse_model, read_model
+from openhtp.frontend.probing import with_fixed_inputs, with_lifted_constants, with_opset, with_own_biases
+from openhtp.frontend.typing_pass import settle_types
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -39,6 +45,15 @@ _METHODS = {
     "percentile": CalibrationMethod.Percentile,
 }
 METHODS = tuple(_METHODS)
+# An HTP computes these in floats, whatever their weights are stored as.
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_WHY_FLOAT = "the HTP computes it in floats"
+_QUANTIZED_OPS = frozenset(
+    (
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"),
+        *("QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"),
+    )
+)
 # The first opset in which DequantizeLinear has an axis.
 _PER_CHANNEL_OPSET = 13
 
@@ -66,78 +81,174 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
         return len(self._samples)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a model is quantized: 8 or 16 bits, a scale per tensor or per channel, and how ranges are found."""
+
+    activation: str = "u16"
+    weight: str = "u8"
+    per_channel: bool = False
+    method: str = "minmax"
+
+    def check(self) -> None:
+        """Raise InvalidArgument for a choice that there is not."""
+        for what, given, known in (
+            ("activation", self.activation, ACTIVATIONS),
+            ("weight", self.weight, WEIGHTS),
+            ("method", self.method, METHODS),
+        ):
+            if given not in known:
+                raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
+
+
+DEFAULT = Recipe()
+
+
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """The float model as the quantizer saw it (some operators merged), and the QDQ model made from it.
 
     ``masks`` counts the constants that hid positions from attention by a number too low to be quantized.
+    ``floats`` has the nodes that stay in floats because the HTP would refuse them otherwise, and why.
     """
 
     prepared: bytes
     model: bytes
     masks: int = 0
+    floats: Mapping[str, str] = field(default_factory=dict)
 
 
 def quantize_model(
-    model: bytes | Path,
+    model: ModelSource,
     samples: Sequence[Feeds],
     *,
-    activation: str = "u8",
-    weight: str = "u8",
-    per_channel: bool = False,
-    method: str = "minmax",
+    activation: str = DEFAULT.activation,
+    weight: str = DEFAULT.weight,
+    per_channel: bool = DEFAULT.per_channel,
+    method: str = DEFAULT.method,
+    dims: Dims | None = None,
+    freeze: Freeze | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Quantized:
-    """The QDQ form of a float model, with ranges measured on ``samples``.
+    """The QDQ form of a float model, with ranges measured on ``samples``. The HTP takes the result.
 
-    ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice and
-    BadModel when the quantizer cannot take the model.
+    ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice or a model
+    that is quantized already, and UnsupportedError when the HTP or the quantizer cannot take the model.
     """
-    for what, given, known in (
-        ("activation", activation, ACTIVATIONS),
-        ("weight", weight, WEIGHTS),
-        ("method", method, METHODS),
-    ):
-        if given not in known:
-            raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
+    recipe = Recipe(activation=activation, weight=weight, per_channel=per_channel, method=method)
+    recipe.check()
     if not samples:
         raise InvalidArgument("no calibration samples were given; expected at least one")
+    fixed = with_fixed_inputs(model, dims, freeze)
+    refuse_quantized(fixed)
+    import_model(read_model(fixed))
+    bare, notes = without_notes(fixed)
+    lifted, masks = with_finite_masks(with_own_biases(with_lifted_constants(bare)))
+    if per_channel:
+        lifted = with_opset(lifted, _PER_CHANNEL_OPSET)
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
-        source, masks = model if isinstance(model, Path) else Path(folder, "model.onnx"), 0
-        if isinstance(model, bytes):
-            lifted, masks = with_finite_masks(with_lifted_constants(model))
-            source.write_bytes(with_opset(lifted, _PER_CHANNEL_OPSET) if per_channel else lifted)
+        prepared = _prepared(lifted, Path(folder))
+        made, floats = _accepted(prepared, Path(folder), samples, recipe, progress)
+        return Quantized(prepared.read_bytes(), with_notes(made, notes), masks, floats)
+
+
+def refuse_quantized(model: bytes) -> None:
+    """Raise InvalidArgument if a model computes in integers already."""
+    found = [node for node in parse_model(model).graph.node if node.op_type in _QUANTIZED_OPS]
+    if found:
+        raise InvalidArgument(
+            f"the model is quantized already: {len(found)} nodes like {found[0].name!r} ({found[0].op_type});"
+            " give the float model that it was made from"
+        )
+
+
+def _prepared(model: bytes, folder: Path) -> Path:
+    """The model after the quantizer's own preparations for QNN."""
+    source, prepared = folder / "model.onnx", folder / "prepared.onnx"
+    source.write_bytes(model)
+    with _translated():
+        return prepared if qnn_preprocess_model(str(source), str(prepared)) else source
+
+
+def _accepted(
+    prepared: Path,
+    folder: Path,
+    samples: Sequence[Feeds],
+    recipe: Recipe,
+    progress: Callable[[int], None] | None,
+) -> tuple[bytes, dict[str, str]]:
+    """Quantize; what the HTP refuses in the result stays in floats, and the rest is quantized anew."""
+    data = prepared.read_bytes()
+    graph = parse_model(data).graph
+    # What depends on sizes and constants only is computed by the importer, which wants exact numbers.
+    constants = settle_types(read_model(data)).constants
+    exact = [node.name for node in graph.node if all(name in constants for name in node.output)]
+    floats = {node.name: _WHY_FLOAT for node in graph.node if node.op_type in _RECURRENT}
+    while True:
+        made = _quantize(prepared, folder, samples, recipe, [*exact, *floats], progress)
         try:
-            made = _quantize(source, Path(folder), samples, activation, weight, per_channel, method, progress)
-            return replace(made, masks=masks)
-        except (RuntimeError, ValueError, TypeError, KeyError) as error:
-            raise BadModel(f"onnxruntime's quantizer refuses the model: {error}") from error
+            import_model(read_model(made))
+        except (UnsupportedError, BadModel) as error:
+            blamed = _blamed(graph, str(error.where.get("node", "")))
+            # The fault of a node that is in floats already lies with what it reads.
+            found = [name for name in (*blamed, *_makers(graph, blamed)) if name not in floats][:1]
+            if not found:
+                raise
+            floats.update(dict.fromkeys(found, error.message))
+        else:
+            return made, floats
+
+
+def _blamed(graph: Any, refused: str) -> list[str]:
+    """Nodes of the float model that a refused node of the quantized one belongs to."""
+    names = [node.name for node in graph.node]
+    if refused in names:
+        return [refused]
+    # A part of a node that was written out, or what quantizes a value: then its maker, or else its readers.
+    whole = [name for name in names if name and refused.startswith(f"{name}/")]
+    if whole:
+        return [max(whole, key=len)]
+    value = refused.removesuffix("_QuantizeLinear").removesuffix("_DequantizeLinear")
+    makers = [node.name for node in graph.node if value in node.output]
+    return makers or [node.name for node in graph.node if value in node.input]
+
+
+def _makers(graph: Any, names: Sequence[str]) -> list[str]:
+    """Nodes whose results these nodes read."""
+    read = {name for node in graph.node if node.name in names for name in node.input}
+    return [node.name for node in graph.node if not read.isdisjoint(node.output)]
 
 
 def _quantize(
-    source: Path,
+    prepared: Path,
     folder: Path,
     samples: Sequence[Feeds],
-    activation: str,
-    weight: str,
-    per_channel: bool,
-    method: str,
+    recipe: Recipe,
+    floats: list[str],
     progress: Callable[[int], None] | None,
-) -> Quantized:
-    prepared = folder / "prepared.onnx"
-    if not qnn_preprocess_model(str(source), str(prepared)):
-        prepared = source
-    config = get_qnn_qdq_config(
-        str(prepared),
-        _Reader(samples, progress),
-        calibrate_method=_METHODS[method],
-        activation_type=_TYPES[activation],
-        weight_type=_TYPES[weight],
-        per_channel=per_channel,
-    )
+) -> bytes:
     result = folder / "quantized.onnx"
-    quantize(str(prepared), str(result), config)
-    return Quantized(prepared.read_bytes(), result.read_bytes())
+    with _translated():
+        config = get_qnn_qdq_config(
+            str(prepared),
+            _Reader(samples, progress),
+            calibrate_method=_METHODS[recipe.method],
+            activation_type=_TYPES[recipe.activation],
+            weight_type=_TYPES[recipe.weight],
+            per_channel=recipe.per_channel,
+            nodes_to_exclude=floats,
+        )
+        quantize(str(prepared), str(result), config)
+    return result.read_bytes()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The quantizer fails in many ways, and its errors have no class in common: a model that it cannot take."""
+    try:
+        yield
+    except Exception as error:
+        raise UnsupportedFeature(f"onnxruntime's quantizer refuses the model: {error}") from error
 
 
 @contextmanager

@@ -42,8 +42,8 @@ def infer_types(
     try:
         schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
     except (onnx.defs.SchemaError, TypeError):
-        where = f"in opset {node.opset}" if not node.domain else f"by itself, as its domain is {node.domain!r}"
-        raise UnsupportedOp(f"{node.title} is not supported: ONNX has no such operator {where}") from None
+        where = f"in opset {node.opset}" if not node.domain else "of its own: the domain is another's"
+        raise UnsupportedOp(f"{node.title} is not supported; ONNX has no such operator {where}") from None
     try:
         found = _infer(schema, node, types, data)
     except _INFERENCE_ERRORS as error:

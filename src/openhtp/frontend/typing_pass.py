@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.core.errors import BadModel, UnsupportedFeature, error_context
 from openhtp.frontend.expansion import expand
 from openhtp.frontend.folding import can_fold, constant_of, fold
 from openhtp.frontend.model import MICROSOFT, Array, OnnxModel, OnnxNode, ValueType, is_op
@@ -44,24 +44,33 @@ def settle_types(model: OnnxModel) -> TypedModel:
     waiting = list(reversed(model.nodes))
     while waiting:
         node = waiting.pop()
-        results = _known_results(node, types, constants)
-        if results is not None:
-            for name, result in results.items():
-                constants[name] = result
-                types[name] = ValueType(result.dtype, result.shape)
-            continue
-        simpler = expand(node, types, constants)
-        if simpler is not None:
-            waiting.extend(reversed(simpler))
-            continue
-        found = _output_types(node, types, constants)
-        types.update(found)
-        if all(0 in kind.shape for kind in found.values()):
-            # Of nothing everything is known.
-            constants.update((name, np.zeros(kind.shape, kind.dtype)) for name, kind in found.items())
-        else:
-            kept.append(node)
+        with error_context(node=node.name):
+            simpler = _settle(node, types, constants, kept)
+        waiting.extend(reversed(simpler))
     return TypedModel(model, tuple(kept), types, constants)
+
+
+def _settle(
+    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array], kept: list[OnnxNode]
+) -> list[OnnxNode]:
+    """Settle one node; returns those to be looked at instead of it."""
+    results = _known_results(node, types, constants)
+    if results is not None:
+        for name, result in results.items():
+            constants[name] = result
+            types[name] = ValueType(result.dtype, result.shape)
+        return []
+    simpler = expand(node, types, constants)
+    if simpler is not None:
+        return simpler
+    found = _output_types(node, types, constants)
+    types.update(found)
+    if all(0 in kind.shape for kind in found.values()):
+        # Of nothing everything is known.
+        constants.update((name, np.zeros(kind.shape, kind.dtype)) for name, kind in found.items())
+    else:
+        kept.append(node)
+    return []
 
 
 def _known_results(

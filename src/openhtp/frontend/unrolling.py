@@ -17,6 +17,9 @@ from openhtp.frontend.writing import Writer
 MOST_STEPS = 2048
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
+_Step = Callable[[str, str], str]
+"""From the products with one element of the sequence, and the state, to the next state."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
@@ -32,29 +35,42 @@ def write_gru(w: Writer) -> None:
     """ONNX's GRU: gates are update, reset and candidate."""
     _check(w, ["Sigmoid", "Tanh"])
     units = w.type(2).shape[-1]
-    reset_after = bool(w.attr("linear_before_reset", 0))
 
-    def step(x: str, state: str, weights: _Weights) -> str:
-        x_update, x_reset, x_new = _split(w, x, [units] * 3)
-        if reset_after:
-            h_update, h_reset, h_new = _split(w, _linear(w, state, weights.state, weights.state_bias), [units] * 3)
-        else:
-            early, late = _split(w, weights.state, [2 * units, units])
-            biases: list[str] | list[None] = [None, None]
-            if weights.state_bias is not None:
-                biases = _split(w, weights.state_bias, [2 * units, units])
+    def gates_before(weights: _Weights) -> _Step:
+        """The reset is applied to the state, before the candidate's product."""
+        early, late = _split(w, weights.state, [2 * units, units])
+        biases: list[str] | list[None] = [None, None]
+        if weights.state_bias is not None:
+            biases = _split(w, weights.state_bias, [2 * units, units])
+
+        def step(x: str, state: str) -> str:
+            x_update, x_reset, x_new = _split(w, x, [units] * 3)
             h_update, h_reset = _split(w, _linear(w, state, early, biases[0]), [units] * 2)
-        update = w.add("Sigmoid", [w.add("Add", [x_update, h_update])])
-        reset = w.add("Sigmoid", [w.add("Add", [x_reset, h_reset])])
-        if reset_after:
-            h_new = w.add("Mul", [reset, h_new])
-        else:
+            reset = w.add("Sigmoid", [w.add("Add", [x_reset, h_reset])])
             h_new = _linear(w, w.add("Mul", [reset, state]), late, biases[1])
-        fresh = w.add("Tanh", [w.add("Add", [x_new, h_new])])
-        # (1 - update) * fresh + update * state
-        return w.add("Add", [fresh, w.add("Mul", [update, w.add("Sub", [state, fresh])])])
+            return _mixed(w, w.add("Add", [x_update, h_update]), w.add("Add", [x_new, h_new]), state)
 
-    _write(w, step)
+        return step
+
+    def gates_after(weights: _Weights) -> _Step:
+        """The reset is applied to the candidate's product."""
+
+        def step(x: str, state: str) -> str:
+            x_update, x_reset, x_new = _split(w, x, [units] * 3)
+            h_update, h_reset, h_new = _split(w, _linear(w, state, weights.state, weights.state_bias), [units] * 3)
+            reset = w.add("Sigmoid", [w.add("Add", [x_reset, h_reset])])
+            h_new = w.add("Mul", [reset, h_new])
+            return _mixed(w, w.add("Add", [x_update, h_update]), w.add("Add", [x_new, h_new]), state)
+
+        return step
+
+    _write(w, gates_after if w.attr("linear_before_reset", 0) else gates_before)
+
+
+def _mixed(w: Writer, update: str, fresh: str, state: str) -> str:
+    """Part of the state and part of the candidate: ``(1 - update) * fresh + update * state``."""
+    update, fresh = w.add("Sigmoid", [update]), w.add("Tanh", [fresh])
+    return w.add("Add", [fresh, w.add("Mul", [update, w.add("Sub", [state, fresh])])])
 
 
 def write_rnn(w: Writer) -> None:
@@ -64,10 +80,13 @@ def write_rnn(w: Writer) -> None:
         w.refuse(f"its activations are {names}", "use Tanh, Relu or Sigmoid")
     _check(w, names[:1])
 
-    def step(x: str, state: str, weights: _Weights) -> str:
-        return w.add(names[0], [w.add("Add", [x, _linear(w, state, weights.state, weights.state_bias)])])
+    def plain(weights: _Weights) -> _Step:
+        def step(x: str, state: str) -> str:
+            return w.add(names[0], [w.add("Add", [x, _linear(w, state, weights.state, weights.state_bias)])])
 
-    _write(w, step)
+        return step
+
+    _write(w, plain)
 
 
 def _check(w: Writer, usual: list[str]) -> None:
@@ -80,25 +99,29 @@ def _check(w: Writer, usual: list[str]) -> None:
     if (w.attr("activations") or usual * len(directions)) != usual * len(directions):
         w.refuse(f"its activations are {w.attr('activations')}", f"use {', '.join(usual)}")
     lengths = w.known(4)
-    if w.node.has(4) and (lengths is None or np.any(lengths != steps)):
+    if w.node.has(4) and lengths is None:
+        w.refuse("how long its sequences are is computed (sequence_lens)", "freeze the input that says it")
+    if lengths is not None and np.any(lengths != steps):
         w.refuse("its sequences end early (sequence_lens)", "give all of the same length, and cut afterwards")
     if steps > MOST_STEPS:
         w.refuse(f"it has {steps} steps", f"at most {MOST_STEPS} are written out: give shorter sequences (dims)")
 
 
-def _write(w: Writer, step: Callable[[str, str, _Weights], str]) -> None:
+def _write(w: Writer, prepared: Callable[[_Weights], _Step]) -> None:
+    """All steps of all directions. What is made of the weights is made once for all steps."""
     steps, batch, _ = w.type(0).shape
     units = w.type(2).shape[-1]
     sequences, ends = [], []
     for number, backwards in enumerate(_DIRECTIONS[w.attr("direction", "forward")]):
         weights = _weights(w, number)
+        step = prepared(weights)
         projected = _linear(w, w.input(0), weights.sequence, weights.sequence_bias)
         flat = w.add("Reshape", [projected, w.constant(np.array([steps * batch, -1], np.int64))])
         parts = _split(w, flat, [batch] * steps, axis=0)
         state = _first_state(w, number, (batch, units))
         states = []
         for x in parts[:: -1 if backwards else 1]:
-            state = step(x, state, weights)
+            state = step(x, state)
             states.append(state)
         in_time = states[:: -1 if backwards else 1]
         whole = w.add("Concat", in_time, {"axis": 0}) if steps > 1 else in_time[0]

@@ -14,8 +14,11 @@ import onnxruntime
 from openhtp.core.errors import BadModel
 from openhtp.frontend.probing import Probe, find_probes, with_outputs
 from openhtp.session.inference import InferenceSession
+from openhtp.session.range_check import float_values
 
 Array = npt.NDArray[Any]
+# What is closer than this counts as exact: no half or 16-bit number keeps more.
+_EXACT_DB = 90.0
 Feeds = Mapping[str, Array]
 
 
@@ -50,13 +53,23 @@ class NodeReport:
 
 
 def closeness(exact: Array, other: Array) -> Closeness:
-    """Compare two arrays; identical ones have infinite SQNR."""
+    """Compare two arrays; identical ones have infinite SQNR.
+
+    Infinities and NaNs at the same places are equal; one that the other does not have is infinitely far away.
+    """
     a, b = exact.astype(np.float64).reshape(-1), other.astype(np.float64).reshape(-1)
-    signal, noise = float(a @ a), float((a - b) @ (a - b))
-    sqnr = math.inf if noise == 0 else -math.inf if signal == 0 else 10 * math.log10(signal / noise)
-    norms = math.sqrt(signal * float(b @ b))
-    cosine = float(a @ b) / norms if norms else float(signal == float(b @ b))
-    return Closeness(sqnr, cosine, float(np.abs(a - b).max(initial=0.0)))
+    usable = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~usable], b[~usable], equal_nan=True):
+        return Closeness(-math.inf, 0.0, math.inf)
+    a, b = a[usable], b[usable]
+    # Squares of what is scaled neither overflow nor vanish all at once.
+    scale = float(max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))) or 1.0
+    a, b = a / scale, b / scale
+    signal, noise, other_signal = float(a @ a), float((a - b) @ (a - b)), float(b @ b)
+    sqnr = math.inf if noise == 0 else -math.inf if signal == 0 else 10 * (math.log10(signal) - math.log10(noise))
+    norms = math.sqrt(signal) * math.sqrt(other_signal)
+    cosine = float(a @ b) / norms if norms else float(signal == other_signal)
+    return Closeness(sqnr, cosine, scale * float(np.abs(a - b).max(initial=0.0)))
 
 
 def compare_outputs(
@@ -77,8 +90,12 @@ def compare_outputs(
 def trace_nodes(
     prepared: bytes, quantized: bytes, samples: Sequence[Feeds], *, soc: str = "SM8650"
 ) -> list[NodeReport]:
-    """Compare the output of every node, in running order. ``prepared`` is the float model that was quantized."""
-    probes = find_probes(prepared, quantized)
+    """Compare the output of every node, in running order. ``prepared`` is the float model that was quantized.
+
+    Given a float model twice, it is held against itself in half precision.
+    """
+    floats_only = set(float_values(prepared))
+    probes = [probe for probe in find_probes(prepared, quantized) if probe.float_name in floats_only]
     if not probes:
         raise BadModel("the quantized model has no values in common with the float model")
     floats = with_outputs(prepared, [probe.float_name for probe in probes])
@@ -106,8 +123,9 @@ def first_diverging(reports: Sequence[NodeReport], threshold_db: float) -> NodeR
 
 
 def _lost(probe: Probe, found: Closeness, before: Mapping[str, NodeReport]) -> float:
-    known = [before[name].htp.sqnr_db for name in probe.inputs if name in before]
-    return max(0.0, min(known) - found.sqnr_db) if known else 0.0
+    known = [min(before[name].htp.sqnr_db, _EXACT_DB) for name in probe.inputs if name in before]
+    # Two infinities cancel: what was lost before is not lost again.
+    return max(0.0, min(known) - found.sqnr_db) if known and min(known) > -math.inf else 0.0
 
 
 def _run_all(

@@ -28,6 +28,7 @@ from openhtp.session.free_dimensions import free_dimensions
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.pending import PendingRun, Results
 from openhtp.session.profiling import ProfileFile
+from openhtp.session.range_check import RangeWatch
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,12 @@ class InferenceSession:
             transport=transport,
         )
         self._loaded = self._load(plan, names, may_fall_back=entries.get("session.disable_cpu_ep_fallback") != "1")
+        self._watch: RangeWatch | None = None
         if self._loaded is not None:
+            # Only an HTP computes floats in half precision.
+            if self._options.backend == "htp":
+                at_once = entries.get(loading.CHECK_RANGE) == "1"
+                self._watch = RangeWatch(self._source, dims, freeze, at_once=at_once)
             self._closer = weakref.finalize(self, loading.unload, self._loaded)
             level = self._options["profiling_level"]
             if level != "off" and self._options["profiling_file_path"]:
@@ -208,7 +214,10 @@ class InferenceSession:
             outputs = loaded.graph.execute(feeds, profile=profile)
         if profile is not None and self._profile_file is not None:
             self._profile_file.add(profile, "EXECUTE")
-        return _collected(loaded, names, outputs)
+        results = _collected(loaded, names, outputs)
+        if self._watch is not None:
+            self._watch.look(input_feed, names, results)
+        return results
 
     def run_async(
         self,

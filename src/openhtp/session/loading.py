@@ -30,11 +30,14 @@ log = logging.getLogger(__name__)
 
 # What this emulation stands for, written into context files.
 SDK_VERSION = "openhtp"
+# Of ours: look into the first run for values that half precision cannot hold.
+CHECK_RANGE = "openhtp.check_range"
 _CONFIG_KEYS = (
     "session.disable_cpu_ep_fallback",
     "ep.context_enable",
     "ep.context_file_path",
     "ep.context_embed_mode",
+    CHECK_RANGE,
 )
 
 

@@ -49,7 +49,9 @@ def _check(site: Site) -> None:
     if (site.attr("activations") or usual) != usual:
         site.refuse(f"its activations are {site.attr('activations')}", f"use {', '.join(usual[:3])}")
     lengths = site.constant(4)
-    if site.has(4) and (lengths is None or np.any(lengths != site.type(0).shape[0])):
+    if site.has(4) and lengths is None:
+        site.refuse("how long its sequences are is computed (sequence_lens)", "freeze the input that says it")
+    if lengths is not None and np.any(lengths != site.type(0).shape[0]):
         site.refuse("its sequences end early (sequence_lens)", "give all of the same length, and cut afterwards")
     peepholes = site.constant(7)
     if site.has(7) and (peepholes is None or np.any(peepholes)):

@@ -1,0 +1,176 @@
+"""Where a float model leaves the range of half precision, in which the HTP computes floats.
+
+A number above 65504 becomes infinite there; what is divided by it becomes 0, and the result may look fine and be
+wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from onnx import ModelProto, helper
+
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.frontend.fixing import Dims, Freeze
+from openhtp.frontend.masks import USES
+from openhtp.frontend.onnx_reader import ModelSource
+from openhtp.frontend.probing import with_fixed_inputs, with_outputs
+
+log = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+LARGEST = float(np.finfo(np.float16).max)
+_FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)")
+_HIDE = frozenset((*USES, "Softmax", "LogSoftmax"))
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """A value that half precision cannot hold: the node that makes it, and the number farthest from 0."""
+
+    node: str
+    op_type: str
+    tensor: str
+    largest: float
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node!r} ({self.op_type}) reaches {self.largest:,.0f}, beyond the {LARGEST:,.0f} of half"
+            " precision"
+        )
+
+
+def check_range(
+    model: ModelSource,
+    samples: Sequence[Mapping[str, Array]],
+    *,
+    dims: Dims | None = None,
+    freeze: Freeze | None = None,
+) -> list[Overflow]:
+    """All values of a float model beyond half precision on these samples, in running order.
+
+    The model runs on ONNX Runtime's CPU in its own precision. Numbers that only hide positions from a softmax are
+    not counted: minus infinity hides them as well.
+    """
+    data = with_fixed_inputs(model, dims, freeze, may_stay_open=True)
+    proto = ModelProto.FromString(data)
+    names = float_values(data)
+    bounds = _bounds(proto, names, samples)
+    readers: dict[str, list[Any]] = defaultdict(list)
+    for node in proto.graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    found = []
+    for node in proto.graph.node:
+        for name in node.output:
+            low, high = bounds.get(name, (0.0, 0.0))
+            if high > LARGEST or (low < -LARGEST and not _only_hides(name, readers)):
+                found.append(Overflow(node.name or name, node.op_type, name, high if high > -low else low))
+    return found
+
+
+def float_values(model: bytes) -> list[str]:
+    """Names of all floats that a run of a model computes; what depends on constants only is folded on an HTP."""
+    graph = ModelProto.FromString(model).graph
+    held = {tensor.name for tensor in graph.initializer}
+    depend = {value.name for value in graph.input} - held
+    for node in graph.node:
+        if not depend.isdisjoint(node.input):
+            depend.update(node.output)
+    made = [name for node in graph.node for name in node.output if name in depend and name]
+    session = _session(with_outputs(model, made))
+    return [value.name for value in session.get_outputs() if value.type in _FLOATS and value.name in set(made)]
+
+
+def _bounds(
+    proto: Any, names: Sequence[str], samples: Sequence[Mapping[str, Array]]
+) -> dict[str, tuple[float, float]]:
+    """Smallest and largest of each value over all samples. Infinities of the model's own are left out."""
+    del proto.graph.output[:]
+    nodes = []
+    for name in names:
+        for op in ("ReduceMin", "ReduceMax"):
+            nodes.append(helper.make_node(op, [name], [f"{name}/{op}"], keepdims=0))
+            proto.graph.output.append(helper.make_empty_tensor_value_info(f"{name}/{op}"))
+    measured = ModelProto()
+    measured.CopyFrom(proto)
+    measured.graph.node.extend(nodes)
+    session = _session(measured.SerializeToString())
+    wanted = {value.name for value in session.get_inputs()}
+    runs = [session.run(None, {name: a for name, a in feeds.items() if name in wanted}) for feeds in samples]
+    table = np.array([[float(value) for value in run] for run in runs]).reshape(len(samples), -1, 2)
+    table[~np.isfinite(table)] = 0.0
+    lows, highs = table[:, :, 0].min(axis=0), table[:, :, 1].max(axis=0)
+    return {name: (float(low), float(high)) for name, low, high in zip(names, lows, highs, strict=True)}
+
+
+def _only_hides(name: str, readers: Mapping[str, list[Any]]) -> bool:
+    """Whether a value goes nowhere but, moved or added to others, into a softmax."""
+    waiting, seen = [name], {name}
+    while waiting:
+        using = readers.get(waiting.pop(), [])
+        if not using or any(node.op_type not in _HIDE for node in using):
+            return False
+        further = {out for node in using if "Softmax" not in node.op_type for out in node.output} - seen
+        seen |= further
+        waiting += further
+    return True
+
+
+def _session(model: bytes) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise UnsupportedFeature(f"onnxruntime cannot look into the model: {error}") from error
+
+
+class RangeWatch:
+    """Looks at the results of a session until they are infinite or no numbers, and then tells once where from.
+
+    With ``at_once`` the first run is looked into whatever its results are.
+    """
+
+    def __init__(self, source: ModelSource, dims: Dims | None, freeze: Freeze | None, *, at_once: bool) -> None:
+        self._source = source
+        self._dims = dims
+        self._freeze = freeze
+        self._at_once = at_once
+        self._done = False
+
+    def look(self, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str], results: Sequence[Array]) -> None:
+        """Look at the results of one run."""
+        if self._done:
+            return
+        broken = [name for name, array in zip(names, results, strict=True) if not _is_finite(array)]
+        if broken or self._at_once:
+            self._done = True
+            self._tell(feeds, broken)
+
+    def _tell(self, feeds: Mapping[str, npt.ArrayLike], broken: Sequence[str]) -> None:
+        try:
+            arrays = {name: np.asarray(array) for name, array in feeds.items()}
+            found = check_range(self._source, [arrays], dims=self._dims, freeze=self._freeze)
+        except Exception as error:  # A report must not end a run that is over.
+            log.debug("the range of values cannot be checked: %s", error)
+            return
+        if found:
+            what = f"output {broken[0]!r} has infinities or NaNs" if broken else "a run left half precision"
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            log.warning("%s: %s%s; quantize the model, or scale its values down", what, found[0], more)
+
+
+def _is_finite(array: Array) -> bool:
+    if array.dtype.kind != "f" or not array.size:
+        return True
+    # Both pass a NaN on, and neither takes memory.
+    return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
