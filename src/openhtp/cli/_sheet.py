@@ -24,6 +24,7 @@ class Sheet:
         self._columns = list(columns)
         self._words = {columns[0], *words}
         self._rows: list[list[Text]] = []
+        self.note = ""
 
     def add(self, *cells: str | Text) -> None:
         """One more row. Names that users gave are no markup."""
@@ -40,6 +41,8 @@ class Sheet:
         lines: list[Text | Table] = [Text(self._title, style="bold")] if self._title else []
         for part in parts or [[]]:
             lines += [self._table([0, *part]), Text()]
+        if self.note:
+            lines[-1] = Text(self.note + "\n", style="dim")
         return Group(*lines)
 
     def _width(self, console: Console, columns: Sequence[int]) -> int:

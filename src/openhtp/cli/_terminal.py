@@ -103,9 +103,9 @@ def write_file(path: Path, content: str | bytes) -> None:
     confirm_written(path)
 
 
-def confirm_written(path: Path) -> None:
+def confirm_written(path: Path, detail: str = "") -> None:
     """Say that a file is there; the path in one piece, to be copied."""
-    console.print(f"wrote {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {path} {detail}".rstrip(), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def write_json(path: Path | None, value: dict[str, Any]) -> None:
