@@ -71,9 +71,15 @@ def test_svg_thins_marks_out_and_cuts_labels():
     marks = [client_span(0, 10_000), client_span(0, 10_000, lane=name), *instants("yield", range(0, 10_000, 2))]
     root = ET.fromstring(marks_to_svg(marks))
     titles = [element.text for element in root.iter(f"{SVG}title")]
-    assert 20 < titles.count("yield") <= 850 / 12 + 1
+    assert 20 < titles.count("yield") <= 850 / 14 + 1
     assert "a camera with a…" in [element.text for element in root.iter(f"{SVG}text")]
     assert name in titles
+
+
+def test_svg_leaves_kept_deadlines_out_where_they_would_be_a_fence():
+    marks = [client_span(0, 10_000), *instants("deadline", range(0, 10_000, 50)), *instants("missed", [5000])]
+    titles = [element.text for element in ET.fromstring(marks_to_svg(marks)).iter(f"{SVG}title")]
+    assert (titles.count("deadline"), titles.count("missed")) == (0, 1)
 
 
 def test_png_has_words_if_there_is_a_font(caplog):

@@ -37,10 +37,11 @@ _TOP = 46
 _MAX_SPANS = 20_000
 # Renderers outside of browsers know no generic family; one of these is nearly everywhere.
 _FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
+_FENCE = 14
 _LETTER = 7  # about what one takes, in pixels
 _SIGNS = {
-    YIELD: ("#7a5c00", 12, "-4,0 4,0 0,7", "asked to yield"),
-    DEADLINE: ("#333", 7, "-.75,1 .75,1 .75,25 -.75,25", "deadline"),
+    YIELD: ("#7a5c00", 14, "-4,0 4,0 0,7", "asked to yield"),
+    DEADLINE: ("#333", 4, "-.75,1 .75,1 .75,25 -.75,25", "deadline"),
     MISSED: ("#c62828", 4, "-1,-2 8,1 1,4 1,26 -1,26", "missed deadline"),
 }
 """Of each kind of moment: colour, least distance of two in pixels, outline, words."""
@@ -184,10 +185,15 @@ def _marks(instants: Sequence[Instant], first: int, last: int, scale: float, y: 
     """What happened in a lane; of marks that would touch each other only the first."""
     drawn = []
     for category, (colour, gap, outline, _) in _SIGNS.items():
+        mine = sorted(
+            (m for m in instants if m.category == category and first <= m.at_ns <= last), key=lambda m: m.at_ns
+        )
+        if category == DEADLINE and len(mine) * _FENCE > (last - first) * scale:
+            continue  # a fence of kept deadlines would hide the lane
         place = -float(gap)
-        for mark in sorted((m for m in instants if m.category == category), key=lambda m: m.at_ns):
+        for mark in mine:
             x = (mark.at_ns - first) * scale
-            if x - place >= gap and first <= mark.at_ns <= last:
+            if x - place >= gap:
                 place = x
                 drawn.append(_sign(_LEFT + x, y, colour, outline, mark.name))
     return drawn
