@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +131,7 @@ def _window(text: str | None) -> tuple[float, float] | None:
         first, last = float(start or 0), float(end)
     except ValueError:
         raise typer.BadParameter(f"--window {text!r}: expected START:END, for example 0:500") from None
-    if not 0 <= first < last:
+    if not 0 <= first < last < math.inf:
         raise typer.BadParameter(f"--window {text!r}: START must be at least 0 and below END")
     return first, last
 
