@@ -69,13 +69,19 @@ def compiled(
     if isinstance(model, str) and model.startswith(ZOO):
         if dims or freeze:
             raise InvalidArgument(f"{model} has fixed sizes; dims and freeze are for files")
-        return _from_zoo(model.removeprefix(ZOO))
+        return _from_zoo(model)
     return portable_program(load(model, dims, freeze))
 
 
 @functools.lru_cache(maxsize=4)
 def _from_zoo(name: str) -> QnnProgram:
-    if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.3) or list(MODELS)
-        raise InvalidArgument(f"the zoo has no network {name!r}; nearest known: {', '.join(near)}")
-    return portable_program(load(MODELS[name]()))
+    return portable_program(load(zoo_model(name)))
+
+
+def zoo_model(name: str) -> bytes:
+    """The file of ``zoo:resnet50``."""
+    network = name.removeprefix(ZOO)
+    if network not in MODELS:
+        near = difflib.get_close_matches(network, MODELS, n=3, cutoff=0.3) or list(MODELS)
+        raise InvalidArgument(f"the zoo has no network {network!r}; nearest known: {', '.join(near)}")
+    return MODELS[network]()

@@ -38,7 +38,7 @@ def run(tmp_path: Path):
 
 def test_help_names_every_command(run) -> None:
     text = run("--help")
-    for command in ("bench", "demo", "device", "plan", "run-scenario"):
+    for command in ("bench", "demo", "device", "doctor", "estimate", "plan", "quantize", "run", "run-scenario"):
         assert command in text
     assert "openhtp 0." in run("--version")
 
@@ -54,6 +54,10 @@ def test_help_names_every_command(run) -> None:
         ["demo"],
         ["device", "start"],
         ["plan"],
+        ["doctor"],
+        ["estimate"],
+        ["quantize"],
+        ["run"],
         ["run-scenario"],
     ],
     ids=str,
@@ -197,11 +201,19 @@ def test_run_scenario_of_a_bad_file(run, tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
-def test_demo_writes_a_trace(run, tmp_path: Path) -> None:
-    text = run("demo", "--turns", 3, "--out", tmp_path, "--json", tmp_path / "demo.json")
-    assert "one after the other" in text
+def test_demo_shows_what_priorities_do_for_the_camera(run, tmp_path: Path) -> None:
+    text = run("demo", "--turns", 8, "--out", tmp_path, "--json", tmp_path / "demo.json")
+    assert "with a higher priority" in text
     trace = json.loads((tmp_path / "demo-trace.json").read_text())
     lanes = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == "thread_name"}
     assert {"camera", "scene", "language", "HMX0", "HVX0", "VTCM"} <= lanes
-    networks = json.loads((tmp_path / "demo.json").read_text())["networks"]
-    assert [network["priority"] for network in networks] == ["high", "normal", "low"]
+    result = json.loads((tmp_path / "demo.json").read_text())
+    assert [network["priority"] for network in result["networks"]] == ["high", "normal", "low"]
+    stages = {stage["name"]: stage for stage in result["stages"]}
+    assert list(stages) == ["alone", "beside others", "with priority"]
+    assert stages["alone"]["others_per_second"] == {}
+    assert set(stages["beside others"]["others_per_second"]) == {"scene", "language"}
+    for stage in stages.values():
+        assert 0 < stage["camera_ms_p50"] <= stage["camera_ms_p90"]
+    for path in (tmp_path / "demo-trace.json", tmp_path / "mobilenet_v2.onnx", tmp_path / "demo.json"):
+        assert f"wrote {path}" in text

@@ -34,6 +34,8 @@ def test_all_outputs_at_once(tmp_path):
     assert json.loads(files["c.json"].read_text())["traceEvents"]
     for words in ("modelled times in us", "Utilisation (modelled)", "█ running", "Graph 2"):
         assert words in result.output
+    for path in files.values():
+        assert f"wrote {path}" in result.output
 
 
 def test_json_to_standard_output_is_nothing_but_json():
@@ -48,9 +50,29 @@ def test_one_command_shows_starvation_and_its_cure(tmp_path):
     assert result.exit_code == 0, result.output
     assert "strict policy" in result.output
     assert "fair policy" in result.output
-    summary = json.loads(path.read_text())["summary"]
-    assert summary["clients"]["low"]["max"] > 30_000
-    assert summary["compared"]["fair"]["clients"]["low"]["max"] < 1_500
+    document = json.loads(path.read_text())
+    assert document["summary"]["clients"]["low"]["max"] > 30_000
+    assert document["summary"]["compared"]["fair"]["clients"]["low"]["max"] < 1_500
+    assert list(document["policies"]) == ["strict", "fair"]
+    for whole in document["policies"].values():
+        assert list(whole) == ["clients", "resources", "summary"]
+        assert whole["clients"]["low"]
+    assert "strict.low" in result.output
+    assert "fair.low" in result.output
+
+
+def test_policies_are_compared_in_one_timeline_picture_and_trace(tmp_path):
+    files = {name: tmp_path / name for name in ("t.html", "g.svg", "c.json")}
+    words = ["--timeline", files["t.html"], "--picture", files["g.svg"], "--trace", files["c.json"]]
+    result = invoke(EXAMPLES / "same-pd.yaml", "--policy", "strict,fair", *words)
+    assert result.exit_code == 0, result.output
+    for path in files.values():
+        text = path.read_text()
+        assert "strict" in text
+        assert "fair" in text
+    events = json.loads(files["c.json"].read_text())["traceEvents"]
+    arrows = [event["id"] for event in events if event["ph"] == "s"]
+    assert len(set(arrows)) == len(arrows)
 
 
 def test_optimize_says_what_to_change(tmp_path):
@@ -73,6 +95,73 @@ def test_optimize_says_what_to_change(tmp_path):
     assert "cam cannot: one run takes 5 us" in result.output
 
 
+LATE = """\
+# Too much for one.
+duration: 1000
+device: {hvx: 1, hmx: 1, vtcm_mb: 1, eviction: 1}
+clients:
+  - name: cam  # must not wait
+    deadline: 10
+    run: 5
+  - {name: llm, priority: high, run: 90}
+events:
+  - {client: cam, every: 30}
+  - {client: llm, closed: 1}
+"""
+
+
+@pytest.fixture
+def late(tmp_path):
+    path = tmp_path / "late.yaml"
+    path.write_text(LATE)
+    return path
+
+
+def test_check_fails_with_missed_deadlines_and_only_then(late):
+    assert invoke(late).exit_code == 0
+    result = invoke(late, "--check")
+    assert result.exit_code == 1
+    assert "limit exceeded (modelled): cam (strict policy) misses" in result.output
+    assert invoke(EXAMPLES / "pipeline.yaml", "--check").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--max-miss-rate", "1"], 0),
+        (["--max-miss-rate", "0.5"], 1),
+        (["--check", "--max-miss-rate", "1"], 0),
+        (["--max-p99", "llm=89"], 1),
+        (["--max-p99", "llm=1ms"], 0),
+        (["--max-p99", "llm=1ms", "--max-p99", "cam=1"], 1),
+        (["--optimize", "--check"], 0),
+    ],
+    ids=str,
+)
+def test_limits_for_continuous_integration(late, words, code, tmp_path):
+    path = tmp_path / "o.json"
+    result = invoke(late, *words, "--json", path)
+    assert result.exit_code == code, result.output
+    exceeded = json.loads(path.read_text())["summary"]["exceeded"]
+    assert bool(exceeded) == bool(code)
+    assert ("limit exceeded" in result.output) == bool(code)
+
+
+def test_optimize_writes_the_scenario_back_with_its_comments(late, tmp_path):
+    target = tmp_path / "new.yaml"
+    result = invoke(late, "--optimize", "--write", target)
+    assert result.exit_code == 0, result.output
+    assert f"wrote {target}" in result.output
+    assert invoke(target, "--check").exit_code == 0
+    assert "# Too much for one." in target.read_text()
+    assert "  - name: cam  # must not wait\n" in target.read_text()
+    late.write_text(LATE.replace("deadline: 10", "deadline: 4"))
+    result = invoke(late, "--optimize", "--write", tmp_path / "none.yaml")
+    assert result.exit_code == 1
+    assert "not written, as no setting" in result.output
+    assert not (tmp_path / "none.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
@@ -81,8 +170,11 @@ def test_optimize_says_what_to_change(tmp_path):
         ([EXAMPLES / "same-pd.yaml", "--window", "5"], 2, "START:END"),
         ([EXAMPLES / "same-pd.yaml", "--window", "9:3"], 2, "below END"),
         ([EXAMPLES / "same-pd.yaml", "--svg", "/nonexistent/x.svg"], 2, "No such file"),
+        ([EXAMPLES / "same-pd.yaml", "--write", "x.yaml"], 2, "--optimize"),
+        ([EXAMPLES / "same-pd.yaml", "--max-p99", "cam=3"], 2, "expected CLIENT=TIME, with one of Graph 1"),
+        ([EXAMPLES / "same-pd.yaml", "--max-p99", "App=soon"], 2, "'soon' is no time"),
     ],
-    ids=["unreadable", "policy", "window", "window order", "unwritable"],
+    ids=["unreadable", "policy", "window", "window order", "unwritable", "write", "client", "time"],
 )
 def test_bad_calls(args, code, words):
     result = invoke(*args)

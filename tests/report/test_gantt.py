@@ -5,8 +5,8 @@ from pathlib import Path
 
 from openhtp.core.units import MIB
 from openhtp.plan import plan
-from openhtp.report.gantt import marks_to_svg, marks_to_text, ticks
-from openhtp.report.marks import Span
+from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png, ticks
+from openhtp.report.marks import Instant, Span
 
 SAME_PD = Path(__file__).parents[2] / "examples" / "same-pd.yaml"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -19,8 +19,73 @@ def test_text():
         "    App │ █████   │",
         "Graph 2 │ ░░██▒▒██│",
         "         090 us (modelled)",
-        "         █ running  ░ waiting  ▒ paused",
+        "█ running  ▁ partly  ░ waiting  ▒ paused",
     ]
+
+
+def client_span(start, duration, category="running", lane="cam"):
+    return Span(group="Clients", lane=lane, name=category, start_ns=start, duration_ns=duration, category=category)
+
+
+def test_a_client_that_is_hardly_busy_is_not_painted_solid():
+    spans = [client_span(at, 3) for at in range(0, 1000, 100)] + [client_span(999, 1)]
+    (row, *_) = marks_to_text(spans, width=10).splitlines()
+    assert row == "cam │▁▁▁▁▁▁▁▁▁▁│"
+
+
+def test_blocks_are_as_high_as_the_share_that_ran():
+    spans = [
+        client_span(0, 50),
+        client_span(50, 50, "waiting"),
+        client_span(100, 100),
+        client_span(200, 100, "paused"),
+    ]
+    (row, *_) = marks_to_text(spans, width=3).splitlines()
+    assert row == "cam │▄█▒│"
+
+
+def test_missed_deadlines_show_in_the_terminal_and_long_names_are_cut():
+    name = "a camera with a very long name"
+    spans = [client_span(0, 100, lane=name)]
+    missed = Instant(group="Clients", lane=name, name="missed its deadline", at_ns=55, category="missed")
+    row, *_, legend = marks_to_text([*spans, missed], width=10).splitlines()
+    assert row == "a camera with a ver… │█████!████│"
+    assert legend.endswith("! missed")
+
+
+def instants(category, times):
+    return [Instant(group="Clients", lane="cam", name=category, at_ns=at, category=category) for at in times]
+
+
+def test_svg_has_deadlines_misses_and_a_legend_of_what_is_there():
+    marks = [client_span(0, 1000), *instants("deadline", [300]), *instants("missed", [700])]
+    root = ET.fromstring(marks_to_svg(marks))
+    titles = [element.text for element in root.iter(f"{SVG}title")]
+    assert (titles.count("deadline"), titles.count("missed")) == (1, 1)
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    assert texts[-5:] == ["running", "waiting", "paused", "deadline", "missed deadline"]
+
+
+def test_svg_thins_marks_out_and_cuts_labels():
+    name = "a camera with a very long name"
+    marks = [client_span(0, 10_000), client_span(0, 10_000, lane=name), *instants("yield", range(0, 10_000, 2))]
+    root = ET.fromstring(marks_to_svg(marks))
+    titles = [element.text for element in root.iter(f"{SVG}title")]
+    assert 20 < titles.count("yield") <= 850 / 14 + 1
+    assert "a camera with a…" in [element.text for element in root.iter(f"{SVG}text")]
+    assert name in titles
+
+
+def test_svg_leaves_kept_deadlines_out_where_they_would_be_a_fence():
+    marks = [client_span(0, 10_000), *instants("deadline", range(0, 10_000, 50)), *instants("missed", [5000])]
+    titles = [element.text for element in ET.fromstring(marks_to_svg(marks)).iter(f"{SVG}title")]
+    assert (titles.count("deadline"), titles.count("missed")) == (0, 1)
+
+
+def test_png_has_words_if_there_is_a_font(caplog):
+    marked = marks_to_svg([client_span(0, 1000)], title="words")
+    bare = marked.replace("words", "")
+    assert svg_to_png(marked) != svg_to_png(bare) or "no font" in caplog.text
 
 
 def test_svg_is_well_formed_and_says_modelled():
@@ -63,8 +128,6 @@ def test_names_are_escaped():
 
 
 def test_png_is_the_same_picture_in_pixels() -> None:
-    from openhtp.report.gantt import svg_to_png
-
     png = svg_to_png(
         '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><rect width="9" height="9"/></svg>'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from openhtp.core.units import MIB, SECOND
-from openhtp.plan import load_scenario, plan
+from openhtp.plan import load_scenario, parse_scenario, plan
+from openhtp.plan.comparing import side_by_side
 from openhtp.report.marks import Span
 from openhtp.report.timeline import marks_to_html
+from openhtp.sched.policy import policy_named
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -47,8 +50,47 @@ def test_lanes_and_spans():
     assert vtcm["map"]
     assert vtcm["a"][:2] == [1 * MIB, 0]
     assert data["times"] == "modelled"
-    assert data["instants"] == [[6, 40_000, "asked to yield"]]
+    assert [lane["yields"] for lane in data["lanes"]] == [[], [], [], [], [], [], [40_000]]
     assert data["flows"] == [[6, 50_000, 4, 50_000, "makes way for"]]
+
+
+BUSY = """
+unit: ms
+duration: {duration}
+device: {{hvx: 1, hmx: 1, vtcm_mb: 8, eviction: 1}}
+clients:
+  - {{name: a camera whose name is long, priority: low, deadline: 33, run: 12}}
+  - {{name: llm, priority: high, run: 28}}
+events:
+  - {{client: a camera whose name is long, every: 50}}
+  - {{client: llm, closed: 1, think: 40}}
+"""
+
+
+def page_of_misses(duration=400, policies=("strict",)):
+    results = [
+        plan(replace(parse_scenario(BUSY.format(duration=duration)), policy=policy_named(policy)))
+        for policy in policies
+    ]
+    marks, lanes = side_by_side(results)
+    return results, marks_to_html(marks, title="busy", unit="ms", unit_ns=10**6, vtcm_bytes=8 * MIB, lanes=lanes)
+
+
+def test_deadlines_and_misses_are_columns_of_their_lane():
+    (result,), page = page_of_misses()
+    camera = next(lane for lane in data_of(page)["lanes"] if lane["client"])
+    assert len(camera["missed"]) == len(camera["late"]) == result.missed > 0
+    assert len(camera["missed"]) + len(camera["due"]) == result["a camera whose name is long"].runs
+    assert all(late > 0 for late in camera["late"])
+    assert all((at - 33 * 10**6) % (50 * 10**6) == 0 for at in camera["due"] + camera["missed"])
+
+
+def test_policies_in_one_page_have_groups_of_their_own_in_the_order_given():
+    _, page = page_of_misses(policies=("strict", "fair"))
+    lanes = data_of(page)["lanes"]
+    assert list(dict.fromkeys(lane["group"] for lane in lanes)) == ["strict.Clients", "fair.Clients"]
+    assert len(lanes) == 4
+    assert all(lane["client"] and lane["s"] for lane in lanes)
 
 
 def test_idle_units_have_lanes_too():
@@ -83,10 +125,10 @@ def browser():
 def open_page(browser, tmp_path):
     opened = []
 
-    def open_(html):
+    def open_(html, width=1280, height=640, scheme="light"):
         path = tmp_path / f"{len(opened)}.html"
         path.write_text(html, encoding="utf-8")
-        page = browser.new_page(viewport={"width": 1280, "height": 640})
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         page.problems = []
         page.on("pageerror", lambda error: page.problems.append(str(error)))
         page.on("console", lambda m: m.type == "error" and page.problems.append(m.text))
@@ -202,3 +244,109 @@ def test_browser_singles_out_a_client(open_page):
     assert chip.get_attribute("aria-pressed") == "true"
     chip.click()
     assert chip.get_attribute("aria-pressed") == "false"
+
+
+def pixels(page, place, colour):
+    """How many columns have a pixel of a CSS colour at a row's place."""
+    settle(page)
+    return page.evaluate(
+        """([index, offset, name]) => {
+            const probe = document.createElement("i"); document.body.append(probe);
+            probe.style.color = `var(${name})`;
+            const [r, g, b] = getComputedStyle(probe).color.match(/\\d+/g).map(Number); probe.remove();
+            const canvas = document.getElementById("plot"), row = timeline.rows[index], ratio = devicePixelRatio;
+            const data = canvas.getContext("2d").getImageData(0, (row.y + offset) * ratio, canvas.width, 1).data;
+            let found = 0;
+            for (let k = 150 * ratio * 4; k < data.length; k += 4)
+                if (data[k] === r && data[k + 1] === g && data[k + 2] === b) found++;
+            return found;
+        }""",
+        [*place, colour],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(800, 600), (1280, 720)], ids=str)
+def test_browser_shows_deadlines_misses_and_what_they_are(open_page, size, scheme):
+    _, html = page_of_misses()
+    page = open_page(html, *size, scheme)
+    assert page.locator("#signs").inner_text().split("\n") == [
+        "running", "waiting", "paused", "asked to yield", "deadline", "missed deadline",
+    ]  # fmt: skip
+    client = page.evaluate("timeline.rows.findIndex(row => row.lane.client)")
+    assert pixels(page, (client, 0), "--bad") >= 4
+    assert pixels(page, (client + 1, 0), "--bad") == 0
+
+
+@pytest.mark.slow
+def test_browser_hover_over_a_miss_says_by_how_much(open_page):
+    _, html = page_of_misses()
+    page = open_page(html)
+    x, y, late = page.evaluate(
+        """() => {
+            const row = timeline.rows.find(row => row.lane.client), { start, end } = timeline.view;
+            const box = document.getElementById("plot").getBoundingClientRect();
+            const x = 150 + (row.lane.missed[0] - start) / (end - start) * (box.width - 166);
+            return [box.x + x, box.y + row.y + 5, row.lane.late[0]];
+        }"""
+    )
+    page.mouse.move(x, y)
+    settle(page)
+    assert f"missed its deadline by {late / 1e6:g} ms" in page.locator("#tip").inner_text()
+
+
+@pytest.mark.slow
+def test_browser_thins_marks_out_when_zoomed_out(open_page):
+    _, html = page_of_misses(duration=100_000)
+    page = open_page(html)
+    assert page.evaluate("timeline.rows.find(row => row.lane.client).lane.yields.length") > 300
+    room = page.evaluate("document.getElementById('plot').clientWidth - 166")
+    places = page.evaluate("timeline.thinned(timeline.rows.find(row => row.lane.client).lane.yields, 12)")
+    assert 10 < len(places) <= room / 12 + 1
+    assert min(b - a for a, b in itertools.pairwise(places)) >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["two-pds", "vtcm-sharing-same-pd", "starvation", "pipeline"])
+def test_browser_hides_nothing_behind_the_overview(open_page, name):
+    page = open_page(page_of(name), 800, 600)
+    found = page.evaluate(
+        """() => {
+            const top = document.getElementById("main").getBoundingClientRect().top, last = timeline.rows.at(-1);
+            const over = document.getElementById("overview").getBoundingClientRect();
+            const ends = timeline.rows.map(row => row.y + row.h);
+            return { end: top + last.y + last.h, top: over.top, bottom: over.bottom,
+                     high: timeline.rows.every(row => row.h >= 24),
+                     overlap: timeline.rows.some((row, k) => k && row.y < ends[k - 1]) };
+        }"""
+    )
+    assert found["end"] <= found["top"]
+    assert found["high"] or found["top"] - found["end"] < 40  # and no room is given away for that
+    assert found["bottom"] <= 600
+    assert not found["overlap"]
+
+
+@pytest.mark.slow
+def test_browser_scrolls_what_is_too_high_with_the_wheel_over_the_names(open_page):
+    spans = [
+        Span(group="Clients", lane=f"client {n}", name="running", start_ns=n, duration_ns=5, category="running")
+        for n in range(60)
+    ]
+    page = open_page(marks_to_html(spans, title="many"), 800, 600)
+    before = view(page)
+    page.mouse.move(60, 400)
+    page.mouse.wheel(0, 5000)
+    page.wait_for_function(
+        """() => {
+            const main = document.getElementById("main"), end = main.scrollTop + main.clientHeight;
+            return main.scrollTop > 0 && end >= main.scrollHeight - 1;
+        }"""
+    )
+    assert view(page) == before
+    assert page.evaluate(
+        """() => {
+            const last = timeline.rows.at(-1), main = document.getElementById("main");
+            return last.y + last.h - main.scrollTop <= main.clientHeight;
+        }"""
+    )

@@ -83,7 +83,7 @@ def test_a_deadline_is_in_the_trace_the_report_and_the_profile(backend: htp.Back
     ]
     document = json.loads(marks_to_chrome(trace_to_marks(trace)))
     named = [event["name"] for event in document["traceEvents"] if event["ph"] == "i"]
-    assert named == ["missed its deadline"]
+    assert named == ["deadline", "missed its deadline"]
 
 
 @pytest.mark.parametrize("deadline", [0, -1, True, 1.5, "33", 1 << 63])

@@ -1,14 +1,14 @@
-"""Several networks on one device from one thread: first one call after the other, then queued."""
+"""A camera's network on one device: alone, beside two others that ask as loudly, and with a higher priority."""
 
 from __future__ import annotations
 
-import statistics
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import openhtp as htp
-from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network
+from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
 from openhtp.trace.records import Trace
 
 # name, network of the zoo, priority: a camera that must not wait, a scene model, and a background job.
@@ -17,114 +17,117 @@ ACTORS = (
     ("scene", "resnet18", "normal"),
     ("language", "transformer_blocks", "low"),
 )
-_DEPTH = 12
+ALONE, EQUAL, BY_PRIORITY = "alone", "beside others", "with priority"
+_BACKLOG = 2  # of each of the others: one runs or waits, the next is there when it is done
+_PHASES = 8
 
 
 @dataclass(slots=True)
-class Actor:
-    """One network and what was seen of it."""
+class Stage:
+    """What was seen in one part of the show."""
 
     name: str
-    network: str
-    priority: str
-    subject: Subject
-    sync_ips: float = 0.0
-    async_ips: float = 0.0
-    queued: int = 0
-    done: int = 0
-    wait_us: list[float] = field(default_factory=list)
-    run_us: list[float] = field(default_factory=list)
-    yields: int = 0
+    latency_ms: list[float] = field(default_factory=list)
+    others_done: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
-    def note(self, execution: htp.Execution) -> None:
-        """Take down what an execution that is over tells."""
-        record = execution.record
-        assert record is not None
-        self.done += 1
-        self.yields += record.yields
-        self.wait_us.append((record.started_ns - record.received_ns) / 1e3)
-        self.run_us.append((record.finished_ns - record.started_ns - record.paused_ns) / 1e3)
+    def percentile(self, percent: int) -> float:
+        """Of the camera's latencies so far, in ms; 0 if there is none."""
+        if not self.latency_ms:
+            return 0.0
+        ordered = sorted(self.latency_ms)
+        return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+    def per_second(self, name: str) -> float:
+        """How often another network got through."""
+        return self.others_done.get(name, 0) / self.seconds if self.seconds else 0.0
+
+
+class _Others:
+    """Networks that always have something queued: each run that is over asks for the next."""
+
+    def __init__(self, subjects: list[Subject], stage: Stage) -> None:
+        self._subjects = subjects
+        self._stage = stage
+        self._stopping = False
+        self._lock = threading.RLock()  # a run that is over at once tells so from within the asking
+        self._under_way: dict[tuple[str, int], htp.Execution] = {}
+
+    def __enter__(self) -> _Others:
+        for subject in self._subjects:
+            self._stage.others_done[subject.name] = 0
+            for slot in range(_BACKLOG):
+                self._ask(subject, slot)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._stopping = True
+        for execution in self._under_way.values():
+            execution.exception()
+
+    def _ask(self, subject: Subject, slot: int) -> None:
+        with self._lock:
+            execution = subject.graph.execute_async(*subject.feeds("registered", slot))
+            self._under_way[subject.name, slot] = execution
+            execution.add_done_callback(lambda done: self._again(done, subject, slot))
+
+    def _again(self, done: htp.Execution, subject: Subject, slot: int) -> None:
+        """On the thread of the backend; it never waits here, as the queue has room for all."""
+        with self._lock:
+            self._stage.others_done[subject.name] += 1
+            if not self._stopping and done.exception() is None:
+                self._ask(subject, slot)
 
 
 @dataclass(slots=True)
 class Showcase:
-    """The run, stage by stage: ``load``, ``run_sync``, ``run_async``; each yields whenever there is news."""
+    """The show, part by part; ``play`` yields whenever there is news."""
 
     backend: htp.Backend
-    turns: int = 40
-    actors: list[Actor] = field(default_factory=list)
-    stage: str = "starting"
+    frames: int = 60
+    doing: str = "starting"
+    stages: dict[str, Stage] = field(default_factory=dict)
     recorded: Trace | None = None
-    sync_seconds: float = 0.0
-    async_seconds: float = 0.0
+    _casts: dict[bool, dict[str, Subject]] = field(default_factory=dict)
 
-    def load(self) -> Iterator[None]:
-        """Build, quantize and load the networks."""
-        device = self.backend.create_device()
-        context = device.create_context(queue_depth=3 * _DEPTH)
-        for name, network, priority in ACTORS:
-            self.stage = f"preparing {name} ({network}, 8 bits)"
-            yield
-            graph = import_network(context, quantized_network(network), name)
-            graph.set_config(priority=priority)
-            self.actors.append(Actor(name, network, priority, prepare(name, graph, _DEPTH)))
-
-    def _work(self) -> float:
-        """The client's own work for a frame: a third of what the networks take together."""
-        return sum(actor.subject.inference_ns for actor in self.actors) / 3
-
-    def run_sync(self) -> Iterator[None]:
-        """One call after the other, as most programs do."""
-        self.stage = "one call after the other"
-        busy = client_work(int(self._work()))
-        begin = time.perf_counter()
-        for _ in range(self.turns):
-            busy()
-            for actor in self.actors:
-                actor.subject.graph.execute(*actor.subject.feeds("registered", 0))
-                actor.done += 1
-            yield
-        self.sync_seconds = time.perf_counter() - begin
-        for actor in self.actors:
-            actor.sync_ips = self.turns / self.sync_seconds
-            actor.done = 0
-
-    def run_async(self) -> Iterator[None]:
-        """The same calls, queued from one thread; the device decides by priority."""
-        self.stage = "queued, by priority"
-        busy = client_work(int(self._work()))
-        device = self.actors[0].subject.graph.context.device
-        device.start_trace()
-        under_way: list[tuple[Actor, htp.Execution]] = []
-        begin = time.perf_counter()
-        for turn in range(self.turns):
-            busy()
-            for actor in self.actors:
-                if turn >= _DEPTH:
-                    self._reap(under_way, actor, turn - _DEPTH)
-                feeds = actor.subject.feeds("registered", turn)
-                under_way.append((actor, actor.subject.graph.execute_async(*feeds)))
-                actor.queued += 1
-            for actor in self.actors:
-                actor.done = sum(1 for owner, execution in under_way if owner is actor and execution.done())
-            yield
-        for _, execution in under_way:
-            execution.result()
-        self.async_seconds = time.perf_counter() - begin
-        for actor in self.actors:
-            actor.done = 0
-            actor.async_ips = self.turns / self.async_seconds
-        for actor, execution in under_way:
-            actor.note(execution)
+    def play(self) -> Iterator[None]:
+        """All of it."""
+        yield from self._load()
+        device = self._casts[True]["camera"].graph.context.device
+        for name, cast, accompanied in ((ALONE, True, False), (EQUAL, False, True), (BY_PRIORITY, True, True)):
+            if name == BY_PRIORITY:
+                device.start_trace()
+            yield from self._run(name, self._casts[cast], accompanied=accompanied)
         self.recorded = device.stop_trace()
-        yield
 
-    def _reap(self, under_way: list[tuple[Actor, htp.Execution]], actor: Actor, turn: int) -> None:
-        """Wait for the call whose memory is needed again."""
-        own = [execution for owner, execution in under_way if owner is actor]
-        own[turn].result()
+    def _load(self) -> Iterator[None]:
+        """Each network twice: a graph's priority is fixed once it has run."""
+        device = self.backend.create_device()
+        contexts = {by_priority: device.create_context(queue_depth=16) for by_priority in (False, True)}
+        self._casts = {False: {}, True: {}}
+        for name, network, priority in ACTORS:
+            self.doing = f"preparing {name} ({network}, 8 bits)"
+            yield
+            model = quantized_network(network)
+            for by_priority, context in contexts.items():
+                graph = import_network(context, model, name)
+                graph.set_config(priority=priority if by_priority else "normal")
+                self._casts[by_priority][name] = prepare(name, graph, _BACKLOG)
 
-
-def median(values: list[float]) -> float:
-    """Median, 0 for none."""
-    return statistics.median(values) if values else 0.0
+    def _run(self, name: str, cast: dict[str, Subject], *, accompanied: bool) -> Iterator[None]:
+        """Frames at moments that fall anywhere into the work of the others, one after the other."""
+        stage = self.stages[name] = Stage(name)
+        self.doing = name
+        camera = cast["camera"]
+        others = [subject for subject in cast.values() if subject is not camera] if accompanied else []
+        pause_s = sum(subject.inference_ns for subject in others or [camera]) / 1e9
+        begin = time.perf_counter()
+        with _Others(others, stage):
+            for frame in range(self.frames):
+                time.sleep(pause_s * (0.5 + frame % _PHASES / _PHASES))
+                asked = time.perf_counter()
+                camera.graph.execute_async(*camera.feeds("registered", 0)).result()
+                stage.latency_ms.append((time.perf_counter() - asked) * 1e3)
+                stage.seconds = time.perf_counter() - begin
+                yield

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from rich.box import SIMPLE
-from rich.table import Table
-
 from openhtp.bench.loading import LoadResult
+from openhtp.cli._sheet import Sheet
 
 NOT_PREPARED = "a device could not use what another had prepared: is there a home directory to keep a key in?"
 
 
-def load_table(result: LoadResult) -> Table:
-    """One line per network and way, in 80 columns."""
-    title = "from file to ready, one thread (medians, measured in turns, wall clock)"
-    table = Table(title=title, box=SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("network", no_wrap=True)
-    table.add_column("way", no_wrap=True)
-    for head in ("file\nMB", "ready\nms", "first result\nms", "times\nORT"):
-        table.add_column(head, justify="right")
+def load_sheet(result: LoadResult) -> Sheet:
+    """One line per network and way."""
+    columns = ("network", "way", "file\nMB", "ready\nms", "first result\nms", "times\nORT")
+    sheet = Sheet("from file to ready, one thread (medians, measured in turns, wall clock)", columns, ("way",))
     for row in result.rows:
-        table.add_row(
+        sheet.add(
             row.network,
             row.way,
             f"{row.file_bytes / 1e6:.1f}",
@@ -27,4 +21,4 @@ def load_table(result: LoadResult) -> Table:
             f"{row.first_result_s * 1e3:,.0f}",
             f"{row.times_onnxruntime:.2f}",
         )
-    return table
+    return sheet

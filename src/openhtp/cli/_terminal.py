@@ -1,21 +1,78 @@
-"""What all commands share: where text goes, and how errors end a command."""
+"""What all commands share: where text goes, how files are written, and how errors end a command."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
+from openhtp.cli._sheet import Sheet
 from openhtp.core.errors import QnnError
 
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, as JSON.")]
+STANDARD_OUTPUT = Path("-")
+BROKEN_PIPE, INTERRUPTED = 141, 130  # 128 and the number of the signal, as shells count
 
-console = Console()
+# One character each, so that tables and pictures keep their columns.
+_PLAIN = str.maketrans("█▇▆▅▄▃▂▁░▒│─━╸╺…→•–—", "#====___.~|----.>*--")
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that the terminal's encoding does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode(error.encoding, "replace").decode(error.encoding), error.end
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Called by rich, which would end with status 1."""
+        end_of_pipe()
+
+
+console = _Console()
+"""For results. Nothing is printed here if ``--json -`` has the standard output for itself."""
+
+progress_console = _Console(stderr=True)
+"""For errors, and for what moves while one waits."""
+
+
+def settle_encodings() -> None:
+    """Let any text be printed, whatever the encoding of the terminal or pipe has."""
+    codecs.register_error("openhtp.plainly", _plainly)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="openhtp.plainly")
+
+
+def end_of_pipe() -> NoReturn:
+    """Whoever read our output has seen enough: end, with no word about what was not written."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit goes there
+    raise SystemExit(BROKEN_PIPE)
+
+
+def _own_standard_output(path: Path | None) -> Path | None:
+    console.quiet = path == STANDARD_OUTPUT
+    return path
+
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        help="Also write the result to this file, as JSON (-: nothing but that).",
+        callback=_own_standard_output,
+    ),
+]
 
 
 @contextlib.contextmanager
@@ -23,13 +80,41 @@ def errors_reported() -> Iterator[None]:
     """Turn an error into one red line and exit code 2; anything else is a bug and keeps its traceback."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except (QnnError, OSError) as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        progress_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 
+def show(sheet: Sheet) -> None:
+    """Print a table as wide as the terminal is."""
+    console.print(sheet.fitted(console))
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a sentence. It may hold names that users gave: nothing in it is markup."""
+    console.print(text, style=style, markup=False, highlight=False)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file and say so."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    confirm_written(path)
+
+
+def confirm_written(path: Path, detail: str = "") -> None:
+    """Say that a file is there; the path in one piece, to be copied."""
+    console.print(f"wrote {path} {detail}".rstrip(), style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
 def write_json(path: Path | None, value: dict[str, Any]) -> None:
-    """Write a result if a file was asked for."""
-    if path is not None:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        console.print(f"wrote {path}", style="dim")
+    """Write a result if it was asked for."""
+    if path is None:
+        return
+    text = json.dumps(value, indent=2) + "\n"
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_file(path, text)

@@ -8,16 +8,17 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench import loading, planning, preemption, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
-from openhtp.cli._bench_load import NOT_PREPARED, load_table
-from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_table
-from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.cli._bench_load import NOT_PREPARED, load_sheet
+from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
+from openhtp.cli._sheet import Sheet, figures
+from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
 
 R = TypeVar(
     "R",
@@ -28,7 +29,9 @@ R = TypeVar(
     loading.LoadResult,
 )
 
-app = typer.Typer(help="Measure this machine; every number is of the wall clock.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure this machine; every number is of the wall clock.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()
@@ -53,10 +56,10 @@ def async_(
     with errors_reported():
         result = _last(queueing.run(rounds=rounds, networks=chosen))
         compared = _compare_peers(rounds) if peers else {}
-    console.print(_rows(result))
-    console.print(_figures(result))
+    show(_rows(result))
+    show(_figures(result))
     if compared:
-        console.print(_peers(compared))
+        show(_peers(compared))
     _warn_of_noise(result)
     write_json(json_file, {**msgspec.to_builtins(result), "peers_us": compared})
 
@@ -71,20 +74,18 @@ def preempt(
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
     with errors_reported():
         result = _last(preemption.run(network, samples=samples, rounds=rounds))
-    table = Table(title=f"pre-emption of {network} (measured, wall clock)", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
-    table.add_row("steps (a yield point after each)", str(result.steps))
-    table.add_row("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
-    table.add_row("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
-    table.add_row("  max", f"{result.wait_ms_max:.2f} ms")
-    table.add_row("  p99 of all runs, disturbed or not", f"{result.wait_share_p99_all:.1%} of the long run")
+    table = figures(f"pre-emption of {network} (measured, wall clock)")
+    table.add("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
+    table.add("steps (a yield point after each)", str(result.steps))
+    table.add("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
+    table.add("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
+    table.add("  max", f"{result.wait_ms_max:.2f} ms")
+    table.add("  p99 of all runs, disturbed or not", f"{result.wait_share_p99_all:.1%} of the long run")
     left_out = result.samples_all - result.samples
-    table.add_row("runs left out: the machine was taken away", f"{left_out} of {result.samples_all}")
-    table.add_row("runs that were pre-empted", f"{result.preempted} of {result.samples}")
-    table.add_row("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
-    console.print(table)
+    table.add("runs left out: the machine was taken away", f"{left_out} of {result.samples_all}")
+    table.add("runs that were pre-empted", f"{result.preempted} of {result.samples}")
+    table.add("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
+    show(table)
     write_json(json_file, msgspec.to_builtins(result))
 
 
@@ -96,19 +97,15 @@ def plan(
     """Measure how many scheduling events the planner handles per second, beside SimPy."""
     with errors_reported():
         result = _last(planning.run(rounds=rounds))
-    table = Table(
-        title="planner: three cameras, one LLM (measured, processor time of one core)", show_header=False
-    )
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("scheduling events per second", f"{result.events_per_second:,.0f}")
-    table.add_row("executions per second", f"{result.runs_per_second:,.0f}")
+    table = figures("planner: three cameras, one LLM (measured, processor time of one core)")
+    table.add("scheduling events per second", f"{result.events_per_second:,.0f}")
+    table.add("executions per second", f"{result.runs_per_second:,.0f}")
     if result.simpy_runs_per_second:
-        table.add_row("SimPy: executions per second", f"{result.simpy_runs_per_second:,.0f}")
-        table.add_row("ratio to SimPy", f"{result.ratio_to_simpy:.2f}x")
+        table.add("SimPy: executions per second", f"{result.simpy_runs_per_second:,.0f}")
+        table.add("ratio to SimPy", f"{result.ratio_to_simpy:.2f}x")
     else:
-        table.add_row("SimPy", "not installed: pip install 'openhtp\\[bench]'")
-    console.print(table)
+        table.add("SimPy", "not installed: pip install 'openhtp[bench]'")
+    show(table)
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
@@ -129,9 +126,9 @@ def networks(
                 raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(known)}")
     with errors_reported():
         result = _last(whole.run(networks=names, activations=types, rounds=rounds, vendor=vendor))
-    console.print(networks_table(result))
+    show(networks_sheet(result))
     if result.vendor_installed is False:
-        console.print(HOW_TO_INSTALL, style="yellow", markup=False)
+        say(HOW_TO_INSTALL, "yellow")
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
@@ -149,16 +146,16 @@ def load(
             raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
         result = _last(loading.run(networks=names, rounds=rounds))
-    console.print(load_table(result))
+    show(load_sheet(result))
     if not result.prepared:
-        console.print(NOT_PREPARED, style="yellow")
+        say(NOT_PREPARED, "yellow")
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
 
 def _last(steps: Iterator[queueing.Progress | R]) -> R:
     """Show progress until the result comes."""
-    with Bar(console=console, transient=True) as bar:
+    with Bar(console=progress_console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         for step in steps:
             if not isinstance(step, queueing.Progress):
@@ -171,61 +168,56 @@ def _warn_of_noise(
     result: queueing.Result | planning.PlanResult | whole.NetworksResult | loading.LoadResult,
 ) -> None:
     if result.noisy_pieces:
-        console.print(
+        say(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
             " others use this machine, and the numbers are worse than they should be",
-            style="yellow",
+            "yellow",
         )
 
 
 def _compare_peers(rounds: int) -> dict[str, float | None]:
     from openhtp.bench import peers
 
-    with htp.Backend() as backend, console.status("peers"):
+    with htp.Backend() as backend, progress_console.status("peers"):
         return peers.compare(queueing.trivial_piece(backend.create_device()), rounds)
 
 
-def _rows(result: queueing.Result) -> Table:
-    table = Table(title="sync against async (inferences per second, measured, wall clock)")
-    for column in ("network", "client work", "memory", "depth", "sync", "async", "ratio"):
-        table.add_column(column, justify="left" if column in ("network", "memory") else "right")
+def _rows(result: queueing.Result) -> Sheet:
+    columns = ("network", "client work", "memory", "depth", "sync", "async", "ratio")
+    sheet = Sheet("sync against async (inferences per second, measured, wall clock)", columns, ("memory",))
     for row in result.rows:
-        table.add_row(
+        sheet.add(
             row.network,
             f"{row.client_work:g}x",
             row.memory,
             str(row.depth),
             f"{row.sync_ips:,.0f}",
             f"{row.async_ips:,.0f}",
-            f"[{'green' if row.ratio >= 1 else 'yellow'}]{row.ratio:.2f}[/]",
+            Text(f"{row.ratio:.2f}", style="green" if row.ratio >= 1 else "yellow"),
         )
-    return table
+    return sheet
 
 
-def _figures(result: queueing.Result) -> Table:
-    table = Table(title="figures (medians, measured, wall clock)", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+def _figures(result: queueing.Result) -> Sheet:
+    table = figures("figures (medians, measured, wall clock)")
     for name, time_ms in result.inference_ms.items():
-        table.add_row(f"one inference of {name}, sync", f"{time_ms:.3f} ms")
+        table.add(f"one inference of {name}, sync", f"{time_ms:.3f} ms")
     if result.submit_us_p50:
-        table.add_row("execute_async as the caller sees it, registered memory", f"{result.submit_us_p50:.1f} us")
-        table.add_row("execute on a trivial graph, round trip", f"{result.roundtrip_us_p50:.1f} us")
+        table.add("execute_async as the caller sees it, registered memory", f"{result.submit_us_p50:.1f} us")
+        table.add("execute on a trivial graph, round trip", f"{result.roundtrip_us_p50:.1f} us")
     if result.efficiency_vs_ort:
-        table.add_row("mobilenet_v2 async over plain ONNX Runtime, 1 thread", f"{result.efficiency_vs_ort:.2f}x")
-    table.add_row("import to first result, fresh process", f"{result.cold_start_s:.2f} s")
+        table.add("mobilenet_v2 async over plain ONNX Runtime, 1 thread", f"{result.efficiency_vs_ort:.2f}x")
+    table.add("import to first result, fresh process", f"{result.cold_start_s:.2f} s")
     return table
 
 
-def _peers(compared: dict[str, float | None]) -> Table:
-    table = Table(title="trivial model, asynchronous (measured in turns, wall clock)")
-    table.add_column("runtime")
-    table.add_column("us per inference", justify="right")
-    table.add_column("ratio to openhtp", justify="right")
+def _peers(compared: dict[str, float | None]) -> Sheet:
+    columns = ("runtime", "us per inference", "ratio to openhtp")
+    sheet = Sheet("trivial model, asynchronous (measured in turns, wall clock)", columns)
     ours = next(iter(compared.values()))
     for name, time_us in compared.items():
         if time_us is None or ours is None:
-            table.add_row(name, "not installed", "pip install 'openhtp\\[bench]'")
+            sheet.add(name, "not installed", "pip install 'openhtp[bench]'")
         else:
-            table.add_row(name, f"{time_us:.1f}", f"{time_us / ours:.2f}")
-    return table
+            sheet.add(name, f"{time_us:.1f}", f"{time_us / ours:.2f}")
+    return sheet

@@ -1,101 +1,106 @@
-"""``openhtp demo``: three networks on one emulated HTP, and what queueing them does."""
+"""``openhtp demo``: a camera's network on one emulated HTP, alone and beside others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 import openhtp as htp
-from openhtp.bench.showcase import Showcase, median
-from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp import zoo
+from openhtp.bench.showcase import ACTORS, ALONE, BY_PRIORITY, EQUAL, Showcase
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_file, write_json
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 
+_STAGES = (ALONE, EQUAL, BY_PRIORITY)
+_BAR = 24
+
 
 def demo(
-    turns: Annotated[int, typer.Option(min=1, help="Frames to process.")] = 60,
-    out: Annotated[Path, typer.Option(help="Folder for the trace.")] = Path("out"),
+    turns: Annotated[int, typer.Option(min=1, help="Frames of the camera in each part.")] = 60,
+    out: Annotated[Path, typer.Option(help="Folder for the trace and a model to try things with.")] = Path("out"),
     json_file: JsonFile = None,
 ) -> None:
-    """Queue three quantized networks of different priority from one thread, and show what it brings."""
+    """Queue three quantized networks on one HTP, and show what priorities do for the camera's latency."""
     with errors_reported(), htp.Backend() as backend:
-        show = Showcase(backend, turns)
-        with Live(_view(show), console=console, refresh_per_second=8, transient=True) as live:
-            for _ in _stages(show):
-                live.update(_view(show))
-        console.print(_result(show))
+        played = Showcase(backend, turns)
+        with Live(_view(played), console=progress_console, refresh_per_second=8, transient=True) as live:
+            for _ in played.play():
+                live.update(_view(played))
+        show(_result(played))
+        say(_words(played), "bold")
         out.mkdir(parents=True, exist_ok=True)
-        path = out / "demo-trace.json"
-        assert show.recorded is not None
-        path.write_bytes(marks_to_chrome(trace_to_marks(show.recorded)))
-        console.print(
-            f"{show.turns} frames of three networks: {show.sync_seconds:.2f} s one after the other,"
-            f" {show.async_seconds:.2f} s queued ([bold]{show.sync_seconds / show.async_seconds:.2f}x[/bold])"
-        )
-        console.print(f"trace of the queued run: [bold]{path.resolve()}[/bold] (open it at ui.perfetto.dev)")
-        write_json(json_file, _as_json(show, path))
+        trace, model = out / "demo-trace.json", out / "mobilenet_v2.onnx"
+        assert played.recorded is not None
+        write_file(trace, marks_to_chrome(trace_to_marks(played.recorded)))
+        write_file(model, zoo.mobilenet_v2())
+        say(f"The trace is of the last part: open it at ui.perfetto.dev. Next: openhtp run {model} --check")
+        write_json(json_file, _as_json(played, trace, model))
 
 
-def _stages(show: Showcase) -> Iterator[None]:
-    yield from show.load()
-    yield from show.run_sync()
-    yield from show.run_async()
-
-
-def _view(show: Showcase) -> Table:
-    table = Table(title=f"one emulated HTP: {show.stage}", title_justify="left", expand=False)
-    for column in ("network", "priority", "progress", "done"):
-        table.add_column(column, justify="right" if column == "done" else "left")
-    for actor in show.actors:
-        filled = round(30 * actor.done / show.turns)
-        bar = f"[green]{'━' * filled}[/green][dim]{'━' * (30 - filled)}[/dim]"
-        table.add_row(f"{actor.name} ({actor.network})", actor.priority, bar, f"{actor.done}/{show.turns}")
+def _view(played: Showcase) -> Table:
+    table = Table(title=f"one emulated HTP: {played.doing}", title_justify="left", box=None, pad_edge=False)
+    for _ in range(3):
+        table.add_column()
+    for name in _STAGES:
+        stage = played.stages.get(name)
+        done = len(stage.latency_ms) if stage is not None else 0
+        filled = _BAR * done // played.frames
+        bar = Text("━" * filled, style="green") + Text("━" * (_BAR - filled), style="dim")
+        table.add_row(f"camera {name}", bar, f"{stage.percentile(50):.1f} ms" if stage is not None else "")
     return table
 
 
-def _result(show: Showcase) -> Table:
-    table = Table(title="measured, wall clock; medians of queue wait and run time")
-    for column in ("client", "priority", "sync/s", "async/s", "gain", "waits", "runs", "yields"):
-        left = column in ("client", "priority")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    for actor in show.actors:
-        table.add_row(
-            actor.name,
-            actor.priority,
-            f"{actor.sync_ips:.1f}",
-            f"{actor.async_ips:.1f}",
-            f"{actor.async_ips / actor.sync_ips:.2f}x",
-            f"{median(actor.wait_us) / 1e3:.2f} ms",
-            f"{median(actor.run_us) / 1e3:.2f} ms",
-            str(actor.yields),
+def _result(played: Showcase) -> Sheet:
+    others = [name for name, _, _ in ACTORS if name != "camera"]
+    columns = ("camera", "median\nms", "p90\nms", "times\nalone", *(f"{name}\nper second" for name in others))
+    networks = ", ".join(f"{name} {network} ({priority})" for name, network, priority in ACTORS)
+    sheet = Sheet(f"a camera's latency on one HTP, {played.frames} frames each (measured, wall clock)", columns)
+    for stage in played.stages.values():
+        sheet.add(
+            stage.name,
+            f"{stage.percentile(50):.1f}",
+            f"{stage.percentile(90):.1f}",
+            f"{_times_alone(played, stage.name):.1f}",
+            *(f"{stage.per_second(name):.1f}" if stage.others_done else "-" for name in others),
         )
-    told = ", ".join(f"{actor.name} runs {actor.network}" for actor in show.actors)
-    table.caption = f"inferences per second; {told}, 8 bits"
-    return table
+    sheet.note = f"8 bits: {networks}"
+    return sheet
 
 
-def _as_json(show: Showcase, trace: Path) -> dict[str, object]:
+def _times_alone(played: Showcase, name: str) -> float:
+    return played.stages[name].percentile(50) / played.stages[ALONE].percentile(50)
+
+
+def _words(played: Showcase) -> str:
+    return (
+        f"Beside two busy networks the camera takes {_times_alone(played, EQUAL):.1f} times as long as alone,"
+        f" with a higher priority {_times_alone(played, BY_PRIORITY):.1f} times."
+    )
+
+
+def _as_json(played: Showcase, trace: Path, model: Path) -> dict[str, object]:
     return {
-        "frames": show.turns,
-        "sync_s": show.sync_seconds,
-        "async_s": show.async_seconds,
+        "frames": played.frames,
         "trace": str(trace),
+        "model": str(model),
         "networks": [
+            {"name": name, "network": network, "priority": priority} for name, network, priority in ACTORS
+        ],
+        "stages": [
             {
-                "name": actor.name,
-                "network": actor.network,
-                "priority": actor.priority,
-                "sync_ips": actor.sync_ips,
-                "async_ips": actor.async_ips,
-                "queue_wait_us_p50": median(actor.wait_us),
-                "run_us_p50": median(actor.run_us),
-                "yields": actor.yields,
+                "name": stage.name,
+                "camera_ms_p50": stage.percentile(50),
+                "camera_ms_p90": stage.percentile(90),
+                "camera_times_alone": _times_alone(played, stage.name),
+                "others_per_second": {name: stage.per_second(name) for name in stage.others_done},
             }
-            for actor in show.actors
+            for stage in played.stages.values()
         ],
     }

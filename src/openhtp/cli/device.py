@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
 from openhtp.core.errors import DeviceLost, UsageError
 from openhtp.core.units import bytes_in_words
 from openhtp.device.build import DeviceConfig
@@ -49,7 +49,7 @@ def start(
         link = RpcLink(options, lambda _: None)
         pid = link.pid
         link.close()
-    console.print(f"device [bold]{name}[/bold] ({soc}) is running as process {pid}")
+    say(f"device {name} ({soc}) is running as process {pid}")
     write_json(json_file, {"name": name, "soc": soc, "pid": pid})
 
 
@@ -58,14 +58,16 @@ def list_(json_file: JsonFile = None) -> None:
     """List named devices, their clients and what these hold."""
     with errors_reported():
         devices = [described for name in rendezvous.names() if (described := _describe(name)) is not None]
-    table = Table(title="Named devices")
-    for column in ("device", "pid", "client pid", "graphs", "memory", "pending", "executions"):
-        table.add_column(column, justify="left" if column in ("device", "graphs") else "right")
+    columns = ("device", "pid", "client pid", "graphs", "memory", "pending", "executions")
+    table = Sheet("named devices", columns, ("graphs",))
     for device in devices:
         sessions = device["sessions"] or [None]
         for session in sessions:
-            table.add_row(*_row(device, session))
-    console.print(table if devices else "no named device is running")
+            table.add(*_row(device, session))
+    if devices:
+        show(table)
+    else:
+        say("no named device is running")
     write_json(json_file, {"devices": devices})
 
 
@@ -79,7 +81,7 @@ def stop(name: Name, json_file: JsonFile = None) -> None:
         pid = link.pid
         link.request(ms.Shutdown(now=True))
         link.close()
-    console.print(f"device [bold]{name}[/bold] (process {pid}) was stopped")
+    say(f"device {name} (process {pid}) was stopped")
     write_json(json_file, {"name": name, "pid": pid})
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from openhtp.cli._checkup import Finding, Health, examine
-from openhtp.cli._terminal import JsonFile, console, write_json
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, progress_console, show, write_json
 
 _STYLES = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}
 
 
 def doctor(json_file: JsonFile = None) -> None:
     """Check the installation and every device. Fails only if the emulator does not work."""
-    with console.status("starting devices..."):
+    with progress_console.status("starting devices..."):
         findings = list(examine())
-    console.print(_table(findings))
+    show(_table(findings))
     usable = {
         finding.what: finding.health is Health.OK for finding in findings if finding.what in ("emulator", "vendor")
     }
@@ -28,14 +28,12 @@ def doctor(json_file: JsonFile = None) -> None:
         raise typer.Exit(1)
 
 
-def _table(findings: list[Finding]) -> Table:
-    table = Table(title="openhtp doctor", title_justify="left")
-    table.add_column("what", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("found, and what to do", overflow="fold")
+def _table(findings: list[Finding]) -> Sheet:
+    found = "found, and what to do"
+    table = Sheet("openhtp doctor", ("what", "state", found), ("state", found))
     for finding in findings:
         text = Text(finding.detail)
         if finding.advice:
             text.append(f"\n→ {finding.advice}", style="dim")
-        table.add_row(finding.what, Text(finding.health.value, style=_STYLES[finding.health]), text)
+        table.add(finding.what, Text(finding.health.value, style=_STYLES[finding.health]), text)
     return table

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._terminal import console, errors_reported, write_json
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Bound, Estimate, OpTime, Precision
 from openhtp.estimation import compiled
 from openhtp.estimation import estimate as estimate_model
 from openhtp.hw.catalog import find_soc
-
-_STANDARD_OUTPUT = Path("-")
-_NAME_WIDTH = 44
 
 
 def estimate(
@@ -32,9 +26,7 @@ def estimate(
     top: Annotated[int, typer.Option(min=0, help="How many ops to list.")] = 10,
     dim: Dim = None,
     freeze: Freeze = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write everything to this file (-: only that).")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Estimate the time of one inference in burst mode: total, range, what takes most (modelled)."""
     with errors_reported():
@@ -45,41 +37,26 @@ def estimate(
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
         results = [estimate_model(program, chip, precision=asked) for chip in chips]
         document = {"model": model, "times": "modelled", "unit": "us", "estimates": [_as_json(r) for r in results]}
-        if json_file == _STANDARD_OUTPUT:
-            typer.echo(json.dumps(document, indent=1))
-            return
-        # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
-        wide = console if console.is_terminal else Console(width=120)
-        wide.print(_totals(Path(model).name, results))
+        show(_totals(Path(model).name, results))
         if top:
-            wide.print(_ops(results, top))
+            show(_ops(results, top))
         for note in dict.fromkeys(note for result in results for note in result.notes):
-            console.print(
-                f"* {note}." if "extrapolated" in note else f"Note: {note}.",
-                style="dim",
-                highlight=False,
-                soft_wrap=True,
-            )
-        console.print(
+            say(f"* {note}." if "extrapolated" in note else f"Note: {note}.", "dim")
+        say(
             "Modelled for a warm device in burst mode, nobody else on it; the range held 8 of 10 published times.",
-            style="dim",
-            highlight=False,
-            soft_wrap=True,
+            "dim",
         )
         write_json(json_file, document)
 
 
-def _totals(name: str, results: list[Estimate]) -> Table:
+def _totals(name: str, results: list[Estimate]) -> Sheet:
     first = results[0]
     title = f"{name}: {first.macs / 1e9:,.3g} GMAC, {first.weight_bytes / 1e6:,.3g} MB of weights, modelled times"
-    table = Table(title=title, box=box.SIMPLE_HEAD)
-    table.add_column("SoC")
-    table.add_column("precision")
-    for column in ("total", "range", "per second", "launch", *(f"by {bound.value}" for bound in Bound)):
-        table.add_column(column, justify="right")
+    columns = ("SoC", "precision", "total", "range", "per second", "launch", *(f"by {b.value}" for b in Bound))
+    sheet = Sheet(title, columns, ("precision",))
     for result in results:
         shares = result.bounds()
-        table.add_row(
+        sheet.add(
             result.soc + (" *" if result.extrapolated else ""),
             result.precision,
             _time(result.total_us),
@@ -88,31 +65,26 @@ def _totals(name: str, results: list[Estimate]) -> Table:
             _time(result.launch_us),
             *(f"{shares[bound] / result.total_us:.0%}" for bound in Bound),
         )
-    return table
+    return sheet
 
 
-def _ops(results: list[Estimate], count: int) -> Table:
+def _ops(results: list[Estimate], count: int) -> Sheet:
     """The ops that take most on the first chip, and what they take on the others."""
     first = results[0]
-    table = Table(title=f"What takes most on {first.soc} (modelled)", box=box.SIMPLE_HEAD)
-    for column in ("op", "name"):
-        table.add_column(column)
-    for result in results:
-        table.add_column(result.soc, justify="right")
-    for column in ("share", "HMX busy", "HVX busy", "memory busy"):
-        table.add_column(column, justify="right")
-    table.add_column("bound by")
+    chips = [result.soc for result in results]
+    columns = ("name", "op", *chips, "share", "HMX busy", "HVX busy", "memory busy", "bound by")
+    sheet = Sheet(f"What takes most on {first.soc} (modelled)", columns, ("op", "bound by"))
     places = {op.name: place for place, op in enumerate(first.ops)}
     for op in first.slowest(count):
-        table.add_row(
+        sheet.add(
+            op.name,
             op.op,
-            op.name if len(op.name) <= _NAME_WIDTH else "…" + op.name[1 - _NAME_WIDTH :],
             *(_time(result.ops[places[op.name]].us) for result in results),
             f"{op.us / first.total_us:.1%}",
             *(_time(busy) for busy in (op.hmx_us, op.hvx_us, op.memory_us)),
             op.bound.value,
         )
-    return table
+    return sheet
 
 
 def _time(us: float) -> str:

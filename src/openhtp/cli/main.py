@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import openhtp.cli
+from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, settle_encodings
 
 
 class _Folder(TyperGroup):
@@ -28,11 +29,20 @@ class _Folder(TyperGroup):
         module = importlib.import_module(f"openhtp.cli.{word}")
         group = getattr(module, "app", None)
         if group is None:
-            group = typer.Typer(pretty_exceptions_enable=False)
+            group = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
             group.command(cmd_name)(getattr(module, word))
         command = typer.main.get_command(group)
         command.name = cmd_name
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; if its reader has gone, or on Ctrl-C, end with the status that shells expect."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            end_of_pipe()
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -40,7 +50,6 @@ app = typer.Typer(
     help="An open HTP: queue graphs, plan and see what several models do to each other on one NPU.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -60,4 +69,5 @@ def _options(
 
 def main() -> None:
     """Entry point."""
+    settle_encodings()
     app()

@@ -2,54 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.progress import Progress as Bar
-from rich.table import Table
 
-from openhtp.cli._terminal import console, errors_reported, write_json
+from openhtp.cli._plan_report import LARGE, print_advice, print_exceeded, print_results
+from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, write_file, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
 from openhtp.plan.amount import expected_requests
-from openhtp.plan.result import ClientSummary
-from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png
+from openhtp.plan.comparing import side_by_side
+from openhtp.plan.limits import Exceeded, exceeded, read_limit
+from openhtp.plan.rewriting import rewritten
+from openhtp.report.chrome import marks_to_chrome
+from openhtp.report.gantt import marks_to_svg, svg_to_png
 from openhtp.report.timeline import marks_to_html
 from openhtp.sched.policy import policy_named
-
-_STANDARD_OUTPUT = Path("-")
-_COLUMNS = (
-    "priority",
-    "runs",
-    "p50",
-    "p99",
-    "max",
-    "wait mean",
-    "wait max",
-    "yields",
-    "deadline",
-    "missed",
-    "busy",
-)
-_TIMES = _COLUMNS.index("yields")
-_WIDE = 116
-"""Columns that the whole table needs; a narrower terminal gets the times and the rest one below the other."""
-_LARGE = 20_000
-"""Scheduling events above which the terminal picture is left out: a column would stand for too many runs."""
 
 
 def plan(
     scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write states, resource map and summary to this file (-: only that)."),
-    ] = None,
+    json_file: JsonFile = None,
     timeline: Annotated[Path | None, typer.Option(help="Write an interactive timeline (one HTML file).")] = None,
     svg: Annotated[
         Path | None, typer.Option("--picture", "--svg", help="Write a Gantt picture: SVG, or PNG by its ending.")
@@ -62,77 +41,85 @@ def plan(
     window: Annotated[
         str | None, typer.Option(help="START:END in the scenario's unit; files and pictures show only that part.")
     ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with status 1 if a deadline is missed.")] = False,
+    max_miss_rate: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Exit with status 1 if a client misses more than this share: 0.01."),
+    ] = None,
+    max_p99: Annotated[
+        list[str] | None, typer.Option(help="Exit with status 1 if a client's p99 is longer: camera=20ms.")
+    ] = None,
     search: Annotated[
         bool,
         typer.Option("--optimize", help="Find priorities, queue depths and a policy that hold all deadlines."),
     ] = False,
+    write: Annotated[
+        Path | None, typer.Option(help="With --optimize: write the scenario with what was found to this file.")
+    ] = None,
     gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
 ) -> None:
     """Plan a scenario on the virtual clock: latencies, waiting, yields, deadlines, utilisation (modelled)."""
     shown = _window(window)
-    advice = None
+    if write is not None and not search:
+        raise typer.BadParameter("--write needs --optimize: there is nothing new to write")
     with errors_reported():
         loaded = load_scenario(scenario)
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
-        loaded = replace(loaded, policy=policies[0])
-        if search:
-            advice = optimize(loaded)
-            loaded = advice.scenario
+        times = dict(read_limit(text, loaded) for text in max_p99 or ())
+        advice = optimize(replace(loaded, policy=policies[0])) if search else None
+        best = loaded if advice is None else advice.scenario
+        chosen = [best if advice is not None else replace(best, policy=policies[0])]
+        chosen += [replace(best, policy=other) for other in policies[1:]]
         wants_files = any(path is not None for path in (json_file, timeline, svg, trace))
-        detail = wants_files or _is_small(loaded)
-        if advice is not None and not detail:
-            result = PlanResult(advice.run)  # it was run already, and may have taken seconds
-        else:
-            result = _run(loaded, detail=detail, window=shown)
-        others = [_run(replace(loaded, policy=other)) for other in policies[1:]]
-        _write_pictures(result, timeline=timeline, svg=svg, trace=trace)
-        if json_file == _STANDARD_OUTPUT:
-            typer.echo(json.dumps(_document(result, others), indent=1))
-            return
-        write_json(json_file, {} if json_file is None else _document(result, others))
-    if advice is not None:
-        _print_advice(advice)
-    _print_results([result, *others], gantt=gantt)
-    if advice is not None and not advice.holds:
+        results = _run_all(chosen, advice, detail=wants_files, window=shown)
+        rate = 0.0 if check and max_miss_rate is None else max_miss_rate
+        over = [one for result in results for one in exceeded(result, max_miss_rate=rate, max_p99=times)]
+        if advice is not None:
+            print_advice(advice)
+        print_results(results, gantt=gantt)
+        if rate is not None or times:
+            print_exceeded(over)
+        _write_pictures(results, timeline=timeline, svg=svg, trace=trace)
+        if write is not None and advice is not None:
+            _write_back(scenario, write, loaded, advice)
+        write_json(json_file, {} if json_file is None else _document(results, over))
+    if over or (advice is not None and not advice.holds):
         raise typer.Exit(1)
 
 
-def _run(scenario: Scenario, *, detail: bool = False, window: tuple[float, float] | None = None) -> PlanResult:
-    """Plan, with a bar for those that take longer than a moment."""
-    with Bar(console=Console(stderr=True), transient=True) as bar:  # --json - owns the standard output
-        task = bar.add_task(f"planning, {scenario.policy.name} policy", total=1.0)
-        return run_plan(
-            scenario, detail=detail, window=window, progress=lambda part: bar.update(task, completed=part)
-        )
+def _run_all(
+    scenarios: Sequence[Scenario], advice: Advice | None, *, detail: bool, window: tuple[float, float] | None
+) -> list[PlanResult]:
+    """Plan each scenario, with a bar for those that take longer than a moment."""
+    detail = detail or _is_small(scenarios[0])
+    results = []
+    with Bar(console=progress_console, transient=True) as bar:
+        for scenario in scenarios:
+            if advice is not None and scenario is advice.scenario and not detail:
+                results.append(PlanResult(advice.run))  # it was run already, and may have taken seconds
+                continue
+            task = bar.add_task(f"planning, {scenario.policy.name} policy", total=1.0)
+
+            def progress(part: float, task: Any = task) -> None:
+                bar.update(task, completed=part)
+
+            results.append(run_plan(scenario, detail=detail, window=window, progress=progress))
+    return results
 
 
-def _document(result: PlanResult, others: list[PlanResult]) -> dict[str, Any]:
-    document = result.to_json()
-    if others:
-        document["summary"]["compared"] = {other.scenario.policy.name: other.summary() for other in others}
+def _document(results: Sequence[PlanResult], over: Sequence[Exceeded]) -> dict[str, Any]:
+    """The first plan in the fixed format; with several, each of them under its policy too."""
+    document = results[0].to_json()
+    document["summary"]["exceeded"] = [dataclasses.asdict(one) for one in over]
+    if len(results) > 1:
+        document["summary"]["compared"] = {r.scenario.policy.name: r.summary() for r in results[1:]}
+        document["policies"] = {r.scenario.policy.name: r.to_json() for r in results}
     return document
-
-
-def _print_results(results: list[PlanResult], *, gantt: bool) -> None:
-    # A pipe has no width of its own; a table cut to 80 columns would be of no use there.
-    wide = console if console.is_terminal else Console(width=120)
-    for result in results:
-        for table in _tables(result, wide.width):
-            wide.print(table)
-        _print_footer(result)
-    first = results[0]
-    scenario = first.scenario
-    for note in scenario.notes:
-        console.print(f"Note: {note}.", style="dim", highlight=False, soft_wrap=True)
-    if gantt and len(results) == 1 and first.run.phases is not None and first.run.events <= _LARGE:
-        width = max(20, min(100, console.width - 24))
-        text = marks_to_text(first.marks(), unit=scenario.unit, unit_ns=scenario.unit_ns, width=width)
-        console.print(text, markup=False, highlight=False)
 
 
 def _is_small(scenario: Scenario) -> bool:
     """Whether detail is cheap."""
-    return sum(expected_requests(scenario)) < _LARGE
+    return sum(expected_requests(scenario)) < LARGE
 
 
 def _window(text: str | None) -> tuple[float, float] | None:
@@ -148,78 +135,31 @@ def _window(text: str | None) -> tuple[float, float] | None:
     return first, last
 
 
-def _write_pictures(result: PlanResult, *, timeline: Path | None, svg: Path | None, trace: Path | None) -> None:
-    scenario = result.scenario
+def _write_pictures(
+    results: Sequence[PlanResult], *, timeline: Path | None, svg: Path | None, trace: Path | None
+) -> None:
     if timeline is None and svg is None and trace is None:
         return
-    marks = result.marks()
+    scenario = results[0].scenario
+    title = scenario.name
+    if len(results) > 1:
+        title += ": " + " and ".join(result.scenario.policy.name for result in results)
+    marks, lanes = side_by_side(results)
     unit, unit_ns, vtcm = scenario.unit, scenario.unit_ns, scenario.device.vtcm_bytes
     if trace is not None:
-        trace.write_bytes(result.chrome_trace())
+        write_file(trace, marks_to_chrome(marks, modelled=True))
     if svg is not None:
-        text = marks_to_svg(marks, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
-        svg.write_bytes(svg_to_png(text) if svg.suffix.lower() == ".png" else text.encode())
+        text = marks_to_svg(marks, title=title, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm)
+        write_file(svg, svg_to_png(text) if svg.suffix.lower() == ".png" else text)
     if timeline is not None:
-        text = marks_to_html(
-            marks, title=scenario.name, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=result.lanes()
+        write_file(
+            timeline,
+            marks_to_html(marks, title=title, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=lanes),
         )
-        timeline.write_text(text, encoding="utf-8")
 
 
-def _tables(result: PlanResult, width: int) -> list[Table]:
-    """One table, or the times and the rest apart where a terminal is too narrow."""
-    rows = {name: _cells(row) for name, row in result.clients.items()}
-    if width >= _WIDE:
-        return [_table(result, rows, 0, len(_COLUMNS))]
-    return [_table(result, rows, 0, _TIMES), _table(result, rows, _TIMES, len(_COLUMNS))]
-
-
-def _table(result: PlanResult, rows: dict[str, list[str]], first: int, end: int) -> Table:
-    scenario = result.scenario
-    title = f"{scenario.name}: modelled times in {scenario.unit}, {scenario.policy.name} policy"
-    table = Table(title=title if not first else None, box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("client")
-    for name in _COLUMNS[first:end]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, cells in rows.items():
-        table.add_row(name, *cells[first:end])
-    return table
-
-
-def _cells(row: ClientSummary) -> list[str]:
-    missed = str(row.missed) if row.deadline is not None else "-"
-    return [
-        row.priority,
-        str(row.runs),
-        *(_number(value) for value in (row.p50, row.p99, row.max, row.waiting_mean, row.waiting_max)),
-        str(row.yields),
-        _number(row.deadline),
-        f"[red]{missed}[/red]" if row.missed else missed,
-        f"{row.busy:.1%}",
-    ]
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.4g}"
-
-
-def _print_footer(result: PlanResult) -> None:
-    used = result.run.utilisation()
-    parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
-    end = result.scenario.in_unit(result.run.end_ns)
-    console.print(
-        f"Utilisation (modelled): {parts}, until {_number(end)} {result.scenario.unit}",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _print_advice(advice: Advice) -> None:
+def _write_back(scenario: Path, target: Path, loaded: Scenario, advice: Advice) -> None:
     if advice.holds:
-        console.print(f"All deadlines hold (modelled; {advice.tried} settings tried):", style="green")
+        write_file(target, rewritten(scenario.read_text(encoding="utf-8"), loaded, advice.scenario))
     else:
-        console.print(f"Not all deadlines can hold (modelled; {advice.tried} settings tried):", style="red")
-    for words in advice.words:
-        console.print(f"  - {words}", markup=False, highlight=False, soft_wrap=True)
+        say(f"not written, as no setting was found under which all deadlines hold: {target}", "red")

@@ -10,14 +10,21 @@ from typing import Annotated, Any
 import numpy.typing as npt
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.cli._inputs import Mean, Std, samples_from
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import (
+    JsonFile,
+    confirm_written,
+    errors_reported,
+    progress_console,
+    say,
+    show,
+    write_json,
+)
 from openhtp.core.errors import InvalidArgument
-from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.masks import LOWEST
-from openhtp.frontend.pictures import Normalization
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.frontend.quantize import (
     ACTIVATIONS,
@@ -46,15 +53,13 @@ def quantize(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.", exists=True, dir_okay=False)],
     calibration: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of .npz, .npy or pictures, one such file, or an input list of raw files (.txt)."
-        ),
+        typer.Option(help="Folder of .npz, .npy or pictures, one such file, a raw file, or an input list (.txt)."),
     ] = None,
     random: Annotated[
         int, typer.Option(min=0, help="Calibrate on so many random samples: to measure, not to ship.")
     ] = 0,
-    mean: Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")] = "0",
-    std: Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")] = "1",
+    mean: Mean = "0",
+    std: Std = "1",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: MODEL.qdq.onnx.")] = None,
     activation: Annotated[str, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = DEFAULT.activation,
     weight: Annotated[str, typer.Option(help=f"One of {', '.join(WEIGHTS)}.")] = DEFAULT.weight,
@@ -94,7 +99,7 @@ def quantize(
         nodes = trace_nodes(made.prepared, made.model, samples, soc=soc) if trace_accuracy else []
         overflows = check_range(source, samples) if trace_accuracy else []
     _print_made(target, made, len(source))
-    console.print(_output_table(reports, len(samples)))
+    show(_output_table(reports, len(samples)))
     if trace_accuracy:
         _print_trace(nodes, threshold)
         _print_overflows(overflows)
@@ -104,11 +109,11 @@ def quantize(
 
 
 def _print_made(target: Path, made: Quantized, float_bytes: int) -> None:
-    console.print(f"wrote {target} ({len(made.model):,} bytes; float: {float_bytes:,})")
+    confirm_written(target, f"({len(made.model):,} bytes; float: {float_bytes:,})")
     if made.masks:
-        console.print(f"{made.masks} constants that hide positions from attention brought to {LOWEST:g}")
+        say(f"{made.masks} constants that hide positions from attention brought to {LOWEST:g}")
     for name, why in made.floats.items():
-        console.print(f"{name} stays in floats: {why}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{name} stays in floats: {why}")
 
 
 def _samples(
@@ -116,41 +121,29 @@ def _samples(
 ) -> list[dict[str, npt.NDArray[Any]]]:
     if (calibration is None) == (count == 0):
         raise InvalidArgument("give --calibration PATH or, to try it out, --random 8")
-    normalization = Normalization(_numbers(mean, "mean"), _numbers(std, "std"))
-    return random_feeds(source, count) if calibration is None else read_samples(calibration, source, normalization)
-
-
-def _numbers(text: str, option: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(math.isfinite(number) for number in found) or (option == "std" and 0.0 in found):
-        raise InvalidArgument(f"--{option} {text!r}; expected numbers like 0.5 or 0.485,0.456,0.406")
-    return found
+    return random_feeds(source, count) if calibration is None else samples_from(calibration, source, mean, std)
 
 
 def _print_overflows(overflows: list[Overflow]) -> None:
     """What would go wrong if the float model ran as it is."""
     for overflow in overflows[:_SHOWN]:
-        console.print(f"as a float model: {overflow}", highlight=False, markup=False, soft_wrap=True)
+        say(f"as a float model: {overflow}")
     if len(overflows) > _SHOWN:
-        console.print(f"and {len(overflows) - _SHOWN} more")
+        say(f"and {len(overflows) - _SHOWN} more")
 
 
 def _bar() -> Progress:
     columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*columns, console=progress_console, transient=True)
 
 
-def _output_table(reports: list[OutputReport], samples: int) -> Table:
-    table = Table(title=f"against the float model, {samples} samples")
-    for column in ("output", "engine", "SQNR dB", "cosine", "max error"):
-        table.add_column(column, justify="left" if column in ("output", "engine") else "right")
+def _output_table(reports: list[OutputReport], samples: int) -> Sheet:
+    columns = ("output", "engine", "SQNR dB", "cosine", "max error")
+    sheet = Sheet(f"against the float model, {samples} samples", columns, ("engine",))
     for report in reports:
-        table.add_row(report.name, "quantized, CPU", *_cells(report.cpu))
-        table.add_row("", "quantized, HTP", *_cells(report.htp))
-    return table
+        sheet.add(report.name, "quantized, CPU", *_cells(report.cpu))
+        sheet.add("", "quantized, HTP", *_cells(report.htp))
+    return sheet
 
 
 def _cells(found: Closeness) -> tuple[str, str, str]:
@@ -161,20 +154,17 @@ def _print_trace(nodes: list[NodeReport], threshold: float) -> None:
     first = first_diverging(nodes, threshold)
     if first is None:
         lowest = min(node.htp.sqnr_db for node in nodes)
-        console.print(f"no op diverges: all {len(nodes)} are above {threshold:g} dB (lowest {lowest:.2f})")
+        say(f"no op diverges: all {len(nodes)} are above {threshold:g} dB (lowest {lowest:.2f})")
     else:
-        console.print(
-            f"first diverging op: [bold]{first.node}[/] ({first.op_type}), {first.htp.sqnr_db:.2f} dB on the HTP,"
+        say(
+            f"first diverging op: {first.node} ({first.op_type}), {first.htp.sqnr_db:.2f} dB on the HTP,"
             f" {first.cpu.sqnr_db:.2f} on the CPU"
         )
-    table = Table(title="where most is lost, in dB")
-    # Names of nodes differ at their ends.
-    for column in ("op", "type", "HTP", "CPU", "lost in it"):
-        table.add_column(column, overflow="fold", justify="left" if column in ("op", "type") else "right")
+    sheet = Sheet("where most is lost, in dB", ("op", "type", "HTP", "CPU", "lost in it"), ("type",))
     for node in sorted(nodes, key=lambda node: -node.lost_db)[:_SHOWN]:
         numbers = (node.htp.sqnr_db, node.cpu.sqnr_db, node.lost_db)
-        table.add_row(node.node, node.op_type, *(f"{number:.2f}" for number in numbers))
-    console.print(table)
+        sheet.add(node.node, node.op_type, *(f"{number:.2f}" for number in numbers))
+    show(sheet)
 
 
 def _as_json(

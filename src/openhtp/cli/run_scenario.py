@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from openhtp.cli._terminal import JsonFile, console, errors_reported, write_json
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import (
+    JsonFile,
+    errors_reported,
+    progress_console,
+    say,
+    show,
+    write_file,
+    write_json,
+)
 from openhtp.plan import load_scenario
 from openhtp.plan.live import LiveResult, run_live
 from openhtp.report.chrome import marks_to_chrome
@@ -31,11 +39,11 @@ def run_scenario(
     """Run a scenario with real graphs on a device process; compare planned with measured order."""
     with errors_reported():
         loaded = load_scenario(scenario)
-        with console.status("running on the wall clock"):
+        with progress_console.status("running on the wall clock"):
             result = run_live(loaded, stretch=stretch)
         marks = trace_to_marks(result.recorded)
         if trace is not None:
-            trace.write_bytes(marks_to_chrome(marks))
+            write_file(trace, marks_to_chrome(marks))
         if timeline is not None:
             page = marks_to_html(
                 marks,
@@ -44,31 +52,31 @@ def run_scenario(
                 modelled=False,
                 lanes=lanes_of(result.recorded.units, result.recorded.tracks),
             )
-            timeline.write_text(page, encoding="utf-8")
-    console.print(_table(result))
-    verdict = "[green]the same order[/green]" if result.same_order else "[red]another order than planned[/red]"
-    console.print(f"{len(result.measured)} starts, pauses, resumes and ends: {verdict}")
+            write_file(timeline, page)
+    show(_table(result))
+    verdict, style = ("the same order", "green") if result.same_order else ("another order than planned", "red")
+    say(f"{len(result.measured)} starts, pauses, resumes and ends: {verdict}", style)
     write_json(json_file, _as_json(result))
     if not result.same_order:
         raise typer.Exit(1)
 
 
-def _table(result: LiveResult) -> Table:
+def _table(result: LiveResult) -> Sheet:
+    """Moments by their number: the n-th that was planned beside the n-th that was measured."""
     unit = result.scenario.unit
-    table = Table(title=f"planned (modelled) and measured (wall clock / {result.stretch:g}), in {unit}")
-    for column in ("planned at", "what", "client", "measured at", "what", "client"):
-        table.add_column(column, justify="right" if "at" in column and column != "what" else "left")
+    title = f"planned (modelled) and measured (wall clock / {result.stretch:g}), in {unit}"
+    sheet = Sheet(title, ("", "planned at", "what", "measured at", "what"), ("what",))
     pairs = list(zip(result.planned, result.measured, strict=False))
-    for planned, measured in pairs[:_MOST_ROWS]:
-        table.add_row(*_cells(result, planned, 1.0), *_cells(result, measured, result.stretch))
+    for number, (planned, measured) in enumerate(pairs[:_MOST_ROWS], 1):
+        sheet.add(str(number), *_cells(result, planned, 1.0), *_cells(result, measured, result.stretch))
     if len(pairs) > _MOST_ROWS:
-        table.caption = f"and {len(pairs) - _MOST_ROWS} more"
-    return table
+        sheet.add("", "", f"and {len(pairs) - _MOST_ROWS} more", "", "")
+    return sheet
 
 
 def _cells(result: LiveResult, moment: Moment, stretch: float) -> list[str]:
     at = moment.t_ns / stretch / result.scenario.unit_ns
-    return [f"{at:.1f}", moment.what, moment.client]
+    return [f"{at:.1f}", f"{moment.what} {moment.client}"]
 
 
 def _as_json(result: LiveResult) -> dict[str, object]:

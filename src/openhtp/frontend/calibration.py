@@ -33,7 +33,8 @@ _UNREADABLE = (
 Inputs = Mapping[str, ValueType]
 
 _ARRAYS = (".npz", ".npy")
-_KINDS = "a folder of .npz, .npy or pictures, one such file, or a list of raw files (.txt)"
+_RAW = (".raw", ".bin")
+_KINDS = "a folder of .npz, .npy or pictures, one such file, a raw file, or a list of them (.txt)"
 
 
 def read_samples(source: Path, model: bytes, normalization: Normalization | None = None) -> list[dict[str, Array]]:
@@ -47,7 +48,7 @@ def read_samples(source: Path, model: bytes, normalization: Normalization | None
     known = (*_ARRAYS, *PICTURES)
     if source.is_dir():
         files = sorted(path for path in source.iterdir() if path.suffix.lower() in known)
-    elif source.suffix.lower() in (*known, ".txt") and source.is_file():
+    elif source.suffix.lower() in (*known, *_RAW, ".txt") and source.is_file():
         files = [source]
     else:
         files = []
@@ -60,6 +61,8 @@ def _samples(path: Path, inputs: Inputs, normalization: Normalization) -> list[d
     suffix = path.suffix.lower()
     if suffix == ".txt":
         return _listed_samples(path, inputs)
+    if suffix in _RAW:
+        return [_listed_sample(path, path.name, [path.name], inputs)]
     if suffix in PICTURES:
         return [picture_sample(path, inputs, normalization)]
     return _array_samples(path, _arrays(path, inputs), inputs)

@@ -5,12 +5,16 @@ Both are functions of marks, so a saved trace draws the same picture as the run 
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from openhtp.core.units import MIB
-from openhtp.report.lanes import CLIENTS, kind_of
+from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, kind_of
 from openhtp.report.marks import Instant, Mark, Span
+
+log = logging.getLogger(__name__)
 
 PALETTE = (
     "#3b82c4",
@@ -31,6 +35,16 @@ _BAR = 18
 _LEFT = 130
 _TOP = 46
 _MAX_SPANS = 20_000
+# Renderers outside of browsers know no generic family; one of these is nearly everywhere.
+_FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
+_FENCE = 14
+_LETTER = 7  # about what one takes, in pixels
+_SIGNS = {
+    YIELD: ("#7a5c00", 14, "-4,0 4,0 0,7", "asked to yield"),
+    DEADLINE: ("#333", 4, "-.75,1 .75,1 .75,25 -.75,25", "deadline"),
+    MISSED: ("#c62828", 4, "-1,-2 8,1 1,4 1,26 -1,26", "missed deadline"),
+}
+"""Of each kind of moment: colour, least distance of two in pixels, outline, words."""
 _STYLE = (
     "<style>.lane{text-anchor:end;fill:#333}.rule{stroke:#e6e6e6}.tick{fill:#666;text-anchor:middle}"
     ".in{fill:#fff;text-anchor:middle;font-size:11px}</style>"
@@ -38,7 +52,10 @@ _STYLE = (
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="#f1f1f1"/>'
     '<line x1="0" y1="0" x2="0" y2="6" stroke="#bbb" stroke-width="3"/></pattern></defs>'
 )
-_CELL_CHARACTERS = {"running": "█", "waiting": "░", "paused": "▒"}
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_WAITS = {"waiting": "░", "paused": "▒"}
+_MISS = "!"
+_LONGEST_NAME = 20
 
 
 def colours_of(marks: Iterable[Mark]) -> dict[str, str]:
@@ -74,6 +91,10 @@ def marks_to_svg(
     last = max((span.end_ns for span in spans), default=1)
     scale = (width - _LEFT - 20) / max(1, last - first)
     colours = colours_of(marks)
+    instants: dict[tuple[str, str], list[Instant]] = {}
+    for mark in marks:
+        if isinstance(mark, Instant):
+            instants.setdefault((mark.group, mark.lane), []).append(mark)
     parts: list[str] = []
     y = float(_TOP)
     for group, lane in _lanes(spans):
@@ -82,24 +103,26 @@ def marks_to_svg(
         is_map = bool(vtcm_bytes) and mine[0].category == "vtcm"
         if is_map:
             height = max(_ROW, round(vtcm_bytes / MIB) * 12)
-        parts.append(f'<text x="{_LEFT - 10}" y="{y + height / 2 + 4:.1f}" class="lane">{escape(lane)}</text>')
+        parts.append(_label(lane, y + height / 2 + 4))
         parts.append(f'<line x1="{_LEFT}" x2="{width - 20}" y1="{y + height}" y2="{y + height}" class="rule"/>')
         for span in mine:
             x = _LEFT + (span.start_ns - first) * scale
             w = max(0.5, span.duration_ns * scale)
             parts.append(_bar(span, lane, colours, x, w, y, height, vtcm_bytes if is_map else 0))
-        parts.extend(_marks(marks, group, lane, first, scale, y))
+        parts.extend(_marks(instants.get((group, lane), []), first, last, scale, y))
         y += height + 4
     axis = _axis(first, last, scale, y, unit, unit_ns)
-    total = y + 34
+    legend = _legend({mark.category for mine in instants.values() for mark in mine}, y + 40)
+    total = y + 52
     heading = escape(f"{title} (modelled)" if title else "modelled")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{total:.0f}" '
-        f'viewBox="0 0 {width} {total:.0f}" font-family="system-ui, sans-serif" font-size="12">'
+        f'viewBox="0 0 {width} {total:.0f}" font-family="{_FONTS}" font-size="12">'
         + _STYLE
         + f'<rect width="100%" height="100%" fill="#fff"/><text x="{_LEFT}" y="24" font-size="15">{heading}</text>'
         + "".join(parts)
         + axis
+        + legend
         + "</svg>\n"
     )
 
@@ -108,7 +131,13 @@ def svg_to_png(svg: str) -> bytes:
     """The same picture in pixels, for whoever cannot show SVG."""
     import resvg_py
 
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg))
+    def render(text: str) -> bytes:
+        return bytes(resvg_py.svg_to_bytes(svg_string=text))
+
+    letter = f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" font-family="{_FONTS}">{{}}</svg>'
+    if "<text" in svg and render(letter.format("")) == render(letter.format('<text y="9">x</text>')):
+        log.warning("no font was found, so the picture has no words: install fonts-dejavu-core, or write SVG")
+    return render(svg)
 
 
 def _bar(
@@ -132,22 +161,66 @@ def _bar(
     box = f'x="{x:.2f}" y="{top:.1f}" width="{w:.2f}" height="{bar:.1f}"'
     rect = f'<rect {box} rx="2" fill="{fill}" opacity="{opacity}">'
     rect += f"<title>{tip}</title></rect>"
-    if w > 7 * len(text) and span.category not in ("waiting", "paused"):
+    text = _cut(text, w - 6)
+    if text and span.category not in ("waiting", "paused"):
         rect += f'<text x="{x + w / 2:.1f}" y="{top + bar / 2 + 4:.1f}" class="in">{escape(text)}</text>'
     return rect
 
 
-def _marks(marks: Sequence[Mark], group: str, lane: str, first: int, scale: float, y: float) -> list[str]:
-    """A small wedge where a client was asked to yield."""
-    wedges = []
-    for mark in marks:
-        if isinstance(mark, Instant) and (mark.group, mark.lane) == (group, lane):
-            x = _LEFT + (mark.at_ns - first) * scale
-            points = f"{x - 4:.1f},{y} {x + 4:.1f},{y} {x:.1f},{y + 7}"
-            wedges.append(
-                f'<polygon points="{points}" fill="#b3261e"><title>{escape(mark.name)}</title></polygon>'
-            )
-    return wedges
+def _label(lane: str, y: float) -> str:
+    text = _cut(lane, _LEFT - 14)
+    tip = "" if text == lane else f"<title>{escape(lane)}</title>"
+    return f'<text x="{_LEFT - 10}" y="{y:.1f}" class="lane">{escape(text)}{tip}</text>'
+
+
+def _cut(text: str, room: float) -> str:
+    """As much of a text as there is room for, with an ellipsis; nothing if that would say nothing."""
+    letters = int(room / _LETTER)
+    if len(text) <= letters:
+        return text
+    return text[: letters - 1].rstrip() + "…" if letters > 3 else ""
+
+
+def _marks(instants: Sequence[Instant], first: int, last: int, scale: float, y: float) -> list[str]:
+    """What happened in a lane; of marks that would touch each other only the first."""
+    drawn = []
+    for category, (colour, gap, outline, _) in _SIGNS.items():
+        mine = sorted(
+            (m for m in instants if m.category == category and first <= m.at_ns <= last), key=lambda m: m.at_ns
+        )
+        if category == DEADLINE and len(mine) * _FENCE > (last - first) * scale:
+            continue  # a fence of kept deadlines would hide the lane
+        place = -float(gap)
+        for mark in mine:
+            x = (mark.at_ns - first) * scale
+            if x - place >= gap:
+                place = x
+                drawn.append(_sign(_LEFT + x, y, colour, outline, mark.name))
+    return drawn
+
+
+def _sign(x: float, y: float, colour: str, outline: str, name: str) -> str:
+    shape = f'<polygon points="{outline}" transform="translate({x:.1f} {y:.1f})" fill="{colour}">'
+    return f"{shape}<title>{escape(name)}</title></polygon>"
+
+
+def _legend(categories: Iterable[str], y: float) -> str:
+    """What the colours and signs mean, in one line."""
+    parts, x = [], float(_LEFT)
+
+    def entry(sign: str, words: str) -> None:
+        nonlocal x
+        parts.append(sign + f'<text x="{x + 22:.1f}" y="{y:.1f}" fill="#666" font-size="11">{words}</text>')
+        x += 36 + 6.2 * len(words)
+
+    for words, fill, opacity in (("running", "#888", 1), ("waiting", "url(#wait)", 1), ("paused", "#888", 0.3)):
+        box = f'x="{x:.1f}" y="{y - 9:.1f}" width="16" height="10" rx="2"'
+        entry(f'<rect {box} fill="{fill}" opacity="{opacity}"/>', words)
+    for category, (colour, _, outline, words) in _SIGNS.items():
+        if category in categories:
+            scaled = f'transform="translate({x + 8:.1f} {y - 9:.1f}) scale({0.45 if category != YIELD else 1})"'
+            entry(f'<polygon points="{outline}" {scaled} fill="{colour}"/>', words)
+    return "".join(parts)
 
 
 def _axis(first: int, last: int, scale: float, y: float, unit: str, unit_ns: int) -> str:
@@ -176,26 +249,39 @@ def ticks(first: float, last: float, about: int = 10) -> list[float]:
 def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_000, width: int = 72) -> str:
     """Draw client spans with block characters; each column is an equal part of the time.
 
-    A column shows the phase that fills most of it. Clients of further cores are named with their core.
+    A block is as high as the client was busy in its part; it is hatched where it waited or was paused instead.
+    Clients of further cores are named with their core; names take at most 20 characters and 3 for the frame.
     """
     spans = [m for m in marks if isinstance(m, Span) and kind_of(m.group) == CLIENTS]
     first = min((span.start_ns for span in spans), default=0)
     last = max((span.end_ns for span in spans), default=1)
     column_ns = max(1e-9, (last - first) / width)
-    lanes = {(span.group, span.lane): span.group.replace(CLIENTS, span.lane) for span in spans}
-    margin = max((len(name) for name in lanes.values()), default=0)
-    lines = []
-    for lane, name in lanes.items():
-        cells: list[dict[str, float]] = [{} for _ in range(width)]
-        for span in spans:
-            if (span.group, span.lane) == lane:
-                _fill(cells, span, first, column_ns)
-        row = "".join(_CELL_CHARACTERS.get(max(c, key=lambda k: c[k]), "?") if c else " " for c in cells)
-        lines.append(f"{name:>{margin}} │{row}│")
+    rows: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for span in spans:
+        cells = rows.setdefault((span.group, span.lane), [{} for _ in range(width)])
+        _fill(cells, span, first, column_ns)
+    misses = [m for m in marks if isinstance(m, Instant) and m.category == MISSED and first <= m.at_ns <= last]
+    for miss in misses:
+        if (miss.group, miss.lane) in rows:
+            rows[miss.group, miss.lane][min(width - 1, int((miss.at_ns - first) / column_ns))][MISSED] = 1.0
+    names = {lane: _cut(lane[0].replace(CLIENTS, lane[1]), _LONGEST_NAME * _LETTER) for lane in rows}
+    margin = max((len(name) for name in names.values()), default=0)
+    lines = [f"{names[lane]:>{margin}} │{''.join(map(_character, cells))}│" for lane, cells in rows.items()]
     left, right = f"{first / unit_ns:g}", f"{last / unit_ns:g} {unit} (modelled)"
     lines.append(f"{'':>{margin}}  {left}{right:>{max(1, width - len(left))}}")
-    lines.append(f"{'':>{margin}}  █ running  ░ waiting  ▒ paused")
+    lines.append("█ running  ▁ partly  ░ waiting  ▒ paused" + (f"  {_MISS} missed" if misses else ""))
     return "\n".join(lines)
+
+
+def _character(cell: dict[str, float]) -> str:
+    """What one column shows: a miss before all, then how much it ran, and if hardly, what it did instead."""
+    if MISSED in cell:
+        return _MISS
+    running = cell.get("running", 0.0)
+    kept = max(_WAITS, key=lambda phase: cell.get(phase, 0.0))
+    if running < 1 / 8 and cell.get(kept, 0.0) > running:
+        return _WAITS[kept]
+    return _EIGHTHS[math.ceil(min(1.0, running) * 8 - 1e-6)]
 
 
 def _fill(cells: list[dict[str, float]], span: Span, first: int, column_ns: float) -> None:

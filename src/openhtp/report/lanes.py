@@ -16,6 +16,8 @@ from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_
 from openhtp.trace.records import Granted, Trace, Track, Units
 
 CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
+YIELD, DEADLINE, MISSED = "yield", "deadline", "missed"
+"""What happens at a moment: categories of instants."""
 
 
 def on_core(core: int, name: str) -> str:
@@ -58,7 +60,7 @@ def phases_to_marks(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
     for core in sorted({track.core for track in tracks.values()}):
         marks.extend(_on_core(core, phases, tracks))
     marks.extend(_yields(phases, tracks))
-    marks.extend(_missed(phases, tracks))
+    marks.extend(_deadlines(phases, tracks))
     marks.extend(_queue(phases))
     return marks
 
@@ -113,7 +115,7 @@ def _yields(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
     for eviction in phases.evictions:
         group, lane = _client_lane(tracks[eviction.client])
         at = eviction.asked_ns
-        marks.append(Instant(group=group, lane=lane, name="asked to yield", at_ns=at, category="yield"))
+        marks.append(Instant(group=group, lane=lane, name="asked to yield", at_ns=at, category=YIELD))
     started: dict[int, list[Interval]] = {}
     for i in phases.intervals:
         if i.grant is not None:
@@ -141,15 +143,19 @@ def _yields(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
     return marks
 
 
-def _missed(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
-    """The deadlines at which a job was not done."""
+def _deadlines(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
+    """By when jobs were to be done, and which were not."""
     marks: list[Mark] = []
     for job in phases.ended:
-        if job.missed and job.deadline_ns is not None:
-            group, lane = _client_lane(tracks[job.client])
-            at, args = job.deadline_ns, Args(job=job.job)
-            name = "missed its deadline"
-            marks.append(Instant(group=group, lane=lane, name=name, at_ns=at, category="deadline", args=args))
+        if job.deadline_ns is None:
+            continue
+        group, lane = _client_lane(tracks[job.client])
+        at, args = job.deadline_ns, Args(job=job.job)
+        name, category = "deadline", DEADLINE
+        if job.missed:
+            name, category = "missed its deadline", MISSED
+            args["late_ns"] = max(0, job.ended_ns - at)
+        marks.append(Instant(group=group, lane=lane, name=name, at_ns=at, category=category, args=args))
     return marks
 
 

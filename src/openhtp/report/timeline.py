@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from openhtp.report.gantt import colours_of
-from openhtp.report.lanes import CLIENTS, DMA, HMX, HVX, VTCM, kind_of
+from openhtp.report.lanes import CLIENTS, DEADLINE, DMA, HMX, HVX, MISSED, VTCM, YIELD, kind_of
 from openhtp.report.marks import Flow, Instant, Mark, Span
 
+_INSTANTS = {YIELD: "yields", DEADLINE: "due", MISSED: "missed"}
 CATEGORIES = ("running", "waiting", "paused", "unit", "vtcm", "")
 
 
@@ -47,6 +48,7 @@ def marks_to_html(
         if lane["map"]:
             lane["a"].append(args.get("start_bytes", 0))
             lane["b"].append(args.get("bytes", 0))
+    _add_instants(marks, drawn)
     ordered = _ordered(list(drawn.values()))
     index = {(lane["group"], lane["name"]): number for number, lane in enumerate(ordered)}
     data = {
@@ -59,7 +61,6 @@ def marks_to_html(
         "categories": CATEGORIES,
         "colours": colours_of(marks),
         "lanes": ordered,
-        "instants": _instants(marks, index),
         "flows": _flows(marks, index),
     }
     # A name may contain "</script>"; JSON allows the escape, HTML never sees the bracket.
@@ -69,7 +70,7 @@ def marks_to_html(
 
 
 def _empty_lane(group: str, name: str) -> dict[str, Any]:
-    columns: dict[str, Any] = {key: [] for key in ("s", "d", "i", "c", "j", "a", "b")}
+    columns: dict[str, Any] = {key: [] for key in ("s", "d", "i", "c", "j", "a", "b", "late", *_INSTANTS.values())}
     kind = kind_of(group)
     return {"group": group, "name": name, "map": kind == VTCM, "client": kind == CLIENTS, **columns}
 
@@ -77,23 +78,28 @@ def _empty_lane(group: str, name: str) -> dict[str, Any]:
 def _ordered(lanes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Units first (HMX, HVX, VTCM, DMA, core by core), clients last, each group in natural order."""
     kinds = (HMX, HVX, VTCM, DMA)
+    cores: dict[str, int] = {}
+    for lane in lanes:
+        cores.setdefault(lane["group"].removesuffix(kind_of(lane["group"])), len(cores))
 
-    def key(lane: dict[str, Any]) -> tuple[int, int, str, int, int, str]:
+    def key(lane: dict[str, Any]) -> tuple[int, int, int, int, str]:
         kind = kind_of(lane["group"])
-        core = lane["group"].removesuffix(kind)
+        core = cores[lane["group"].removesuffix(kind)]
         if kind in kinds:
-            return (0, len(core), core, kinds.index(kind), len(lane["name"]), lane["name"])
-        return (1, len(core), core, 0, 0, "")
+            return (0, core, kinds.index(kind), len(lane["name"]), lane["name"])
+        return (1, core, 0, 0, "")
 
     return sorted(lanes, key=key)
 
 
-def _instants(marks: Sequence[Mark], index: dict[tuple[str, str], int]) -> list[list[Any]]:
-    return [
-        [index[mark.group, mark.lane], mark.at_ns, mark.name]
-        for mark in marks
-        if isinstance(mark, Instant) and (mark.group, mark.lane) in index
-    ]
+def _add_instants(marks: Sequence[Mark], drawn: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Each kind of mark as a column of times, in order, so that the page finds those in view by bisection."""
+    found = [m for m in marks if isinstance(m, Instant) and m.category in _INSTANTS and (m.group, m.lane) in drawn]
+    for mark in sorted(found, key=lambda mark: mark.at_ns):
+        lane = drawn[mark.group, mark.lane]
+        lane[_INSTANTS[mark.category]].append(mark.at_ns)
+        if mark.category == MISSED:
+            lane["late"].append((mark.args or {}).get("late_ns", 0))
 
 
 def _flows(marks: Sequence[Mark], index: dict[tuple[str, str], int]) -> list[list[Any]]:

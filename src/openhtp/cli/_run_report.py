@@ -1,0 +1,119 @@
+"""What ``openhtp run`` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from openhtp.cli._running import Outcome, summaries
+from openhtp.cli._sheet import Sheet, figures
+from openhtp.cli._terminal import say, show
+from openhtp.session.range_check import LARGEST, Overflow
+
+_SHOWN = 12
+_STEPS = 407  # the event under which a profile has its steps
+
+
+def print_outcome(ran: Outcome, title: str) -> None:
+    """All that there is to see."""
+    say(title)
+    if "QNNExecutionProvider" not in ran.providers:
+        say("the HTP cannot take this model: all of it ran on the CPU", "yellow")
+    show(_outputs(ran))
+    show(_latency(ran))
+    for sheet in _profile(ran):
+        show(sheet)
+    if ran.order.min_sqnr is not None:
+        show(_check(ran, ran.order.min_sqnr))
+    if ran.order.check_range:
+        _print_overflows(ran.overflows)
+
+
+def as_json(ran: Outcome) -> dict[str, Any]:
+    """The same for programs; JSON has no infinity, so what is exact has no SQNR."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    order = ran.order
+    return {
+        "soc": order.soc,
+        "providers": ran.providers,
+        "asynchronous": order.depth is not None,
+        "latency_ms": {"times": "measured", **ran.latency()},
+        "outputs": summaries(ran),
+        "check": {
+            name: {
+                "sqnr_db": finite(found.sqnr_db),
+                "cosine": finite(found.cosine),
+                "max_error": finite(found.max_error),
+                "holds": order.min_sqnr is not None and found.sqnr_db >= order.min_sqnr,
+            }
+            for name, found in ran.compared.items()
+        },
+        "overflows": [dataclasses.asdict(overflow) for overflow in ran.overflows],
+        "profile": [] if ran.profile is None else [dataclasses.asdict(event) for event in ran.profile.events],
+    }
+
+
+def _outputs(ran: Outcome) -> Sheet:
+    """One line per output."""
+    sheet = Sheet("outputs", ("name", "type and shape", "min", "mean", "max", "inf, NaN"), ("type and shape",))
+    for row in summaries(ran):
+        numbers = ("-" if row[key] is None else f"{row[key]:.4g}" for key in ("min", "mean", "max"))
+        bad = Text(str(row["not_finite"]), style="red" if row["not_finite"] else "")
+        sheet.add(row["name"], f"{row['type']}{row['shape']}", *numbers, bad)
+    return sheet
+
+
+def _latency(ran: Outcome) -> Sheet:
+    """Times of all runs."""
+    order = ran.order
+    how = "one after the other" if order.depth is None else f"queued, {order.depth} deep"
+    found = ran.latency()
+    columns = ("runs", "min ms", "median ms", "p90 ms", "max ms", "per second")
+    sheet = Sheet(f"latency, {how} (measured on this computer, wall clock)", columns)
+    times = (f"{found[key]:,.3g}" for key in ("min", "p50", "p90", "max"))
+    sheet.add(f"{found['runs']:.0f}", *times, f"{found['per_second']:,.1f}")
+    sheet.note = f"what it would take on the chip: openhtp estimate MODEL --soc {order.soc}"
+    return sheet
+
+
+def _profile(ran: Outcome) -> list[Sheet]:
+    """Where the time of one run went."""
+    if ran.profile is None:
+        return []
+    total = figures("profile of one run (measured, wall clock)")
+    slowest = Sheet("steps that take most", ("step", "us"))
+    for event in ran.profile.events:
+        total.add(event.name, f"{event.value:,} {event.unit}")
+        if event.type == _STEPS:
+            for step in sorted(event.events, key=lambda step: -step.value)[:_SHOWN]:
+                slowest.add(step.name, f"{step.value:,}")
+    return [total, slowest]
+
+
+def _check(ran: Outcome, least_db: float) -> Sheet:
+    """How far each output is from ONNX Runtime's."""
+    sheet = Sheet(
+        f"against ONNX Runtime, at least {least_db:g} dB", ("output", "SQNR dB", "cosine", "max error", "")
+    )
+    for name, found in ran.compared.items():
+        holds = found.sqnr_db >= least_db
+        verdict = Text("ok" if holds else "too far", style="green" if holds else "red")
+        sheet.add(name, f"{found.sqnr_db:.1f}", f"{found.cosine:.6f}", f"{found.max_error:.4g}", verdict)
+    return sheet
+
+
+def _print_overflows(overflows: Sequence[Overflow]) -> None:
+    """Values that become infinite on an HTP."""
+    if not overflows:
+        say(f"range: every value stays within the {LARGEST:,.0f} of half precision", "green")
+    for overflow in overflows[:_SHOWN]:
+        say(f"range: {overflow}", "red")
+    if len(overflows) > _SHOWN:
+        say(f"range: and {len(overflows) - _SHOWN} more", "red")
