@@ -15,8 +15,8 @@ import pytest
 import openhtp as htp
 from openhtp.device import core as core_module
 from openhtp.device import executions as executions_module
+from openhtp.device.contexts import DeviceGraph
 from openhtp.device.server import Server
-from openhtp.device.sessions import DeviceGraph
 from openhtp.sched.actions import ArmTimer, Finish, Grant, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, StepDone, Submitted, TimerFired
 from tests.conftest import ramp, relu_graph

@@ -16,7 +16,9 @@ from openhtp.core.errors import (
     WrongState,
 )
 from openhtp.core.limits import MAX_QUEUE_DEPTH
+from openhtp.device.budget import Grant, Use
 from openhtp.device.clock import Clock
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.executions import Executions
 from openhtp.device.faults import FaultReach, inject
 from openhtp.device.jobs import Job
@@ -24,7 +26,7 @@ from openhtp.device.loading import Ready, attempt, make_ready, pack_ready
 from openhtp.device.loop import Loop
 from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
-from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session, find
+from openhtp.device.sessions import Session, find
 from openhtp.device.target import Target
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
@@ -122,7 +124,7 @@ class DeviceCore:
             case ms.RegisterMemory():
                 return self._register(session, request, descriptors)
             case ms.DeregisterMemory():
-                self._deregister(session, request.memory)
+                session.unmap(request.memory)
                 return ms.Reply()
             case ms.AddApp():
                 return self._add_app(session, request)
@@ -158,7 +160,7 @@ class DeviceCore:
         try:
             if not 0 < request.nbytes <= buffer.nbytes:
                 raise ProtocolError(f"program of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
-            session.reserve(buffer.nbytes, "the graph")
+            grant = session.budget.take(buffer.nbytes, Use.WEIGHTS, "the graph")
         except (ProtocolError, QnnError):
             buffer.close()
             raise
@@ -166,8 +168,8 @@ class DeviceCore:
         def slow() -> Callable[[], ms.Reply]:
             ready = attempt("loading", lambda: make_ready(self._target, buffer.view[: request.nbytes]))
             if isinstance(ready, QnnError):
-                return lambda: self._not_loaded(session, buffer, ready)
-            return lambda: self._loaded(session, context, request, buffer, ready)
+                return lambda: self._not_loaded(grant, buffer, ready)
+            return lambda: self._loaded(context, request, grant, buffer, ready)
 
         return slow
 
@@ -185,32 +187,31 @@ class DeviceCore:
 
         return slow
 
-    def _not_loaded(self, session: Session, buffer: SharedBuffer, error: QnnError) -> ms.Reply:
-        session.give_back(buffer.nbytes)
+    def _not_loaded(self, grant: Grant, buffer: SharedBuffer, error: QnnError) -> ms.Reply:
+        grant.give_back()
         buffer.close()
         return error_reply(error)
 
     def _loaded(
         self,
-        session: Session,
         context: DeviceContext,
         request: ms.LoadGraph,
+        grant: Grant,
         buffer: SharedBuffer,
         ready: Ready,
     ) -> ms.Reply:
         info, loaded = ready.info, ready.loaded
         if context.closed:
             loaded.close()
-            return self._not_loaded(session, buffer, InvalidHandle("the context was freed while loading"))
+            return self._not_loaded(grant, buffer, InvalidHandle("the context was freed while loading"))
         graph = DeviceGraph(next(self._numbers), context, info, loaded, ready.program)
-        graph.nbytes = buffer.nbytes
         buffer.close()
         has, asks = self.loop.scheduler.resources, info.options
         added = ClientAdded(
             t=self.clock.now(),
             client=graph.number,
             priority=request.priority,
-            pd=session.number,
+            pd=context.session.number,
             core=request.core,
             hvx=has.hvx if asks.hvx_threads is None else asks.hvx_threads,
             vtcm_bytes=has.vtcm_bytes if asks.vtcm_bytes is None else asks.vtcm_bytes,
@@ -218,10 +219,11 @@ class DeviceCore:
         try:
             self.loop.handle(added)
         except QnnError as error:
-            session.give_back(graph.nbytes)
+            grant.give_back()
             graph.close()
             return error_reply(error)
-        self._introduce(session, graph)
+        context.weights.append(grant)
+        self._introduce(context.session, graph)
         return ms.Reply(value=graph.number, steps=loaded.steps, info={"prepared": ready.program is None})
 
     def _create_context(self, session: Session, request: ms.CreateContext) -> ms.Reply:
@@ -259,7 +261,9 @@ class DeviceCore:
         for graph in list(context.graphs.values()):
             self._free_graph(session, graph)
         for memory in list(context.memories):
-            self._deregister(session, memory)
+            session.unmap(memory)
+        while context.weights:
+            context.weights.pop().give_back()
         del session.contexts[context.number]
 
     def _introduce(self, session: Session, graph: DeviceGraph | DeviceApp) -> None:
@@ -282,32 +286,18 @@ class DeviceCore:
                 # The scheduler no longer knows its way about this one: out with all that is left of it.
                 self.loop.handle(ClientExpelled(t=self.clock.now(), client=graph.number))
         finally:
-            if isinstance(graph, DeviceGraph):
-                session.give_back(graph.nbytes)
             graph.close()
 
     def _register(self, session: Session, request: ms.RegisterMemory, descriptors: list[int]) -> ms.Reply:
         context = find(session.contexts, request.context, "context")
         buffer = _attach(request, descriptors)
+        number = next(self._numbers)
         try:
-            session.reserve(buffer.nbytes, "the memory")
+            session.map(number, context, buffer)
         except QnnError:
             buffer.close()
             raise
-        number = next(self._numbers)
-        session.memories[number] = buffer
-        context.memories.add(number)
         return ms.Reply(value=number)
-
-    def _deregister(self, session: Session, memory: int) -> None:
-        buffer = find(session.memories, memory, "memory")
-        for graph in session.graphs.values():
-            graph.forget_memory(memory)
-        for context in session.contexts.values():
-            context.memories.discard(memory)
-        del session.memories[memory]
-        session.give_back(buffer.nbytes)
-        buffer.close()
 
     def _set_priority(self, graphs: list[DeviceGraph | DeviceApp], priority: int) -> None:
         # All or none: a context keeps its old priority if one of its graphs has already run.
@@ -336,22 +326,8 @@ class DeviceCore:
         return next((graph.name for graph in found if graph is not None), f"client {client}")
 
     def _describe(self) -> dict[str, object]:
-        return {
-            "pid": os.getpid(),
-            "sessions": [
-                {
-                    "session": session.number,
-                    "pid": session.pid,
-                    "label": session.label,
-                    "contexts": len(session.contexts),
-                    "graphs": [graph.name for graph in session.graphs.values()],
-                    "bytes": session.bytes_used,
-                    "pending": len(session.jobs),
-                    "executions": session.executions,
-                }
-                for session in self.sessions.values()
-            ],
-        }
+        sessions = [session.describe() for session in self.sessions.values()]
+        return {"pid": os.getpid(), "sessions": sessions}
 
 
 def error_reply(error: QnnError) -> ms.Reply:
