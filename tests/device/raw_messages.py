@@ -58,6 +58,10 @@ def _request(rng: random.Random) -> bytes:
     for field in msgspec.structs.fields(kind):
         if field.name in ("label", "name"):
             fields[field.name] = rng.choice(_TEXTS)
+        elif field.name == "graphs" and rng.random() < 0.85:
+            fields[field.name] = [
+                {"place": rng.randrange(-1, 3), "priority": rng.randrange(12)} for _ in range(rng.randrange(3))
+            ]
         elif rng.random() < 0.85:
             fields[field.name] = rng.choice(_NUMBERS) if rng.random() < 0.3 else rng.randrange(12)
         else:

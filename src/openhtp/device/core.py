@@ -14,6 +14,7 @@ from openhtp.core.errors import (
     InvalidHandle,
     QnnError,
     WrongState,
+    error_context,
 )
 from openhtp.core.limits import MAX_QUEUE_DEPTH
 from openhtp.device.budget import Grant, Use
@@ -28,6 +29,7 @@ from openhtp.device.recording import Recording
 from openhtp.device.runner import Runner
 from openhtp.device.sessions import Session, find
 from openhtp.device.target import Target
+from openhtp.program.options import GraphOptions
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
@@ -114,7 +116,7 @@ class DeviceCore:
     # Control requests
 
     def request(self, session: Session, request: ms.Request, descriptors: list[int]) -> ms.Reply:
-        """Answer a quick request. LoadGraph is not one: see ``start_loading``."""
+        """Answer a quick request. LoadGraphs is not one: see ``start_loading``."""
         match request:
             case ms.CreateContext():
                 return self._create_context(session, request)
@@ -152,21 +154,23 @@ class DeviceCore:
                 raise ProtocolError(f"{type(request).__name__} is not expected here")
 
     def start_loading(
-        self, session: Session, request: ms.LoadGraph, descriptors: list[int]
+        self, session: Session, request: ms.LoadGraphs, descriptors: list[int]
     ) -> Callable[[], Callable[[], ms.Reply]]:
-        """Check a LoadGraph request; returns the slow part, which in turn returns the part for the loop."""
+        """Check a LoadGraphs request; returns the slow part, which in turn returns the part for the loop."""
         context = find(session.contexts, request.context, "context")
         buffer = _attach(request, descriptors)
         try:
             if not 0 < request.nbytes <= buffer.nbytes:
                 raise ProtocolError(f"program of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
-            grant = session.budget.take(buffer.nbytes, Use.WEIGHTS, "the graph")
+            what = "the graph" if len(request.graphs) == 1 else "the binary"
+            grant = session.budget.take(buffer.nbytes, Use.WEIGHTS, what)
         except (ProtocolError, QnnError):
             buffer.close()
             raise
 
         def slow() -> Callable[[], ms.Reply]:
-            ready = attempt("loading", lambda: make_ready(self._target, buffer.view[: request.nbytes]))
+            places = [wanted.place for wanted in request.graphs]
+            ready = attempt("loading", lambda: make_ready(self._target, buffer.view[: request.nbytes], places))
             if isinstance(ready, QnnError):
                 return lambda: self._not_loaded(grant, buffer, ready)
             return lambda: self._loaded(context, request, grant, buffer, ready)
@@ -195,36 +199,53 @@ class DeviceCore:
     def _loaded(
         self,
         context: DeviceContext,
-        request: ms.LoadGraph,
+        request: ms.LoadGraphs,
         grant: Grant,
         buffer: SharedBuffer,
-        ready: Ready,
+        ready: list[Ready],
     ) -> ms.Reply:
-        info, loaded = ready.info, ready.loaded
         if context.closed:
-            loaded.close()
+            for made in ready:
+                made.loaded.close()
             return self._not_loaded(grant, buffer, InvalidHandle("the context was freed while loading"))
-        graph = DeviceGraph(next(self._numbers), context, info, loaded, ready.program)
         buffer.close()
-        has, asks = self.loop.scheduler.resources, info.options
-        added = ClientAdded(
-            t=self.clock.now(),
-            client=graph.number,
-            priority=request.priority,
-            pd=context.session.number,
-            core=request.core,
-            hvx=has.hvx if asks.hvx_threads is None else asks.hvx_threads,
-            vtcm_bytes=has.vtcm_bytes if asks.vtcm_bytes is None else asks.vtcm_bytes,
-        )
-        try:
-            self.loop.handle(added)
-        except QnnError as error:
-            grant.give_back()
-            graph.close()
-            return error_reply(error)
+        session = context.session
+        graphs = [DeviceGraph(next(self._numbers), context, r.info, r.loaded, r.program) for r in ready]
         context.weights.append(grant)
-        self._introduce(context.session, graph)
-        return ms.Reply(value=graph.number, steps=loaded.steps, info={"prepared": ready.program is None})
+        try:
+            for graph, made, wanted in zip(graphs, ready, request.graphs, strict=True):
+                self._add_graph(graph, made.info.options, wanted)
+        except QnnError as error:
+            for graph in graphs:
+                if graph.number in session.graphs:
+                    self._free_graph(session, graph)
+                else:
+                    graph.close()
+            context.weights.remove(grant)
+            grant.give_back()
+            return error_reply(error)
+        return ms.Reply(
+            graphs=[
+                ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
+                for graph, made in zip(graphs, ready, strict=True)
+            ]
+        )
+
+    def _add_graph(self, graph: DeviceGraph, asks: GraphOptions, wanted: ms.WantedGraph) -> None:
+        has, session = self.loop.scheduler.resources, graph.context.session
+        with error_context(graph=graph.name):
+            self.loop.handle(
+                ClientAdded(
+                    t=self.clock.now(),
+                    client=graph.number,
+                    priority=wanted.priority,
+                    pd=session.number,
+                    core=wanted.core,
+                    hvx=has.hvx if asks.hvx_threads is None else asks.hvx_threads,
+                    vtcm_bytes=has.vtcm_bytes if asks.vtcm_bytes is None else asks.vtcm_bytes,
+                )
+            )
+        self._introduce(session, graph)
 
     def _create_context(self, session: Session, request: ms.CreateContext) -> ms.Reply:
         if not 1 <= request.queue_depth <= MAX_QUEUE_DEPTH:
@@ -336,6 +357,7 @@ def error_reply(error: QnnError) -> ms.Reply:
         error=error.message,
         status_name=error.name,
         status_code=error.code,
+        where=error.context,
         info={"kind": type(error).__name__},
     )
 

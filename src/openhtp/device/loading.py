@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.core.errors import ExecutionError, InvalidArgument, QnnError, error_context
 from openhtp.device.failures import bare, in_words
 from openhtp.device.target import PreparingTarget, Target
 from openhtp.engine.protocol import LoadedProgram
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
-from openhtp.program.packed import GraphInfo
+from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc.shm import SharedBuffer
 
@@ -33,10 +33,26 @@ class Ready:
     program: QnnProgram | None
 
 
-def make_ready(target: Target, data: memoryview) -> Ready:
-    """Make a stored graph ready: from its prepared form if that can be used, else from its program."""
+def make_ready(target: Target, data: memoryview, places: Sequence[int]) -> list[Ready]:
+    """Make graphs of a binary ready, all or none; they share its bytes."""
     binary = read_binary(data)
-    packed = binary.packed(binary.graph_names[0])
+    names = binary.graph_names
+    if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
+        raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
+    ready: list[Ready] = []
+    try:
+        for place in places:
+            with error_context(graph=names[place]):
+                ready.append(_make_ready(target, binary.packed(names[place])))
+    except BaseException:
+        for made in ready:
+            made.loaded.close()
+        raise
+    return ready
+
+
+def _make_ready(target: Target, packed: PackedGraph) -> Ready:
+    """From the prepared form if that can be used, else from the program."""
     info = packed.info()
     loaded = target.load_packed(packed, info) if isinstance(target, PreparingTarget) else None
     if loaded is not None:

@@ -271,7 +271,7 @@ class Server:
         if isinstance(request, ms.AddLane):
             self._add_lane(connection, descriptors)
             return ms.Reply()
-        if isinstance(request, ms.LoadGraph):
+        if isinstance(request, ms.LoadGraphs):
             self._answer_later(connection, number, self.core.start_loading(session, request, descriptors))
             return None
         if isinstance(request, ms.PackGraph):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Work
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,16 +52,23 @@ class FreeContext(_Request):
     context: int
 
 
-class LoadGraph(_Request):
-    """Make a graph ready to run. Descriptor: shared memory that holds it, alone in a context binary.
+class WantedGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One graph to be made ready, by its place in the binary: names may be longer than a message."""
 
-    The reply's info says whether its ``prepared`` form was used.
+    place: int
+    priority: int
+    core: int = 0
+
+
+class LoadGraphs(_Request):
+    """Make graphs of one context ready to run, all or none. Descriptor: shared memory with a context binary.
+
+    The reply's ``graphs`` are in the order in which they were asked for.
     """
 
     context: int
     nbytes: int
-    priority: int
-    core: int = 0
+    graphs: list[WantedGraph]
 
 
 class PackGraph(_Request):
@@ -153,7 +160,7 @@ Request = (
     | AddLane
     | CreateContext
     | FreeContext
-    | LoadGraph
+    | LoadGraphs
     | PackGraph
     | AddApp
     | SetPace
@@ -169,9 +176,18 @@ Request = (
 )
 
 
+class LoadedGraph(Struct, frozen=True, kw_only=True):
+    """A graph that is ready, and whether a stored ``prepared`` form of it was used."""
+
+    graph: int
+    steps: int
+    prepared: bool
+
+
 class Reply(Struct, frozen=True, kw_only=True):
     """Answer to any request. ``error`` is empty on success; ``value`` is what was made or asked for.
 
+    ``where`` says where the error was met: a graph, a node.
     ``moved``: it is too long for a message; the descriptor beside it is shared memory with the reply itself.
     """
 
@@ -180,8 +196,9 @@ class Reply(Struct, frozen=True, kw_only=True):
     error: str = ""
     status_name: str = "QNN_SUCCESS"
     status_code: int = 0
+    where: list[str] = []
     value: int = 0
-    steps: int = 0
+    graphs: list[LoadedGraph] = []
     info: dict[str, object] = {}
 
 

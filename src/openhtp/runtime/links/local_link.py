@@ -42,7 +42,7 @@ class LocalLink:
         owned = [os.dup(fd) for fd in descriptors]
         try:
             with self._lock:
-                if isinstance(message, ms.LoadGraph):
+                if isinstance(message, ms.LoadGraphs):
                     return raise_reply(self._core.start_loading(self._session, message, owned)()())
                 return self._core.request(self._session, message, owned)
         finally:

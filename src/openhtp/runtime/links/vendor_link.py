@@ -100,7 +100,7 @@ class VendorLink:
         owned = [os.dup(fd) for fd in descriptors]
         session, core = self._session, self._core
         try:
-            if isinstance(message, ms.LoadGraph):
+            if isinstance(message, ms.LoadGraphs):
                 slow = self._on_loop(lambda: core.start_loading(session, message, owned))
                 return raise_reply(self._on_loop(slow()))
             reply = self._on_loop(lambda: core.request(session, message, owned))
