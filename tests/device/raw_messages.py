@@ -52,7 +52,7 @@ def _value(rng: random.Random, depth: int = 0) -> object:
 
 def _request(rng: random.Random) -> bytes:
     """A request of a known kind whose fields are mostly of the right type."""
-    kinds = [kind for kind in ms.Request.__args__ if kind is not ms.Shutdown]
+    kinds = [kind for kind in ms.REQUESTS if kind is not ms.Shutdown]
     kind = rng.choice(kinds)
     fields: dict[str, object] = {"type": kind.__name__}
     for field in msgspec.structs.fields(kind):

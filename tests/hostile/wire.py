@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import struct
-import typing
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from openhtp.rpc import messages as ms
 
 # Ending a named device is what whoever may talk to it may ask for.
 _LEFT_OUT = (ms.Shutdown, ms.Hello)
-REQUESTS = tuple(kind for kind in typing.get_args(ms.Request) if kind not in _LEFT_OUT)
+REQUESTS = tuple(kind for kind in ms.REQUESTS if kind not in _LEFT_OUT)
 
 
 class RawClient:

@@ -6,13 +6,16 @@ scheduler knows it as ``pd``.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core.errors import InvalidHandle
 from openhtp.device.budget import Budget, Use
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.jobs import Job
 from openhtp.rpc.shm import SharedBuffer
+
+if TYPE_CHECKING:
+    from openhtp.device.tasks import Task
 
 _T = TypeVar("_T")
 
@@ -29,6 +32,7 @@ class Session:
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: dict[int, SharedBuffer] = {}
         self.jobs: dict[int, Job] = {}
+        self.tasks: set[Task[Any]] = set()
         self.closed = False
         # Something broke that leaves the scheduler's knowledge of it in doubt.
         self.broken = False
@@ -61,6 +65,7 @@ class Session:
             "graphs": [graph.name for graph in self.graphs.values()],
             "bytes": self.budget.used,
             "memory": self.budget.by_use(),
+            "tasks": [task.describe() for task in self.tasks],
             "pending": len(self.jobs),
             "executions": self.executions,
         }
