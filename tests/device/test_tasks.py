@@ -121,6 +121,22 @@ def test_tasks_of_a_context_are_done_in_order_and_those_of_others_beside_them() 
     pool.close()
 
 
+def test_an_end_that_cannot_be_told_does_not_end_the_pool() -> None:
+    told = threading.Event()
+
+    def post(call: Callable[[], None]) -> None:
+        call()
+
+    def fail() -> None:
+        raise OSError("by order of a test")
+
+    pool = Pool(post, threads=1)
+    for then in (fail, told.set):
+        pool.submit(Task("waiting", context(1), work=lambda task: 0, finish=lambda _: ms.Reply()), then)
+    assert told.wait(10)
+    pool.close()
+
+
 # On a device
 
 

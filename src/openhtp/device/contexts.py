@@ -116,4 +116,3 @@ class DeviceContext:
         self.memories: dict[int, Grant] = {}
         self.weights: list[Grant] = []
         self.pending = 0  # executions accepted and neither over nor cancelled
-        self.closed = False

@@ -74,8 +74,6 @@ class DeviceCore:
         if session.closed:
             return
         session.closed = True
-        for context in session.contexts.values():
-            context.closed = True
         for task in session.tasks:
             task.cancel()
         self.sessions.pop(session.number, None)

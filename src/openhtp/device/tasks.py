@@ -154,8 +154,12 @@ class Pool:
             self._news.notify_all()
 
     def _serve(self) -> None:
-        while self._do_one():
-            pass
+        going = True
+        while going:
+            try:
+                going = self._do_one()
+            except Exception:
+                log.exception("the end of a task could not be told")
 
     def _do_one(self) -> bool:
         """In a function of its own: nothing may hold a task, and what it holds, while the next is waited for."""
@@ -166,10 +170,12 @@ class Pool:
             return False
         task, then = taken
         task.run()
-        self._post(then)
-        with self._news:
-            self._busy.discard(task.context.number)
-            self._news.notify_all()
+        try:
+            self._post(then)  # before the next of the context is begun: their ends come in order, too
+        finally:
+            with self._news:
+                self._busy.discard(task.context.number)
+                self._news.notify_all()
         return True
 
     def _take(self) -> tuple[Task[object], Callable[[], None]] | None:

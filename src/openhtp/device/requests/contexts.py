@@ -31,7 +31,6 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     """A context goes, with all that is in it and all that was to come."""
     session = asked.session
     context = find(session.contexts, request.context, "context")
-    context.closed = True
     for task in session.tasks:
         if task.context is context:
             task.cancel()
