@@ -52,12 +52,16 @@ def _value(rng: random.Random, depth: int = 0) -> object:
 
 def _request(rng: random.Random) -> bytes:
     """A request of a known kind whose fields are mostly of the right type."""
-    kinds = [kind for kind in ms.Request.__args__ if kind is not ms.Shutdown]
+    kinds = [kind for kind in ms.REQUESTS if kind is not ms.Shutdown]
     kind = rng.choice(kinds)
     fields: dict[str, object] = {"type": kind.__name__}
     for field in msgspec.structs.fields(kind):
         if field.name in ("label", "name"):
             fields[field.name] = rng.choice(_TEXTS)
+        elif field.name == "graphs" and rng.random() < 0.85:
+            fields[field.name] = [
+                {"place": rng.randrange(-1, 3), "priority": rng.randrange(12)} for _ in range(rng.randrange(3))
+            ]
         elif rng.random() < 0.85:
             fields[field.name] = rng.choice(_NUMBERS) if rng.random() < 0.3 else rng.randrange(12)
         else:

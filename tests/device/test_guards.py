@@ -15,8 +15,10 @@ import pytest
 import openhtp as htp
 from openhtp.device import core as core_module
 from openhtp.device import executions as executions_module
+from openhtp.device.budget import Budget
+from openhtp.device.contexts import DeviceGraph
+from openhtp.device.requests import graphs as graph_requests
 from openhtp.device.server import Server
-from openhtp.device.sessions import DeviceGraph
 from openhtp.sched.actions import ArmTimer, Finish, Grant, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, StepDone, Submitted, TimerFired
 from tests.conftest import ramp, relu_graph
@@ -141,7 +143,7 @@ def part(path: str) -> Callable[[Server], tuple[Any, Any]]:
 # Where the bomb lies, what the victim does, and what it loses: nothing, the request (or job), or its session.
 PLACES: dict[str, tuple[Callable[[Server], tuple[Any, Any]], Callable[[Client], None], str]] = {
     "control request": (part("core.request"), inspect, "request"),
-    "control frame": (part("_do"), inspect, "request"),
+    "control frame": (lambda server: (core_module, "answer"), inspect, "request"),
     "reply": (part("_reply"), inspect, "session"),
     "frame": (part("core.executions.execute"), execute, "session"),
     "binding": (lambda server: (executions_module, "bind_ports"), execute, "request"),
@@ -156,9 +158,9 @@ PLACES: dict[str, tuple[Callable[[Server], tuple[Any, Any]], Callable[[Client], 
     "report": (lambda server: (DeviceGraph, "give_back"), execute, "request"),
     "flush": (part("_outbox._send_news"), execute, "session"),
     "recording": (part("core.recording._keep"), record, "nothing"),
-    "loading": (lambda server: (core_module, "make_ready"), load, "request"),
-    "loader completion": (part("core._loaded"), load, "request"),
-    "slow work": (part("core.start_loading"), load, "request"),
+    "loading": (lambda server: (graph_requests, "make_ready"), load, "request"),
+    "loader completion": (lambda server: (graph_requests, "loaded"), load, "request"),
+    "slow work": (lambda server: (Budget, "take"), load, "request"),
     "scheduler, submission": (handler(Submitted), execute, "session"),
     "scheduler, step": (handler(StepDone), execute, "session"),
     "scheduler, timer": (handler(TimerFired), time_out, "session"),

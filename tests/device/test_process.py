@@ -356,7 +356,8 @@ def test_program_that_is_junk_is_refused(named: htp.Device, raw: Raw) -> None:
 
     context = raw.ask(ms.CreateContext(queue_depth=1, priority=1)).value
     buffer = SharedBuffer.create(4096)
-    reply = raw.ask(ms.LoadGraph(context=context, nbytes=4096, priority=100), (buffer.fd,))
+    wanted = [ms.WantedGraph(place=0, priority=100)]
+    reply = raw.ask(ms.LoadGraphs(context=context, nbytes=4096, graphs=wanted), (buffer.fd,))
     buffer.close()
     assert reply.error
     relu_graph(named.create_context()).execute({"x": ramp()})

@@ -116,7 +116,7 @@ def open_descriptors(pid: int) -> int:
         ms.Inspect(),
         ms.CreateContext(queue_depth=1, priority=1),
         ms.RegisterMemory(context=999),
-        ms.LoadGraph(context=999, nbytes=1, priority=1),
+        ms.LoadGraphs(context=999, nbytes=1, graphs=[]),
         ms.FreeContext(context=999),
     ],
     ids=lambda message: type(message).__name__,
@@ -294,7 +294,8 @@ def no_collector() -> Iterator[None]:
 def load(raw: Raw, context: int, blob: bytes) -> ms.Reply:
     buffer = SharedBuffer.holding([blob])
     try:
-        return raw.ask(ms.LoadGraph(context=context, nbytes=len(blob), priority=100), (buffer.fd,))
+        wanted = [ms.WantedGraph(place=0, priority=100)]
+        return raw.ask(ms.LoadGraphs(context=context, nbytes=len(blob), graphs=wanted), (buffer.fd,))
     finally:
         buffer.close()
 
@@ -323,7 +324,7 @@ def test_memory_goes_back_at_once(no_collector: None) -> None:
         assert shared_memory() == before, "refused graphs"
         memory = SharedBuffer.create(1 << 16)
         for _ in range(3):
-            graph = load(raw, number, blob).value
+            graph = load(raw, number, blob).graphs[0].graph
             shared = raw.ask(ms.RegisterMemory(context=number), (memory.fd,)).value
             bindings = [frames.Binding(0, shared, 0), frames.Binding(1, shared, 64)]
             head = execute_frame(graph=graph, count=2, job=graph)

@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import struct
-import typing
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from openhtp.rpc import messages as ms
 
 # Ending a named device is what whoever may talk to it may ask for.
 _LEFT_OUT = (ms.Shutdown, ms.Hello)
-REQUESTS = tuple(kind for kind in typing.get_args(ms.Request) if kind not in _LEFT_OUT)
+REQUESTS = tuple(kind for kind in ms.REQUESTS if kind not in _LEFT_OUT)
 
 
 class RawClient:
@@ -103,7 +102,8 @@ def random_frame(rng: random.Random, numbers: list[int]) -> bytes:
     kind = rng.choice((frames.EXECUTE, frames.EXECUTE, frames.CANCEL, frames.DONE, rng.randrange(256)))
     number = rng.choice((0, 1, 2**32 - 1, *(value % 2**32 for value in numbers)))
     late = rng.choice((0, 1, 2**63, 2**64 - 1))
-    head = frames.EXECUTE_HEAD.pack(kind, rng.randrange(4), count, number, 1, 0, rng.randrange(100), late, late)
+    job, deadline = rng.randrange(100), rng.choice((0, late))
+    head = frames.EXECUTE_HEAD.pack(kind, rng.randrange(4), count, number, 1, 0, job, late, deadline)
     body = b"".join(
         frames.BINDING.pack(rng.randrange(4), number, rng.choice((0, 64, 2**63))) for _ in range(min(count, 4))
     )

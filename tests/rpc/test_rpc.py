@@ -130,7 +130,7 @@ def test_junk_is_no_request(junk: bytes) -> None:
 
 
 def test_requests_survive_encoding() -> None:
-    request = ms.LoadGraph(context=3, nbytes=99, priority=200)
+    request = ms.LoadGraphs(context=3, nbytes=99, graphs=[ms.WantedGraph(place=0, priority=200)])
     assert ms.decode_request(ms.encode(request)) == request
 
 

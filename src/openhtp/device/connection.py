@@ -9,14 +9,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from openhtp.device.answers import Answer
 from openhtp.device.outlet import Outlet
 from openhtp.device.sessions import Session
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-
-# A reply, or what is too long for one and goes beside it.
-Answer = ms.Reply | SharedBuffer
 
 
 class Lane:

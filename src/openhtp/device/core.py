@@ -1,43 +1,29 @@
-"""What a client may ask of the device, whatever way the question came."""
+"""The device without its transport: its sessions, and what each of its parts needs of the others."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from openhtp.core import status as st
-from openhtp.core.errors import (
-    InvalidArgument,
-    InvalidHandle,
-    QnnError,
-    WrongState,
-)
-from openhtp.core.limits import MAX_QUEUE_DEPTH
+from openhtp.device.answers import Answer
 from openhtp.device.clock import Clock
+from openhtp.device.contexts import DeviceApp, DeviceGraph
 from openhtp.device.executions import Executions
-from openhtp.device.faults import FaultReach, inject
+from openhtp.device.faults import FaultReach
 from openhtp.device.jobs import Job
-from openhtp.device.loading import Ready, attempt, make_ready, pack_ready
 from openhtp.device.loop import Loop
 from openhtp.device.recording import Recording
+from openhtp.device.requests import Asked, Host, answer
 from openhtp.device.runner import Runner
-from openhtp.device.sessions import DeviceApp, DeviceContext, DeviceGraph, Session, find
+from openhtp.device.sessions import Session
 from openhtp.device.target import Target
+from openhtp.device.tasks import Task
+from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
-from openhtp.rpc.channel import ProtocolError
-from openhtp.rpc.shm import SharedBuffer
-from openhtp.sched.actions import Refuse
-from openhtp.sched.events import (
-    ClientAdded,
-    ClientExpelled,
-    ClientKind,
-    ClientRemoved,
-    HoldChanged,
-    PriorityChanged,
-)
+from openhtp.sched.events import ClientExpelled, ClientRemoved, HoldChanged
 from openhtp.sched.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -47,7 +33,7 @@ MEMORIES_AT_ONCE = 64
 
 
 class DeviceCore:
-    """The device without its transport. All methods run on the loop's thread."""
+    """All methods run on the loop's thread. What a client may ask for is in ``requests``."""
 
     def __init__(
         self,
@@ -61,7 +47,7 @@ class DeviceCore:
         self.sessions: dict[int, Session] = {}
         self.closing: deque[Session] = deque()
         self.faults = FaultReach.DEVICE
-        self._target = target
+        self.target = target
         self._numbers = itertools.count(1)
         self.executions = Executions(clock, self._numbers)
         self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
@@ -88,8 +74,8 @@ class DeviceCore:
         if session.closed:
             return
         session.closed = True
-        for context in session.contexts.values():
-            context.closed = True
+        for task in session.tasks:
+            task.cancel()
         self.sessions.pop(session.number, None)
         self.closing.append(session)
 
@@ -98,7 +84,7 @@ class DeviceCore:
         session = self.closing[0]
         try:
             if session.graphs:
-                self._free_graph(session, session.graphs[next(iter(session.graphs))])
+                self.free_graph(session, session.graphs[next(iter(session.graphs))])
             else:
                 for memory in list(itertools.islice(session.memories, MEMORIES_AT_ONCE)):
                     session.memories.pop(memory).close()
@@ -109,166 +95,34 @@ class DeviceCore:
             session.contexts.clear()
             self.closing.popleft()
 
-    # Control requests
+    # Requests
 
-    def request(self, session: Session, request: ms.Request, descriptors: list[int]) -> ms.Reply:
-        """Answer a quick request. LoadGraph is not one: see ``start_loading``."""
-        match request:
-            case ms.CreateContext():
-                return self._create_context(session, request)
-            case ms.FreeContext():
-                self._free_context(session, find(session.contexts, request.context, "context"))
-                return ms.Reply()
-            case ms.RegisterMemory():
-                return self._register(session, request, descriptors)
-            case ms.DeregisterMemory():
-                self._deregister(session, request.memory)
-                return ms.Reply()
-            case ms.AddApp():
-                return self._add_app(session, request)
-            case ms.SetPace():
-                find(session.graphs, request.graph, "graph").pace = request.work
-                return ms.Reply()
-            case ms.SetPriority():
-                graph = find(session.graphs, request.graph, "graph")
-                self._set_priority([graph], request.priority)
-                return ms.Reply()
-            case ms.SetContextPriority():
-                context = find(session.contexts, request.context, "context")
-                self._set_priority(list(context.graphs.values()), request.priority)
-                context.priority = request.priority
-                return ms.Reply()
-            case ms.SetTrace():
-                self._record(enabled=request.enabled)
-                return ms.Reply()
-            case ms.Inspect():
-                return ms.Reply(info=self._describe())
-            case ms.Inject():
-                inject(session, request, self.faults, self.loop)
-                return ms.Reply()
-            case _:
-                raise ProtocolError(f"{type(request).__name__} is not expected here")
-
-    def start_loading(
-        self, session: Session, request: ms.LoadGraph, descriptors: list[int]
-    ) -> Callable[[], Callable[[], ms.Reply]]:
-        """Check a LoadGraph request; returns the slow part, which in turn returns the part for the loop."""
-        context = find(session.contexts, request.context, "context")
-        buffer = _attach(request, descriptors)
+    def request(
+        self, session: Session | None, request: ms.Request, descriptors: list[int], host: Host | None = None
+    ) -> Answer | Task[Any]:
+        """Answer a request, or return the task whose end answers it. Takes all descriptors."""
         try:
-            if not 0 < request.nbytes <= buffer.nbytes:
-                raise ProtocolError(f"program of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
-            session.reserve(buffer.nbytes, "the graph")
-        except (ProtocolError, QnnError):
-            buffer.close()
-            raise
+            found = answer(Asked(self, descriptors, session, host), request)
+        finally:
+            channel.close_all(descriptors)
+            descriptors.clear()
+        if isinstance(found, Task):
+            found.context.session.tasks.add(found)
+        return found
 
-        def slow() -> Callable[[], ms.Reply]:
-            ready = attempt("loading", lambda: make_ready(self._target, buffer.view[: request.nbytes]))
-            if isinstance(ready, QnnError):
-                return lambda: self._not_loaded(session, buffer, ready)
-            return lambda: self._loaded(session, context, request, buffer, ready)
+    def new_number(self) -> int:
+        """A number for a context, a graph or memory."""
+        return next(self._numbers)
 
-        return slow
-
-    def start_packing(
-        self, session: Session, request: ms.PackGraph
-    ) -> Callable[[], Callable[[], ms.Reply | SharedBuffer]]:
-        """Check a PackGraph request; returns the slow part, as ``start_loading`` does."""
-        graph = find(session.graphs, request.graph, "graph")
-        program = graph.program if isinstance(graph, DeviceGraph) else None
-
-        def slow() -> Callable[[], ms.Reply | SharedBuffer]:
-            packed = attempt("preparing", lambda: pack_ready(self._target, program))
-            answer = error_reply(packed) if isinstance(packed, QnnError) else packed or ms.Reply()
-            return lambda: answer
-
-        return slow
-
-    def _not_loaded(self, session: Session, buffer: SharedBuffer, error: QnnError) -> ms.Reply:
-        session.give_back(buffer.nbytes)
-        buffer.close()
-        return error_reply(error)
-
-    def _loaded(
-        self,
-        session: Session,
-        context: DeviceContext,
-        request: ms.LoadGraph,
-        buffer: SharedBuffer,
-        ready: Ready,
-    ) -> ms.Reply:
-        info, loaded = ready.info, ready.loaded
-        if context.closed:
-            loaded.close()
-            return self._not_loaded(session, buffer, InvalidHandle("the context was freed while loading"))
-        graph = DeviceGraph(next(self._numbers), context, info, loaded, ready.program)
-        graph.nbytes = buffer.nbytes
-        buffer.close()
-        has, asks = self.loop.scheduler.resources, info.options
-        added = ClientAdded(
-            t=self.clock.now(),
-            client=graph.number,
-            priority=request.priority,
-            pd=session.number,
-            core=request.core,
-            hvx=has.hvx if asks.hvx_threads is None else asks.hvx_threads,
-            vtcm_bytes=has.vtcm_bytes if asks.vtcm_bytes is None else asks.vtcm_bytes,
-        )
-        try:
-            self.loop.handle(added)
-        except QnnError as error:
-            session.give_back(graph.nbytes)
-            graph.close()
-            return error_reply(error)
-        self._introduce(session, graph)
-        return ms.Reply(value=graph.number, steps=loaded.steps, info={"prepared": ready.program is None})
-
-    def _create_context(self, session: Session, request: ms.CreateContext) -> ms.Reply:
-        if not 1 <= request.queue_depth <= MAX_QUEUE_DEPTH:
-            raise InvalidArgument(
-                f"queue depth {request.queue_depth}; expected 1 to {MAX_QUEUE_DEPTH}",
-                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
-            )
-        number = next(self._numbers)
-        session.contexts[number] = DeviceContext(number, session, request.priority, request.queue_depth)
-        return ms.Reply(value=number)
-
-    def _add_app(self, session: Session, request: ms.AddApp) -> ms.Reply:
-        context = find(session.contexts, request.context, "context")
-        app = DeviceApp(next(self._numbers), context, request.name)
-        self.loop.handle(
-            ClientAdded(
-                t=self.clock.now(),
-                client=app.number,
-                kind=ClientKind.APP,
-                priority=request.priority,
-                pd=session.number,
-                core=request.core,
-                hmx=request.hmx,
-                hvx=request.hvx,
-                vtcm_bytes=request.vtcm_bytes,
-                page_bytes=request.page_bytes,
-            )
-        )
-        self._introduce(session, app)
-        return ms.Reply(value=app.number)
-
-    def _free_context(self, session: Session, context: DeviceContext) -> None:
-        context.closed = True
-        for graph in list(context.graphs.values()):
-            self._free_graph(session, graph)
-        for memory in list(context.memories):
-            self._deregister(session, memory)
-        del session.contexts[context.number]
-
-    def _introduce(self, session: Session, graph: DeviceGraph | DeviceApp) -> None:
+    def introduce(self, graph: DeviceGraph | DeviceApp) -> None:
         """A graph is known to the scheduler: let executions find it."""
+        session = graph.context.session
         session.graphs[graph.number] = graph.context.graphs[graph.number] = graph
         if session.held:
             self.loop.handle(HoldChanged(t=self.clock.now(), client=graph.number, held=True))
 
-    def _free_graph(self, session: Session, graph: DeviceGraph | DeviceApp) -> None:
+    def free_graph(self, session: Session, graph: DeviceGraph | DeviceApp) -> None:
+        """A graph goes: executions of it end, and the scheduler forgets it."""
         del session.graphs[graph.number], graph.context.graphs[graph.number]
         try:
             if not session.broken:
@@ -282,49 +136,10 @@ class DeviceCore:
                 # The scheduler no longer knows its way about this one: out with all that is left of it.
                 self.loop.handle(ClientExpelled(t=self.clock.now(), client=graph.number))
         finally:
-            if isinstance(graph, DeviceGraph):
-                session.give_back(graph.nbytes)
             graph.close()
 
-    def _register(self, session: Session, request: ms.RegisterMemory, descriptors: list[int]) -> ms.Reply:
-        context = find(session.contexts, request.context, "context")
-        buffer = _attach(request, descriptors)
-        try:
-            session.reserve(buffer.nbytes, "the memory")
-        except QnnError:
-            buffer.close()
-            raise
-        number = next(self._numbers)
-        session.memories[number] = buffer
-        context.memories.add(number)
-        return ms.Reply(value=number)
-
-    def _deregister(self, session: Session, memory: int) -> None:
-        buffer = find(session.memories, memory, "memory")
-        for graph in session.graphs.values():
-            graph.forget_memory(memory)
-        for context in session.contexts.values():
-            context.memories.discard(memory)
-        del session.memories[memory]
-        session.give_back(buffer.nbytes)
-        buffer.close()
-
-    def _set_priority(self, graphs: list[DeviceGraph | DeviceApp], priority: int) -> None:
-        # All or none: a context keeps its old priority if one of its graphs has already run.
-        for graph in graphs:
-            if graph.started:
-                raise WrongState(
-                    f"priority of graph {graph.name!r} cannot change after its first execution started",
-                    st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-                )
-        now = self.clock.now()
-        for graph in graphs:
-            actions = self.loop.handle(PriorityChanged(t=now, client=graph.number, priority=priority))
-            refused = [action for action in actions if isinstance(action, Refuse)]
-            if refused:
-                raise WrongState(refused[0].reason, st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
-
-    def _record(self, *, enabled: bool) -> None:
+    def record(self, *, enabled: bool) -> None:
+        """Begin to record, or stop."""
         if not enabled:
             self.recording.stop()
             self.loop.observe = None
@@ -334,38 +149,3 @@ class DeviceCore:
     def _name_of(self, client: int) -> str:
         found = (session.graphs.get(client) for session in self.sessions.values())
         return next((graph.name for graph in found if graph is not None), f"client {client}")
-
-    def _describe(self) -> dict[str, object]:
-        return {
-            "pid": os.getpid(),
-            "sessions": [
-                {
-                    "session": session.number,
-                    "pid": session.pid,
-                    "label": session.label,
-                    "contexts": len(session.contexts),
-                    "graphs": [graph.name for graph in session.graphs.values()],
-                    "bytes": session.bytes_used,
-                    "pending": len(session.jobs),
-                    "executions": session.executions,
-                }
-                for session in self.sessions.values()
-            ],
-        }
-
-
-def error_reply(error: QnnError) -> ms.Reply:
-    """A failure as a reply; the client raises it again as what it was."""
-    return ms.Reply(
-        error=error.message,
-        status_name=error.name,
-        status_code=error.code,
-        info={"kind": type(error).__name__},
-    )
-
-
-def _attach(request: ms.Request, descriptors: list[int]) -> SharedBuffer:
-    """Map the one descriptor that came with a request, and take it from the list: who is left there is closed."""
-    if len(descriptors) != 1:
-        raise ProtocolError(f"{type(request).__name__} with {len(descriptors)} descriptors; expected 1")
-    return SharedBuffer.attach(descriptors.pop())

@@ -11,13 +11,15 @@ import msgspec
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, QueueFull
 from openhtp.core.status import QNN_SUCCESS, Status
+from openhtp.device.binding import bind_ports
 from openhtp.device.clock import Clock
+from openhtp.device.contexts import DeviceApp
 from openhtp.device.failures import unexpected
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop, SchedulerFailed
 from openhtp.device.outlet import Outlet
 from openhtp.device.recording import Recording
-from openhtp.device.sessions import DeviceApp, Session, bind_ports
+from openhtp.device.sessions import Session
 from openhtp.engine.protocol import Run
 from openhtp.rpc import frames
 from openhtp.rpc.channel import ProtocolError

@@ -10,7 +10,8 @@ from openhtp.engine.protocol import Run
 from openhtp.sched.timed import Work
 
 if TYPE_CHECKING:
-    from openhtp.device.sessions import DeviceApp, DeviceGraph, Session
+    from openhtp.device.contexts import DeviceApp, DeviceGraph
+    from openhtp.device.sessions import Session
 
 
 class Job:

@@ -1,27 +1,26 @@
-"""Slow work beside the loop: making programs ready takes up to seconds and must not hold up executions."""
+"""What loading is: stored graphs are made ready, or stored again with what makes them ready quickly."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from openhtp.core.errors import ExecutionError, QnnError
-from openhtp.device.failures import bare, in_words
+from openhtp.core.errors import InvalidArgument, error_context
 from openhtp.device.target import PreparingTarget, Target
 from openhtp.engine.protocol import LoadedProgram
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
-from openhtp.program.packed import GraphInfo
+from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc.shm import SharedBuffer
 
 log = logging.getLogger(__name__)
 
 Work = Callable[[], Callable[[], None]]
-_T = TypeVar("_T")
+# Told how many are done, of how many, and which one is next.
+Advance = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +32,32 @@ class Ready:
     program: QnnProgram | None
 
 
-def make_ready(target: Target, data: memoryview) -> Ready:
-    """Make a stored graph ready: from its prepared form if that can be used, else from its program."""
+def make_ready(target: Target, data: memoryview, places: Sequence[int], advance: Advance) -> list[Ready]:
+    """Make graphs of a binary ready, all or none; they share its bytes. ``advance`` may raise to end it early."""
     binary = read_binary(data)
-    packed = binary.packed(binary.graph_names[0])
+    names = binary.graph_names
+    if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
+        raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
+    ready: list[Ready] = []
+    try:
+        for done, place in enumerate(places):
+            advance(done, len(places), names[place])
+            with error_context(graph=names[place]):
+                ready.append(_make_ready(target, binary.packed(names[place])))
+    except BaseException:
+        close_all(ready)
+        raise
+    return ready
+
+
+def close_all(ready: Sequence[Ready]) -> None:
+    """Give back what nobody wants any more."""
+    for made in ready:
+        made.loaded.close()
+
+
+def _make_ready(target: Target, packed: PackedGraph) -> Ready:
+    """From the prepared form if that can be used, else from the program."""
     info = packed.info()
     loaded = target.load_packed(packed, info) if isinstance(target, PreparingTarget) else None
     if loaded is not None:
@@ -53,19 +74,8 @@ def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | Non
     return None if packed is None else SharedBuffer.holding(pack_graphs([packed], BinaryInfo()))
 
 
-def attempt(what: str, work: Callable[[], _T]) -> _T | QnnError:
-    """The work's result, or its failure as an error that can be sent to the client."""
-    try:
-        return work()
-    except QnnError as error:
-        return bare(error)
-    except Exception as error:
-        log.exception("%s failed", what)
-        return ExecutionError(f"{what} failed: {in_words(error)}")
-
-
 class Loader:
-    """One thread that runs slow work; what the work returns is then called on the loop's thread."""
+    """One thread for a runner beside the loop. What its work returns is then called on the loop's thread."""
 
     def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
         self._post = post

@@ -10,17 +10,20 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.device.connection import Answer, Connection, Lane
-from openhtp.device.core import DeviceCore, error_reply
+from openhtp.device.answers import Answer, error_reply
+from openhtp.device.connection import Connection, Lane
+from openhtp.device.core import DeviceCore
 from openhtp.device.entrance import REST_NS, Entrance
 from openhtp.device.failures import unexpected
 from openhtp.device.intake import Intake
-from openhtp.device.loading import Loader
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.outbox import Outbox
 from openhtp.device.sessions import Session
+from openhtp.device.tasks import Pool, Task
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
@@ -57,7 +60,7 @@ class Server:
         self._outbox = Outbox(self._epoll, self._guard, self._on_lane_end)
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._loader = Loader(self._post)
+        self._pool = Pool(self._post)
         self._intake = Intake(core.executions, self._on_lane_end)
         core.executions.on_broken = self._on_broken
         self._watch(self._wake, self._on_wake)
@@ -81,7 +84,7 @@ class Server:
             except Exception:
                 log.exception("a turn of the loop failed")
                 select.select([], [], [], BACK_OFF_S)
-        self._loader.close()
+        self._pool.close()
 
     def _leave(self) -> bool:
         """Close the door behind the last client, unless another has just come in."""
@@ -228,6 +231,7 @@ class Server:
         except BlockingIOError:
             return
         number = 0
+        reply: Answer | None
         try:
             try:
                 request = ms.decode_request(data)
@@ -248,106 +252,57 @@ class Server:
         if reply is not None:
             self._reply(connection, reply, number)
 
-    def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
-        """Answer a request whatever becomes of it. What it does not take of the descriptors is closed."""
+    def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> Answer | None:
+        """Answer a request whatever becomes of it; None if that takes longer."""
         try:
-            return self._do(connection, request, descriptors)
+            found = self.core.request(connection.session, request, descriptors, Visit(self, connection))
         except (QnnError, ProtocolError, Disconnected, SchedulerFailed):
             raise
         except Exception as error:
             log.exception("%s failed", type(request).__name__)
             raise unexpected(type(request).__name__, error) from error
-        finally:
-            channel.close_all(descriptors)
-            descriptors.clear()
-
-    def _do(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> ms.Reply | None:
-        number = request.number
-        if isinstance(request, ms.Hello):
-            return self._hello(connection, request, descriptors)
-        session = connection.session
-        if session is None:
-            raise ProtocolError("the first message must be Hello")
-        if isinstance(request, ms.AddLane):
-            self._add_lane(connection, descriptors)
-            return ms.Reply()
-        if isinstance(request, ms.LoadGraph):
-            self._answer_later(connection, number, self.core.start_loading(session, request, descriptors))
+        if isinstance(found, Task):
+            self._pool.submit(found, lambda: self._conclude(connection, request.number, found))
             return None
-        if isinstance(request, ms.PackGraph):
-            self._answer_later(connection, number, self.core.start_packing(session, request))
-            return None
-        if isinstance(request, ms.ReadTrace):
-            with contextlib.closing(SharedBuffer.holding([self.core.recording.take()])) as records:
-                self._reply(connection, records, number)
-            return None
-        if isinstance(request, ms.Shutdown):
-            self._keep = False
-            self._told_to_stop = self._stopping = request.now
-            return ms.Reply()
-        return self.core.request(session, request, descriptors)
+        return found
 
-    def _answer_later(self, connection: Connection, number: int, slow: Callable[[], Callable[[], Answer]]) -> None:
-        def work() -> Callable[[], None]:
-            try:
-                finish = slow()
-            except Exception as error:
-                log.exception("slow work failed")
-                failure = error_reply(unexpected("the request", error))
-                return lambda: self._guard(connection, lambda c: self._reply(c, failure, number))
-            return lambda: self._conclude(connection, number, finish)
-
-        self._loader.submit(work)
-
-    def _conclude(self, connection: Connection, number: int, finish: Callable[[], Answer]) -> None:
+    def _conclude(self, connection: Connection, number: int, task: Task[Any]) -> None:
         """Answer a request whose slow part is over."""
-        answer: Answer
         try:
-            answer = finish()  # even for a client that has gone: it gives back what was loaded
+            answer = task.conclude()  # even for a client that has gone: it gives back what was loaded
         except SchedulerFailed:
             log.exception("closing a client's connection")
             self._drop(connection, broken=True)
             return
-        except Exception as error:
-            log.exception("the end of slow work failed")
-            answer = error_reply(unexpected("the request", error))
         self._guard(connection, lambda c: self._reply(c, answer, number))
-        if isinstance(answer, SharedBuffer):
-            answer.close()
 
-    def _hello(self, connection: Connection, request: ms.Hello, descriptors: list[int]) -> ms.Reply:
-        if connection.session is not None:
-            raise ProtocolError("Hello twice")
-        if request.version != ms.PROTOCOL_VERSION:
-            return ms.Reply(
-                error=f"the client speaks protocol {request.version}, the device {ms.PROTOCOL_VERSION};"
-                " both must come from the same openhtp version",
-                status_name="QNN_COMMON_ERROR_INCOMPATIBLE_BINARIES",
-                status_code=1008,
-            )
-        self._add_lane(connection, descriptors)
-        pid, _ = channel.peer_credentials(connection.control)
-        connection.session = self.core.open_session(pid=pid, label=request.label)
-        return ms.Reply(value=connection.session.number, info={"pid": os.getpid()})
-
-    def _add_lane(self, connection: Connection, descriptors: list[int]) -> None:
-        if len(descriptors) != 1 or len(connection.lanes) >= MAX_LANES:
-            raise ProtocolError("a lane without its one socket, or too many lanes")
+    def add_lane(self, connection: Connection, descriptor: int) -> None:
+        """Take executions of a client on this socket, too."""
         try:
-            sock = socket.socket(fileno=descriptors[0])
-        except OSError as error:
-            raise ProtocolError("the descriptor of a lane is not a socket") from error
-        descriptors.clear()  # the socket owns it now
+            if len(connection.lanes) >= MAX_LANES:
+                raise ProtocolError(f"more than {MAX_LANES} lanes")
+            sock = socket.socket(fileno=descriptor)
+        except (OSError, ProtocolError) as error:
+            os.close(descriptor)
+            raise ProtocolError(f"a lane that cannot be: {error}") from error
         sock.setblocking(False)
         lane = Lane(sock, lambda lane: self._outbox.tell(connection, lane))
         connection.lanes.append(lane)
         self._watch(sock.fileno(), lambda events: self._on_lane(connection, lane, events))
+
+    def stop(self, *, now: bool) -> None:
+        """End when the last client has gone, or at once."""
+        self._keep = False
+        self._told_to_stop = self._stopping = now
 
     def _reply(self, connection: Connection, answer: Answer, number: int) -> None:
         try:
             connection.reply(answer, number)
         except BlockingIOError as error:
             raise ProtocolError("the client does not read its replies") from error
+        finally:
+            if isinstance(answer, SharedBuffer):
+                answer.close()
 
     # Executions
 
@@ -397,3 +352,25 @@ class Server:
         if self._handlers.pop(fd, None) is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._epoll.unregister(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The connection that a request came on, as its handler sees it."""
+
+    _server: Server
+    _connection: Connection
+
+    def open_session(self, label: str) -> Session:
+        """Let the client in."""
+        pid, _ = channel.peer_credentials(self._connection.control)
+        session = self._connection.session = self._server.core.open_session(pid=pid, label=label)
+        return session
+
+    def add_lane(self, descriptor: int) -> None:
+        """Take executions on another socket, too."""
+        self._server.add_lane(self._connection, descriptor)
+
+    def stop(self, *, now: bool) -> None:
+        """End the device when the last client has gone, or at once."""
+        self._server.stop(now=now)

@@ -48,8 +48,7 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
         raise InvalidArgument(f"a binary takes at least one program, of distinct names; given {names}")
     blobs: list[container.Blob] = []
     known: dict[bytes, int] = {}
-    programs: list[records.ProgramRecord] = []
-    prepared: dict[str, records.PreparedRecord] = {}
+    placed: list[PackedGraph] = []
     for graph in graphs:
         new: dict[int, int] = {}
         for number, blob in enumerate(graph.blobs):
@@ -60,12 +59,8 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
                 continue
             new[number] = known[digest] = len(blobs)
             blobs.append(blob)
-        programs.append(with_numbers(graph.record, new))
-        if graph.prepared is not None:
-            places = [new[number] for number in graph.prepared.blobs]
-            prepared[graph.name] = msgspec.structs.replace(graph.prepared, blobs=places)
-    header = _Header(info, [blob.record for blob in blobs], programs, prepared)
-    return container.pack(msgspec.msgpack.encode(header), blobs)
+        placed.append(with_numbers(graph, new, ()))
+    return _pack(info, placed, blobs)
 
 
 class ContextBinary:
@@ -108,6 +103,20 @@ class ContextBinary:
 
     def packed(self, name: str) -> PackedGraph:
         """One graph as it is stored, to be sent on or stored again. Its data is not checked yet."""
+        return renumbered(self._stored(name))
+
+    def parts(self, names: Sequence[str]) -> list[bytes | memoryview]:
+        """These graphs as a binary of their own, as the pieces that it consists of.
+
+        What they share is still stored once; that takes no comparing, as they name it by the same number.
+        """
+        graphs = [self._stored(name) for name in names]
+        order = dict.fromkeys(old for graph in graphs for old in graph.blob_order())
+        new = {old: number for number, old in enumerate(order)}
+        blobs = [self._blobs[old] for old in order]
+        return _pack(BinaryInfo(), [with_numbers(graph, new, ()) for graph in graphs], blobs)
+
+    def _stored(self, name: str) -> PackedGraph:
         try:
             record = self._records[name]
         except KeyError:
@@ -115,12 +124,21 @@ class ContextBinary:
                 f"binary holds no graph {name!r}; it has {', '.join(self._records)}",
                 QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST,
             ) from None
-        return renumbered(PackedGraph(record, self._blobs, self._header.prepared.get(name)))
+        return PackedGraph(record, self._blobs, self._header.prepared.get(name))
 
 
 def read_binary(buffer: bytes | bytearray | memoryview) -> ContextBinary:
     """Open a context binary. Raises BadBinary with the place that is wrong."""
     return ContextBinary(memoryview(buffer).cast("B"))
+
+
+def _pack(
+    info: BinaryInfo, graphs: Sequence[PackedGraph], blobs: Sequence[container.Blob]
+) -> list[bytes | memoryview]:
+    """The pieces of a binary whose graphs have these blobs by number."""
+    prepared = {graph.name: graph.prepared for graph in graphs if graph.prepared is not None}
+    header = _Header(info, [blob.record for blob in blobs], [graph.record for graph in graphs], prepared)
+    return container.pack(msgspec.msgpack.encode(header), blobs)
 
 
 def _decode(header: bytes) -> _Header:

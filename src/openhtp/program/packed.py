@@ -51,6 +51,14 @@ class PackedGraph:
         """Name of the graph."""
         return self.record.name
 
+    def blob_order(self) -> list[int]:
+        """Numbers of its blobs, in the one order. Raises BadBinary if one does not exist."""
+        named = [tensor.blob for tensor in self.record.tensors if tensor.blob is not None]
+        order = list(dict.fromkeys([*named, *(self.prepared.blobs if self.prepared else ())]))
+        if order and max(order) >= len(self.blobs):
+            raise BadBinary(f"graph {self.name!r} refers to blob {max(order)} of {len(self.blobs)}")
+        return order
+
     def info(self) -> GraphInfo:
         """Inputs, outputs and options, without touching any data."""
         with error_context(graph=self.name), _as_bad_binary():
@@ -126,25 +134,21 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
 
 def renumbered(graph: PackedGraph) -> PackedGraph:
     """The graph with its own blobs in their one order, and no others. Raises BadBinary if one does not exist."""
-    prepared = graph.prepared
-    named = [tensor.blob for tensor in graph.record.tensors if tensor.blob is not None]
-    order = list(dict.fromkeys([*named, *(prepared.blobs if prepared else ())]))
-    if order and max(order) >= len(graph.blobs):
-        raise BadBinary(f"graph {graph.name!r} refers to blob {max(order)} of {len(graph.blobs)}")
+    order = graph.blob_order()
     new = {old: number for number, old in enumerate(order)}
-    blobs = tuple(graph.blobs[old] for old in order)
-    if prepared is not None:
-        prepared = msgspec.structs.replace(prepared, blobs=[new[old] for old in prepared.blobs])
-    return PackedGraph(with_numbers(graph.record, new), blobs, prepared)
+    return with_numbers(graph, new, tuple(graph.blobs[old] for old in order))
 
 
-def with_numbers(record: records.ProgramRecord, new: dict[int, int]) -> records.ProgramRecord:
-    """The record with other numbers for the same blobs."""
+def with_numbers(graph: PackedGraph, new: dict[int, int], blobs: tuple[Blob, ...]) -> PackedGraph:
+    """The graph with other numbers for the same blobs, which are among these."""
     tensors = [
         tensor if tensor.blob is None else msgspec.structs.replace(tensor, blob=new[tensor.blob])
-        for tensor in record.tensors
+        for tensor in graph.record.tensors
     ]
-    return msgspec.structs.replace(record, tensors=tensors)
+    prepared = graph.prepared
+    if prepared is not None:
+        prepared = msgspec.structs.replace(prepared, blobs=[new[old] for old in prepared.blobs])
+    return PackedGraph(msgspec.structs.replace(graph.record, tensors=tensors), blobs, prepared)
 
 
 def _bytes_of(data: Array) -> memoryview:

@@ -7,16 +7,21 @@ is a ProtocolError, which ends the connection of whoever sent it and nothing els
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import msgspec
 from msgspec import Struct
 
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Work
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
-class _Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
+class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What any request has."""
+
     # Chosen by the client; 0 for who asks one thing at a time and takes answers in turn.
     number: int = 0
 
@@ -27,7 +32,7 @@ class _Numbered(Struct):
     number: int
 
 
-class Hello(_Request):
+class Hello(Request):
     """First message. Descriptor: the device's end of the data socket."""
 
     version: int
@@ -35,36 +40,43 @@ class Hello(_Request):
     label: str = ""
 
 
-class AddLane(_Request):
+class AddLane(Request):
     """Open another data socket, on which one thread waits for its own executions. Descriptor: the socket."""
 
 
-class CreateContext(_Request):
+class CreateContext(Request):
     """Open a context in this session."""
 
     queue_depth: int
     priority: int
 
 
-class FreeContext(_Request):
+class FreeContext(Request):
     """Free a context, its graphs and its memory; pending executions end as INVALID_CONTEXT."""
 
     context: int
 
 
-class LoadGraph(_Request):
-    """Make a graph ready to run. Descriptor: shared memory that holds it, alone in a context binary.
+class WantedGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One graph to be made ready, by its place in the binary: names may be longer than a message."""
 
-    The reply's info says whether its ``prepared`` form was used.
-    """
-
-    context: int
-    nbytes: int
+    place: int
     priority: int
     core: int = 0
 
 
-class PackGraph(_Request):
+class LoadGraphs(Request):
+    """Make graphs of one context ready to run, all or none. Descriptor: shared memory with a context binary.
+
+    The reply's ``graphs`` are in the order in which they were asked for.
+    """
+
+    context: int
+    nbytes: int
+    graphs: list[WantedGraph]
+
+
+class PackGraph(Request):
     """Fetch a graph together with its prepared form, as a context binary. Reply descriptor: shared memory with it.
 
     Replies without a descriptor, and with value 0, where there is no use in a prepared form or no way to make one.
@@ -73,7 +85,7 @@ class PackGraph(_Request):
     graph: int
 
 
-class AddApp(_Request):
+class AddApp(Request):
     """Introduce a client that is no graph: it takes resources for a while, as a camera pipeline does."""
 
     context: int
@@ -86,54 +98,54 @@ class AddApp(_Request):
     core: int = 0
 
 
-class SetPace(_Request):
+class SetPace(Request):
     """Let executions of a graph or app take this long from now on, not what computing them takes. None: undo."""
 
     graph: int
     work: Work | None
 
 
-class RegisterMemory(_Request):
+class RegisterMemory(Request):
     """Map shared memory. Descriptor: the memory."""
 
     context: int
 
 
-class DeregisterMemory(_Request):
+class DeregisterMemory(Request):
     """Unmap registered memory."""
 
     memory: int
 
 
-class SetPriority(_Request):
+class SetPriority(Request):
     """Change a graph's priority; refused once an execution of it has started."""
 
     graph: int
     priority: int
 
 
-class SetContextPriority(_Request):
+class SetContextPriority(Request):
     """Change the priority of every graph of a context; refused once one of them has started."""
 
     context: int
     priority: int
 
 
-class ReadTrace(_Request):
+class ReadTrace(Request):
     """Fetch and clear what was recorded. Reply descriptor: shared memory with the encoded records."""
 
 
-class SetTrace(_Request):
+class SetTrace(Request):
     """Start or stop recording scheduler events."""
 
     enabled: bool
 
 
-class Inspect(_Request):
+class Inspect(Request):
     """Describe the device and its sessions."""
 
 
-class Inject(_Request):
+class Inject(Request):
     """Testing: hold back steps, or fail the next step of a graph in a chosen way."""
 
     hold: bool | None = None
@@ -142,36 +154,28 @@ class Inject(_Request):
     fail_status: int = 0
 
 
-class Shutdown(_Request):
+class Shutdown(Request):
     """Ask a named device to end once its last client has gone, or at once."""
 
     now: bool = False
 
 
-Request = (
-    Hello
-    | AddLane
-    | CreateContext
-    | FreeContext
-    | LoadGraph
-    | PackGraph
-    | AddApp
-    | SetPace
-    | RegisterMemory
-    | DeregisterMemory
-    | SetPriority
-    | SetContextPriority
-    | ReadTrace
-    | SetTrace
-    | Inspect
-    | Inject
-    | Shutdown
-)
+# Every request there is: a class of this file is one, without being named anywhere else.
+REQUESTS: tuple[type[Request], ...] = tuple(Request.__subclasses__())
+
+
+class LoadedGraph(Struct, frozen=True, kw_only=True):
+    """A graph that is ready, and whether a stored ``prepared`` form of it was used."""
+
+    graph: int
+    steps: int
+    prepared: bool
 
 
 class Reply(Struct, frozen=True, kw_only=True):
     """Answer to any request. ``error`` is empty on success; ``value`` is what was made or asked for.
 
+    ``where`` says where the error was met: a graph, a node.
     ``moved``: it is too long for a message; the descriptor beside it is shared memory with the reply itself.
     """
 
@@ -180,13 +184,14 @@ class Reply(Struct, frozen=True, kw_only=True):
     error: str = ""
     status_name: str = "QNN_SUCCESS"
     status_code: int = 0
+    where: list[str] = []
     value: int = 0
-    steps: int = 0
+    graphs: list[LoadedGraph] = []
     info: dict[str, object] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_request = msgspec.msgpack.Decoder(functools.reduce(operator.or_, REQUESTS)).decode
 _decode_number = msgspec.msgpack.Decoder(_Numbered).decode
 _decode_reply = msgspec.msgpack.Decoder(Reply).decode
 

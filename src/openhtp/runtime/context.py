@@ -17,12 +17,14 @@ from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
+from openhtp.program.packed import PackedGraph
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue
 from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.loading import load_graphs
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
@@ -245,6 +247,7 @@ class Context:
     def _restore(self, binary: ContextBinary, enable_graphs: list[str] | None, priority: Priority | None) -> None:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
+        wanted: list[tuple[Graph, PackedGraph]] = []
         for name in binary.graph_names:
             packed = binary.packed(name)
             about = packed.info()
@@ -262,7 +265,9 @@ class Context:
                 packed.program()  # nothing looks at its data later: say now if it is damaged
                 graph._life.become(State.DISABLED)
                 continue
-            graph._load(packed)
+            wanted.append((graph, packed))
+        if wanted:
+            load_graphs(self, binary.parts([graph.name for graph, _ in wanted]), wanted)
 
     # What graphs, memory and the device need
 

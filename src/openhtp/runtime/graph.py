@@ -12,12 +12,10 @@ import numpy.typing as npt
 from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
-from openhtp.core.errors import OutOfMemory, UnsupportedFeature, error_context
-from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.core.errors import UnsupportedFeature, error_context
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind
-from openhtp.core.units import bytes_in_words
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.program.binary import BinaryInfo, pack_graphs
@@ -26,7 +24,6 @@ from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
-from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime import rescue
 from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.calls.arguments import Ports, Values
@@ -34,6 +31,7 @@ from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.loading import load_graphs
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from
 from openhtp.runtime.profile import Profile, ProfileEvent
@@ -169,33 +167,16 @@ class Graph:
 
     def _load(self, packed: PackedGraph) -> None:
         """Send the graph to the device and become executable."""
+        with error_context(graph=self.name):
+            load_graphs(self.context, pack_graphs([packed], BinaryInfo()), [(self, packed)])
+
+    def _adopt_loaded(self, packed: PackedGraph, loaded: ms.LoadedGraph) -> None:
+        """The device has made the graph ready: be executable."""
         info = packed.info()
-        parts = pack_graphs([packed], BinaryInfo())
-        nbytes = sum(memoryview(part).nbytes for part in parts)
-        if nbytes > SESSION_LIMIT_BYTES:
-            raise OutOfMemory(
-                f"graph {self.name!r} takes {bytes_in_words(nbytes)}; a session holds at most"
-                f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
-                st.QNN_CONTEXT_ERROR_MEM_ALLOC,
-            )
-        buffer = SharedBuffer.holding(parts)
-        try:
-            with error_context(graph=self.name):
-                reply = self.context._link.request(
-                    ms.LoadGraph(
-                        context=self.context._number,
-                        nbytes=buffer.nbytes,
-                        priority=int(self._options.priority),
-                        core=self.core,
-                    ),
-                    (buffer.fd,),
-                )
-        finally:
-            buffer.close()
         self._packed = packed
-        self.was_prepared = bool(reply.info.get("prepared"))
-        self._number = reply.value
-        self.steps = reply.steps
+        self.was_prepared = loaded.prepared
+        self._number = loaded.graph
+        self.steps = loaded.steps
         self._ports = Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors)
         self._bindings = Bindings(self.context, self._ports, lambda sizes: self._whole_program().infer_dims(sizes))
         if self._ports.is_dynamic:

@@ -92,4 +92,6 @@ def raise_reply(reply: ms.Reply) -> ms.Reply:
     kind = getattr(errors, str(reply.info.get("kind", "")), errors.QnnError)
     if not (isinstance(kind, type) and issubclass(kind, QnnError)):
         kind = QnnError
-    raise kind(reply.error, Status(reply.status_name, reply.status_code))
+    error = kind(reply.error, Status(reply.status_name, reply.status_code))
+    error.context.extend(reply.where)
+    raise error

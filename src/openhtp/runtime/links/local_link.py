@@ -9,8 +9,10 @@ import os
 from openhtp.core.errors import QnnError
 from openhtp.device.core import DeviceCore
 from openhtp.device.outlet import Outlet
+from openhtp.device.tasks import Task
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.calls.execution import Execution, complete_from
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
@@ -39,14 +41,23 @@ class LocalLink:
         self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
     ) -> ms.Reply:
         """Ask the core directly. Descriptors are duplicated: the core owns what it is given."""
+        return self._ask(message, descriptors)[0]
+
+    def _ask(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> tuple[ms.Reply, bytes]:
+        """The reply, and what would have come beside it."""
         owned = [os.dup(fd) for fd in descriptors]
         try:
             with self._lock:
-                if isinstance(message, ms.LoadGraph):
-                    return raise_reply(self._core.start_loading(self._session, message, owned)()())
-                return self._core.request(self._session, message, owned)
+                answer = self._core.request(self._session, message, owned)
+                if isinstance(answer, Task):
+                    answer.run()
+                    answer = answer.conclude()
         finally:
             channel.close_all(owned)
+        if isinstance(answer, SharedBuffer):
+            with contextlib.closing(answer):
+                return ms.Reply(), bytes(answer.view)
+        return raise_reply(answer), b""
 
     def tell(self, message: ms.Request) -> None:
         """Ask for something whose outcome does not matter."""
@@ -112,19 +123,11 @@ class LocalLink:
 
     def read_trace(self) -> bytes:
         """What the core recorded."""
-        with self._lock:
-            return self._core.recording.take()
+        return self._ask(ms.ReadTrace())[1]
 
     def pack_graph(self, graph: int) -> bytes:
         """A loaded graph with its prepared form."""
-        with self._lock:
-            answer = self._core.start_packing(self._session, ms.PackGraph(graph=graph))()()
-        if isinstance(answer, ms.Reply):
-            raise_reply(answer)
-            return b""
-        data = bytes(answer.view)
-        answer.close()
-        return data
+        return self._ask(ms.PackGraph(graph=graph))[1]
 
     def close(self) -> None:
         """End the session; what was pending ends with it."""

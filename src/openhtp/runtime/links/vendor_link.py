@@ -29,6 +29,7 @@ from openhtp.device.core import DeviceCore
 from openhtp.device.loading import Loader
 from openhtp.device.outlet import Outlet
 from openhtp.device.runner import BesideRunner
+from openhtp.device.tasks import Task
 from openhtp.hw.catalog import find_soc
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
@@ -100,12 +101,14 @@ class VendorLink:
         owned = [os.dup(fd) for fd in descriptors]
         session, core = self._session, self._core
         try:
-            if isinstance(message, ms.LoadGraph):
-                slow = self._on_loop(lambda: core.start_loading(session, message, owned))
-                return raise_reply(self._on_loop(slow()))
-            reply = self._on_loop(lambda: core.request(session, message, owned))
+            answer = self._on_loop(lambda: core.request(session, message, owned))
+            if isinstance(answer, Task):
+                answer.run()
+                answer = self._on_loop(answer.conclude)
         finally:
             channel.close_all(owned)
+        assert isinstance(answer, ms.Reply)
+        reply = raise_reply(answer)
         if isinstance(message, (ms.DeregisterMemory, ms.FreeContext)):
             self._on_loop(self._engine.forget_memory)
         if isinstance(message, ms.Inspect):

@@ -1,0 +1,21 @@
+"""What a request is answered with."""
+
+from __future__ import annotations
+
+from openhtp.core.errors import QnnError
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
+
+# A reply, or what is too long for one and goes beside it; whoever sends that closes it.
+Answer = ms.Reply | SharedBuffer
+
+
+def error_reply(error: QnnError) -> ms.Reply:
+    """A failure as a reply; the client raises it again as what it was."""
+    return ms.Reply(
+        error=error.message,
+        status_name=error.name,
+        status_code=error.code,
+        where=error.context,
+        info={"kind": type(error).__name__},
+    )

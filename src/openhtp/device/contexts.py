@@ -1,0 +1,118 @@
+"""What a context on the device holds: graphs, apps, and the memory that is freed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from openhtp.core.errors import QnnError
+from openhtp.core.tensor import TensorSpec
+from openhtp.device.budget import Grant
+from openhtp.engine.protocol import LoadedProgram, Run
+from openhtp.program.packed import GraphInfo
+from openhtp.program.qnn_program import QnnProgram
+from openhtp.rpc import frames
+from openhtp.sched.timed import Work
+
+if TYPE_CHECKING:
+    from openhtp.device.sessions import Session
+
+# Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
+MAX_BINDINGS_KEPT = 512
+
+
+class DeviceGraph:
+    """A program made ready, and the bindings that were made for it."""
+
+    def __init__(
+        self,
+        number: int,
+        context: DeviceContext,
+        info: GraphInfo,
+        loaded: LoadedProgram,
+        program: QnnProgram | None,
+    ) -> None:
+        """``program`` is what it was made from; None if that was a prepared form."""
+        self.number = number
+        self.context = context
+        self.program = program
+        self.loaded = loaded
+        self.steps = loaded.steps
+        self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
+        self.name = info.name
+        self.last_step_ns = 1_000_000_000
+        self.started = False
+        self.pace: Work | None = None
+        # Testing: the next execution fails with this after that step.
+        self.fault: tuple[int, QnnError] | None = None
+        self._idle: dict[bytes, list[list[Run]]] = {}
+
+    def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
+        """Runs bound to the memory that ``key`` names: kept ones if any are idle, else new ones."""
+        idle = self._idle.get(key)
+        if idle:
+            return idle.pop()
+        return make()
+
+    def give_back(self, key: bytes, runs: list[Run]) -> None:
+        """Keep runs for the next execution on the same memory."""
+        idle = self._idle.get(key)
+        if idle is None:
+            if len(self._idle) >= MAX_BINDINGS_KEPT:
+                self._idle.pop(next(iter(self._idle)))
+            self._idle[key] = [runs]
+        else:
+            idle.append(runs)
+
+    def forget_memory(self, memory: int) -> None:
+        """Drop bindings that use memory which is about to go."""
+        for key in list(self._idle):
+            count = len(key) // frames.BINDING.size
+            ids = [frames.BINDING.unpack_from(key, i * frames.BINDING.size)[1] for i in range(count)]
+            if memory in ids:
+                del self._idle[key]
+
+    def close(self) -> None:
+        """Free what the engine holds, and the program, which may lie in memory of the client's."""
+        self._idle.clear()
+        self.program = None
+        self.loaded.close()
+
+
+class DeviceApp:
+    """A client that is no graph: it computes nothing here, but holds VTCM and HVX while it runs."""
+
+    steps = 1
+    last_step_ns = 1_000_000_000
+
+    def __init__(self, number: int, context: DeviceContext, name: str) -> None:
+        self.number = number
+        self.context = context
+        self.name = name
+        self.started = False
+        self.pace: Work | None = None
+        self.fault: tuple[int, QnnError] | None = None
+
+    def give_back(self, key: bytes, runs: list[Run]) -> None:
+        """Nothing was bound."""
+
+    def forget_memory(self, memory: int) -> None:
+        """It uses none."""
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class DeviceContext:
+    """A context: graphs and memory that are freed together."""
+
+    def __init__(self, number: int, session: Session, priority: int, queue_depth: int) -> None:
+        self.number = number
+        self.session = session
+        self.priority = priority
+        self.queue_depth = queue_depth
+        self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
+        # What its memory, by number, and the binaries that its graphs came in count against the session's budget.
+        self.memories: dict[int, Grant] = {}
+        self.weights: list[Grant] = []
+        self.pending = 0  # executions accepted and neither over nor cancelled

@@ -1,0 +1,37 @@
+"""The device as a whole: what is on it, what it recorded, and faults to order."""
+
+from __future__ import annotations
+
+import os
+
+from openhtp.device.faults import inject
+from openhtp.device.requests.table import Asked, handles
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
+
+
+@handles(ms.Inspect)
+def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
+    """All sessions, whoever asks."""
+    sessions = [session.describe() for session in asked.core.sessions.values()]
+    return ms.Reply(info={"pid": os.getpid(), "sessions": sessions})
+
+
+@handles(ms.SetTrace)
+def set_trace(asked: Asked, request: ms.SetTrace) -> ms.Reply:
+    """Begin to record, or stop."""
+    asked.core.record(enabled=request.enabled)
+    return ms.Reply()
+
+
+@handles(ms.ReadTrace)
+def read_trace(asked: Asked, request: ms.ReadTrace) -> SharedBuffer:
+    """What was recorded, and no longer is."""
+    return SharedBuffer.holding([asked.core.recording.take()])
+
+
+@handles(ms.Inject)
+def inject_fault(asked: Asked, request: ms.Inject) -> ms.Reply:
+    """Something goes wrong, for whoever asked for it."""
+    inject(asked.session, request, asked.core.faults, asked.core.loop)
+    return ms.Reply()

@@ -1,0 +1,158 @@
+"""What executions run: graphs, which are made ready by a task, and apps, which compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from openhtp.core.errors import QnnError, error_context
+from openhtp.device.answers import Answer
+from openhtp.device.budget import Grant, Use
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
+from openhtp.device.loading import Ready, close_all, make_ready, pack_ready
+from openhtp.device.requests.table import Asked, handles
+from openhtp.device.sessions import find
+from openhtp.device.tasks import Task
+from openhtp.program.options import GraphOptions
+from openhtp.rpc import messages as ms
+from openhtp.rpc.channel import ProtocolError
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.sched.events import ClientAdded, ClientKind
+
+if TYPE_CHECKING:
+    from openhtp.device.core import DeviceCore
+
+
+@handles(ms.LoadGraphs, takes_descriptor=True)
+def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
+    """Graphs of one binary, which share its memory."""
+    core, session = asked.core, asked.session
+    context = find(session.contexts, request.context, "context")
+    buffer = asked.memory()
+    try:
+        if not 0 < request.nbytes <= buffer.nbytes:
+            raise ProtocolError(f"program of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
+        what = "the graph" if len(request.graphs) == 1 else "the binary"
+        grant = session.budget.take(buffer.nbytes, Use.WEIGHTS, what)
+    except BaseException:
+        buffer.close()
+        raise
+
+    def work(task: Task[list[Ready]]) -> list[Ready]:
+        places = [wanted.place for wanted in request.graphs]
+        return make_ready(core.target, buffer.view[: request.nbytes], places, task.advance)
+
+    def undo() -> None:
+        grant.give_back()
+        buffer.close()
+
+    return Task(
+        "loading",
+        context,
+        work=work,
+        finish=lambda ready: loaded(core, context, request.graphs, grant, buffer, ready),
+        discard=close_all,
+        undo=undo,
+    )
+
+
+def loaded(
+    core: DeviceCore,
+    context: DeviceContext,
+    wanted: Sequence[ms.WantedGraph],
+    grant: Grant,
+    buffer: SharedBuffer,
+    ready: list[Ready],
+) -> ms.Reply:
+    """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
+    buffer.close()
+    session = context.session
+    graphs = [DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program) for made in ready]
+    context.weights.append(grant)
+    try:
+        for graph, made, asks in zip(graphs, ready, wanted, strict=True):
+            _add(core, graph, made.info.options, asks)
+    except QnnError:
+        for graph in graphs:
+            if graph.number in session.graphs:
+                core.free_graph(session, graph)
+            else:
+                graph.close()
+        context.weights.remove(grant)
+        raise
+    return ms.Reply(
+        graphs=[
+            ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
+            for graph, made in zip(graphs, ready, strict=True)
+        ]
+    )
+
+
+def _add(core: DeviceCore, graph: DeviceGraph, options: GraphOptions, wanted: ms.WantedGraph) -> None:
+    has, pd = core.loop.scheduler.resources, graph.context.session.number
+    with error_context(graph=graph.name):
+        core.loop.handle(
+            ClientAdded(
+                t=core.clock.now(),
+                client=graph.number,
+                priority=wanted.priority,
+                pd=pd,
+                core=wanted.core,
+                hvx=has.hvx if options.hvx_threads is None else options.hvx_threads,
+                vtcm_bytes=has.vtcm_bytes if options.vtcm_bytes is None else options.vtcm_bytes,
+            )
+        )
+    core.introduce(graph)
+
+
+@handles(ms.PackGraph)
+def pack(asked: Asked, request: ms.PackGraph) -> Task[SharedBuffer | None]:
+    """A graph as it is stored, with what makes it ready quickly."""
+    graph = find(asked.session.graphs, request.graph, "graph")
+    target, program = asked.core.target, graph.program if isinstance(graph, DeviceGraph) else None
+
+    def finish(packed: SharedBuffer | None) -> Answer:
+        return ms.Reply() if packed is None else packed
+
+    def discard(packed: SharedBuffer | None) -> None:
+        if packed is not None:
+            packed.close()
+
+    return Task(
+        "preparing",
+        graph.context,
+        work=lambda task: pack_ready(target, program),
+        finish=finish,
+        discard=discard,
+    )
+
+
+@handles(ms.AddApp)
+def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
+    """A client of the scheduler's that is no graph."""
+    context = find(asked.session.contexts, request.context, "context")
+    core = asked.core
+    app = DeviceApp(core.new_number(), context, request.name)
+    core.loop.handle(
+        ClientAdded(
+            t=core.clock.now(),
+            client=app.number,
+            kind=ClientKind.APP,
+            priority=request.priority,
+            pd=asked.session.number,
+            core=request.core,
+            hmx=request.hmx,
+            hvx=request.hvx,
+            vtcm_bytes=request.vtcm_bytes,
+            page_bytes=request.page_bytes,
+        )
+    )
+    core.introduce(app)
+    return ms.Reply(value=app.number)
+
+
+@handles(ms.SetPace)
+def set_pace(asked: Asked, request: ms.SetPace) -> ms.Reply:
+    """How long executions take from now on."""
+    find(asked.session.graphs, request.graph, "graph").pace = request.work
+    return ms.Reply()

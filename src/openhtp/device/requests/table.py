@@ -1,0 +1,115 @@
+"""The table of requests: message, handler, and what holds for it before it is called."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from openhtp.device.answers import Answer
+from openhtp.device.sessions import Session
+from openhtp.device.tasks import Task
+from openhtp.rpc import channel
+from openhtp.rpc import messages as ms
+from openhtp.rpc.channel import ProtocolError
+from openhtp.rpc.shm import SharedBuffer
+
+if TYPE_CHECKING:
+    from openhtp.device.core import DeviceCore
+
+_R = TypeVar("_R", bound=ms.Request)
+
+
+class Sender(enum.Enum):
+    """Who may send a request: whoever has not said hello yet, one who has, or one who has over a connection."""
+
+    STRANGER = "stranger"
+    SESSION = "session"
+    CONNECTION = "connection"
+
+
+class Host(Protocol):
+    """The connection that a request came on. In the client's own process there is none."""
+
+    def open_session(self, label: str) -> Session:
+        """Let the client in."""
+
+    def add_lane(self, descriptor: int) -> None:
+        """Take executions on another socket, too; the descriptor is the connection's from now on."""
+
+    def stop(self, *, now: bool) -> None:
+        """End the device when the last client has gone, or at once."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request's circumstances: whose it is, and what came with it. Descriptors that are left are closed."""
+
+    core: DeviceCore
+    descriptors: list[int]
+    given_session: Session | None
+    given_host: Host | None
+
+    @property
+    def session(self) -> Session:
+        """Who asks."""
+        assert self.given_session is not None
+        return self.given_session
+
+    @property
+    def host(self) -> Host:
+        """The connection on which it is asked."""
+        assert self.given_host is not None
+        return self.given_host
+
+    def descriptor(self) -> int:
+        """The one descriptor that must have come."""
+        if len(self.descriptors) != 1:
+            raise ProtocolError(f"a request with {len(self.descriptors)} descriptors; expected 1")
+        return self.descriptors.pop()
+
+    def memory(self) -> SharedBuffer:
+        """The shared memory that must have come."""
+        return SharedBuffer.attach(self.descriptor())
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """What is done about a message. A handler that returns a task has its answer made later."""
+
+    act: Callable[[Asked, Any], Answer | Task[Any]]
+    sender: Sender
+    takes_descriptor: bool
+
+
+HANDLERS: dict[type[ms.Request], Handler] = {}
+
+
+def handles(
+    kind: type[_R], *, sender: Sender = Sender.SESSION, takes_descriptor: bool = False
+) -> Callable[[Callable[[Asked, _R], Answer | Task[Any]]], Callable[[Asked, _R], Answer | Task[Any]]]:
+    """Register the handler of a message."""
+
+    def register(act: Callable[[Asked, _R], Answer | Task[Any]]) -> Callable[[Asked, _R], Answer | Task[Any]]:
+        if kind in HANDLERS:
+            raise TypeError(f"{kind.__name__} has a handler: {HANDLERS[kind].act.__qualname__}")
+        HANDLERS[kind] = Handler(act, sender, takes_descriptor)
+        return act
+
+    return register
+
+
+def answer(asked: Asked, request: ms.Request) -> Answer | Task[Any]:
+    """Have a request answered by its handler, if this sender may ask for it."""
+    handler, name = HANDLERS[type(request)], type(request).__name__
+    if asked.given_session is None and handler.sender is not Sender.STRANGER:
+        raise ProtocolError("the first message must be Hello")
+    if asked.given_session is not None and handler.sender is Sender.STRANGER:
+        raise ProtocolError(f"{name} twice")
+    if asked.given_host is None and handler.sender is not Sender.SESSION:
+        raise ProtocolError(f"{name} is not expected here")
+    if not handler.takes_descriptor:
+        channel.close_all(asked.descriptors)
+        asked.descriptors.clear()
+    return handler.act(asked, request)

@@ -1,0 +1,190 @@
+"""Slow work for a client, beside the loop: making programs ready takes up to seconds, and holds up nobody.
+
+A task is done on a thread of the pool and concluded on the loop's. Whoever asked for it may leave, or free its
+context, before it is over: then it is cancelled, which it notices where it calls ``check``, and gives everything
+back.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from openhtp.core.errors import ExecutionError, InvalidHandle, QnnError
+from openhtp.device.answers import Answer, error_reply
+from openhtp.device.contexts import DeviceContext
+from openhtp.device.failures import bare, in_words, unexpected
+from openhtp.device.loop import SchedulerFailed
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+# Tasks under way at once. Those of one context are done in the order in which they were asked for.
+THREADS = 2
+
+
+class State(enum.Enum):
+    """How far a task is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    OVER = "over"
+
+
+class Cancelled(Exception):
+    """Nobody wants the result any more."""
+
+
+class Task(Generic[_T]):
+    """``work`` is slow. ``finish`` then makes the answer; without one, ``undo`` gives back what was taken for it.
+
+    ``discard`` gives back a result that comes when nobody wants it any more.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        context: DeviceContext,
+        *,
+        work: Callable[[Task[_T]], _T],
+        finish: Callable[[_T], Answer],
+        discard: Callable[[_T], None] = lambda result: None,
+        undo: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.what = what
+        self.context = context
+        self.state = State.WAITING
+        self.cancelled = False
+        self._progress: tuple[int, int, str] = (0, 0, "")
+        self._work, self._finish, self._discard, self._undo = work, finish, discard, undo
+        self._results: list[_T] = []
+        self._error: QnnError | None = None
+
+    def describe(self) -> dict[str, object]:
+        """What others may know of it: so much of the whole is done, and this is being done."""
+        done, total, now = self._progress
+        state = "cancelled" if self.cancelled else self.state.value
+        return {"what": self.what, "state": state, "done": done, "total": total, "now": now}
+
+    def cancel(self) -> None:
+        """Ask for its early end. What it made so far is given back on the way."""
+        self.cancelled = True
+
+    # For the work itself
+
+    def check(self) -> None:
+        """End here if the task was cancelled."""
+        if self.cancelled:
+            raise Cancelled
+
+    def advance(self, done: int, total: int, now: str) -> None:
+        """Tell how far it is, and end here if it was cancelled."""
+        self._progress = done, total, now
+        self.check()
+
+    # For whoever has it done
+
+    def run(self) -> None:
+        """Do the slow part, on any thread. Never raises: how it went is found out by ``conclude``."""
+        self.state = State.RUNNING
+        try:
+            self.check()
+            self._results.append(self._work(self))
+        except Cancelled:
+            pass
+        except QnnError as error:
+            self._error = bare(error)
+        except Exception as error:
+            log.exception("%s failed", self.what)
+            self._error = ExecutionError(f"{self.what} failed: {in_words(error)}")
+
+    def conclude(self) -> Answer:
+        """Make the answer, on the loop's thread, once ``run`` is over. Raises SchedulerFailed only."""
+        self.state = State.OVER
+        self.context.session.tasks.discard(self)
+        try:
+            if self._error is not None:
+                raise self._error
+            if not self.cancelled:
+                return self._finish(self._results.pop())
+            for result in self._results:
+                self._discard(result)
+            raise InvalidHandle(f"the context was freed while {self.what} was under way")
+        except QnnError as error:
+            self._undo()
+            return error_reply(bare(error))
+        except SchedulerFailed:
+            self._undo()
+            raise
+        except Exception as error:
+            log.exception("the end of %s failed", self.what)
+            self._undo()
+            return error_reply(unexpected(self.what, error))
+        finally:
+            self._results.clear()
+
+
+class Pool:
+    """The threads that do tasks; what is to be done then is called on the loop's thread."""
+
+    def __init__(self, post: Callable[[Callable[[], None]], None], threads: int = THREADS) -> None:
+        self._post = post
+        self._waiting: deque[tuple[Task[object], Callable[[], None]]] = deque()
+        self._busy: set[int] = set()
+        self._closed = False
+        self._news = threading.Condition()
+        for number in range(threads):
+            threading.Thread(target=self._serve, name=f"openhtp-task-{number}", daemon=True).start()
+
+    def submit(self, task: Task[object], then: Callable[[], None]) -> None:
+        """Have a task done."""
+        with self._news:
+            self._waiting.append((task, then))
+            self._news.notify()
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing now."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+
+    def _serve(self) -> None:
+        going = True
+        while going:
+            try:
+                going = self._do_one()
+            except Exception:
+                log.exception("the end of a task could not be told")
+
+    def _do_one(self) -> bool:
+        """In a function of its own: nothing may hold a task, and what it holds, while the next is waited for."""
+        with self._news:
+            while (taken := self._take()) is None and not self._closed:
+                self._news.wait()
+        if taken is None:
+            return False
+        task, then = taken
+        task.run()
+        try:
+            self._post(then)  # before the next of the context is begun: their ends come in order, too
+        finally:
+            with self._news:
+                self._busy.discard(task.context.number)
+                self._news.notify_all()
+        return True
+
+    def _take(self) -> tuple[Task[object], Callable[[], None]] | None:
+        """The first that waits for nothing but a thread."""
+        if self._closed:
+            return None
+        for index, (task, then) in enumerate(self._waiting):
+            if task.context.number not in self._busy:
+                self._busy.add(task.context.number)
+                del self._waiting[index]
+                return task, then
+        return None

@@ -1,0 +1,130 @@
+"""The graphs of a context binary go to the device together: what they share once, and all of them or none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.program.binary import read_binary
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer
+from tests.conftest import ramp
+
+ROWS = 256
+WEIGHTS = np.arange(ROWS * ROWS, dtype=np.float32).reshape(ROWS, ROWS) % 7
+NAMES = ("first", "second", "third")
+
+
+def build(context: htp.Context, name: str) -> htp.Graph:
+    graph = context.create_graph(name)
+    x = graph.add_tensor("x", (1, ROWS), "float32", kind="app_write")
+    w = graph.add_tensor("w", WEIGHTS.shape, "float32", data=WEIGHTS)
+    y = graph.add_tensor("y", (1, ROWS), "float32", kind="app_read")
+    graph.add_node("MatMul", inputs=[x, w], outputs=[y])
+    graph.finalize()
+    return graph
+
+
+@pytest.fixture(scope="module")
+def binary(shared_device: htp.Device) -> bytes:
+    with shared_device.create_context() as context:
+        for name in NAMES:
+            build(context, name)
+        return context.get_binary()
+
+
+@pytest.fixture(params=["rpc", "inprocess"])
+def device(backend: htp.Backend, request: pytest.FixtureRequest) -> htp.Device:
+    return backend.create_device(transport=request.param)
+
+
+def session(device: htp.Device) -> dict:
+    (only,) = device.info()["sessions"]
+    return only
+
+
+@contextlib.contextmanager
+def in_memory(data: bytes) -> Iterator[int]:
+    with contextlib.closing(SharedBuffer.holding([data])) as buffer:
+        yield buffer.fd
+
+
+def test_equal_weights_are_held_once(device: htp.Device, binary: bytes) -> None:
+    with device.create_context_from_binary(binary) as context:
+        assert WEIGHTS.nbytes <= session(device)["memory"]["weights"] < 1.5 * WEIGHTS.nbytes
+        expected = build(device.create_context(), "alone").execute({"x": ramp((1, ROWS))})["y"]
+        for name in NAMES:
+            np.testing.assert_array_equal(context.graph(name).execute({"x": ramp((1, ROWS))})["y"], expected)
+    assert session(device)["graphs"] == ["alone"]
+
+
+def test_graphs_that_are_not_enabled_are_not_sent(device: htp.Device, binary: bytes) -> None:
+    with device.create_context_from_binary(binary, enable_graphs=["third"]):
+        assert session(device)["graphs"] == ["third"]
+    with device.create_context_from_binary(binary, enable_graphs=[]):
+        assert session(device)["memory"]["weights"] == 0
+
+
+def test_parts_of_a_binary_are_a_binary(binary: bytes) -> None:
+    whole = read_binary(binary)
+    parts = whole.parts(["third", "first"])
+    two = read_binary(b"".join(parts))
+    assert two.graph_names == ("third", "first")
+    assert two.nbytes < WEIGHTS.nbytes * 1.5
+    for name in two.graph_names:
+        assert two.packed(name) == whole.packed(name)
+    with pytest.raises(htp.InvalidArgument, match="no graph 'fourth'"):
+        whole.parts(["fourth"])
+
+
+def test_a_damaged_graph_is_named_and_nothing_is_loaded(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    with device.create_context() as context:
+        build(context, "sound")
+        other = context.create_graph("spoilt")
+        x = other.add_tensor("x", (1, ROWS), "float32", kind="app_write")
+        b = other.add_tensor("b", (ROWS,), "float32", data=np.arange(ROWS, dtype=np.float32) + 0.5)
+        y = other.add_tensor("y", (1, ROWS), "float32", kind="app_read")
+        other.add_node("ElementWiseAdd", inputs=[x, b], outputs=[y])
+        other.finalize()
+        data = bytearray(context.get_binary())
+    at = len(data) - 70
+    data[at] ^= 0xFF
+    with pytest.raises(htp.BadBinary, match=r"damaged.*graph 'spoilt'"):
+        device.create_context_from_binary(data)
+    assert session(device)["graphs"] == []
+    assert session(device)["bytes"] == 0
+
+
+@pytest.mark.parametrize("places", [[(0, 0), (1, 99)], [(0, 0), (0, 0)], [(0, 0), (3, 0)], [(-1, 0)], []], ids=str)
+def test_all_or_none(device: htp.Device, binary: bytes, places: list[tuple[int, int]]) -> None:
+    """A core that does not exist, a graph twice, one that does not exist, and no graph at all."""
+    context = device.create_context()
+
+    def load(wanted: list[tuple[int, int]]) -> ms.Reply:
+        graphs = [ms.WantedGraph(place=place, priority=100, core=core) for place, core in wanted]
+        request = ms.LoadGraphs(context=context._number, nbytes=len(binary), graphs=graphs)
+        with in_memory(binary) as fd:
+            return context._link.request(request, (fd,))
+
+    with pytest.raises(htp.QnnError):
+        load(places)
+    assert session(device)["graphs"] == []
+    assert session(device)["bytes"] == 0
+    reply = load([(1, 0), (0, 0)])
+    assert session(device)["graphs"] == ["second", "first"]
+    assert len({loaded.graph for loaded in reply.graphs}) == 2
+
+
+def test_a_place_is_told_once() -> None:
+    from openhtp.core.errors import error_context
+
+    error = htp.InvalidArgument("it")
+    places = error_context(graph="g"), error_context(node="n"), error_context(graph="g")
+    with pytest.raises(htp.InvalidArgument), places[0], places[1], places[2]:
+        raise error
+    assert error.context == ["graph 'g'", "node 'n'"]
