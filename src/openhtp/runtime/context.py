@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
+from openhtp.options import GRAPH
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue
@@ -25,11 +25,12 @@ from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
-from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
+from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name
 from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
+    from openhtp.options._arguments import GraphArguments
     from openhtp.runtime.device import Device
     from openhtp.runtime.links.link import Link
 
@@ -73,20 +74,11 @@ class Context:
         """Graphs by name."""
         return dict(self._graphs)
 
-    def create_graph(
-        self,
-        name: str,
-        *,
-        priority: Priority | str | int | None = None,
-        vtcm_mb: int | None = None,
-        vtcm_bytes: int | None = None,
-        hvx_threads: int | None = None,
-        precision: str = "float16",
-        core: int = 0,
-    ) -> Graph:
+    def create_graph(self, name: str, **options: Unpack[GraphArguments]) -> Graph:
         """Start a graph. Its priority is the context's unless given; VTCM and HVX are the device's choice.
 
-        ``core`` says on which NPU core it runs; graphs on different cores do not wait for each other.
+        ``core`` says on which NPU core it runs; graphs on different cores do not wait for each other. All
+        options are in ``docs/options.md``.
         """
         self._life.require("use")
         if self._restored:
@@ -95,49 +87,22 @@ class Context:
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
         name = check_name(name, "graph")
-        options = make_options(
-            priority=self.priority if priority is None else priority,
-            vtcm_mb=vtcm_mb,
-            vtcm_bytes=vtcm_bytes,
-            hvx_threads=hvx_threads,
-            precision=precision,
-        )
-        cores, chosen = self.device.cores, whole_number(core)
-        if chosen is None or not 0 <= chosen < cores:
-            raise InvalidArgument(
-                f"core {shown(core)}; {self.device.soc} has {cores}, counted from 0",
-                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-            )
-        graph = Graph(self, name, options, chosen)
+        graph = Graph(self, name, GRAPH.read(options, arch=find_soc(self.device.soc).arch))
         if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
             raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
 
-    def compose_graph(
-        self,
-        source: IrGraph,
-        name: str | None = None,
-        *,
-        priority: Priority | str | int | None = None,
-        vtcm_mb: int | None = None,
-        vtcm_bytes: int | None = None,
-        hvx_threads: int | None = None,
-        precision: str = "float16",
-    ) -> Graph:
-        """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized."""
+    def compose_graph(self, source: IrGraph, name: str | None = None, **options: Unpack[GraphArguments]) -> Graph:
+        """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized.
+
+        Options are those of ``create_graph``.
+        """
         if not isinstance(source, IrGraph):
             raise InvalidArgument(
                 f"source is a {type(source).__name__}; expected what openhtp.onnx.load returns",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
-        graph = self.create_graph(
-            source.name if name is None else name,
-            priority=priority,
-            vtcm_mb=vtcm_mb,
-            vtcm_bytes=vtcm_bytes,
-            hvx_threads=hvx_threads,
-            precision=precision,
-        )
+        graph = self.create_graph(source.name if name is None else name, **options)
         graph._compose(source)
         return graph
 
@@ -242,7 +207,9 @@ class Context:
 
     # Restoring
 
-    def _restore(self, binary: ContextBinary, enable_graphs: list[str] | None, priority: Priority | None) -> None:
+    def _restore(
+        self, binary: ContextBinary, enable_graphs: Collection[str] | None, priority: Priority | None
+    ) -> None:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
         for name in binary.graph_names:
@@ -250,7 +217,7 @@ class Context:
             about = packed.info()
             options = about.options
             if priority is not None:
-                options = dataclasses.replace(options, priority=priority)
+                options = options.replace(priority=priority)
             graph = self._graphs[name] = Graph(self, name, options)
             graph._builder = None
             ids = binary.info.tensor_ids.get(name, {})

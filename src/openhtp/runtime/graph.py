@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ from openhtp.core.tensor import TensorKind
 from openhtp.core.units import bytes_in_words
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
+from openhtp.options import Values as Options
 from openhtp.program.binary import BinaryInfo, pack_graphs
-from openhtp.program.options import GraphOptions
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
@@ -35,7 +34,7 @@ from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from
+from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
@@ -47,10 +46,11 @@ if TYPE_CHECKING:
 class Graph:
     """Made by ``Context.create_graph`` or restored from a context binary."""
 
-    def __init__(self, context: Context, name: str, options: GraphOptions, core: int = 0) -> None:
+    def __init__(self, context: Context, name: str, options: Options) -> None:
+        options = options_within(context, name, options)
         self.context = context
         self.name = name
-        self.core = core
+        self.core: int = options.core
         self._life = Life("graph", name, State.BUILDING)
         self._options = options
         self._builder: GraphBuilder | None = GraphBuilder(name)
@@ -231,9 +231,15 @@ class Graph:
         return self._life.state is State.FINALIZED
 
     @property
+    def options(self) -> Options:
+        """All options by name: what was chosen, and the defaults of the rest."""
+        return self._options
+
+    @property
     def priority(self) -> Priority:
         """How urgent its executions are."""
-        return self._options.priority
+        level: Priority = self._options.priority
+        return level
 
     @property
     def hvx_threads(self) -> int:
@@ -253,7 +259,7 @@ class Graph:
 
     def _adopt_priority(self, level: Priority) -> None:
         """The context's priority was changed, and the device has agreed."""
-        self._options = dataclasses.replace(self._options, priority=level)
+        self._options = self._options.replace(priority=level)
 
     # Executing
 
