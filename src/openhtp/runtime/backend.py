@@ -123,7 +123,7 @@ class Backend:
         for device in list(self._devices):
             if device._life.state is not State.FREED:
                 device.free()
-        self._life.become(State.FREED)
+        self._life.end(State.FREED)
         self._end_of_notifier.detach()
         self._notifier.close(patience_s)
         forks.backends.discard(self)

@@ -227,7 +227,7 @@ class Context:
                 graph._tensors[spec.name] = Tensor(number, spec, graph)
             if enable_graphs is not None and name not in enable_graphs:
                 packed.program()  # nothing looks at its data later: say now if it is damaged
-                graph._life.become(State.DISABLED)
+                graph._life.finish("finalize", State.DISABLED)
                 continue
             graph._load(packed)
 
@@ -270,10 +270,10 @@ class Context:
         self._release_memory(State.LOST)
 
     def _end(self, state: State) -> None:
-        self._life.become(state)
+        self._life.end(state)
         for graph in list(self._graphs.values()):
-            graph._life.become(state)
-        self._places.close(lambda: self._life._refusal("execute"))
+            graph._life.end(state)
+        self._places.close(lambda: self._life.refusal("execute"))
         self.device._contexts.discard(self)
 
     def _release_memory(self, state: State) -> None:

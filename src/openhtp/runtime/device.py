@@ -175,7 +175,7 @@ class Device:
                 context.free()
         try:
             with self._lock:
-                self._life.become(State.FREED)
+                self._life.end(State.FREED)
             self.backend._devices.discard(self)
             self._end_of_link.detach()
             self._link_now.close()

@@ -200,7 +200,7 @@ class Graph:
         self._bindings = Bindings(self.context, self._ports, lambda sizes: self._whole_program().infer_dims(sizes))
         if self._ports.is_dynamic:
             self._whole_program()  # now rather than during the first execution
-        self._life.become(State.FINALIZED)
+        self._life.finish("finalize", State.FINALIZED)
 
     def _whole_program(self) -> QnnProgram:
         if self._program is None:

@@ -54,7 +54,7 @@ class Profile:
         self._life.require("free")
         if self._in_use is not None:
             raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
-        self._life.become(State.FREED)
+        self._life.end(State.FREED)
 
     # What the call that fills it does
 

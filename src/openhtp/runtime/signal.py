@@ -71,7 +71,7 @@ class Signal:
         with self._lock:
             if self._holder is not None:
                 raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
-            self._life.become(State.FREED)
+            self._life.end(State.FREED)
 
     # What the call that carries it does
 
