@@ -80,11 +80,7 @@ class Backend:
             connect = vendor_connect(self._library, wanted, chosen.transport)
         elif chosen.transport == "inprocess":
             connect = _within(config)
-        return self._adopt(Device(self, wanted, connect))
-
-    def _adopt(self, device: Device) -> Device:
-        self._devices.add(device)
-        return device
+        return Device(self, wanted, connect)
 
     def create_signal(self, timeout_us: int | None = None) -> Signal:
         """An abort signal, or a timeout signal if ``timeout_us`` is given."""

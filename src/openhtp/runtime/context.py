@@ -252,7 +252,8 @@ class Context:
 
     def _users_of(self, mem: Mem) -> int:
         """Calls that were accepted, are not over, and read or write the memory."""
-        calls = [call for graph in list(self._graphs.values()) for call in graph._calls_under_way()]
+        callees = [graph._callee for graph in list(self._graphs.values()) if graph._callee is not None]
+        calls = [call for callee in callees for call in callee.calls_under_way()]
         return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
 
     def _deregister(self, mem: Mem) -> None:
@@ -261,8 +262,8 @@ class Context:
     def _forget_bindings(self) -> None:
         """What the graphs know about where tensors lie no longer holds."""
         for graph in list(self._graphs.values()):
-            if graph._bindings is not None:
-                graph._bindings.forget_memory()
+            if graph._callee is not None:
+                graph._callee.bindings.forget_memory()
 
     def _lose(self) -> None:
         """The device process went away: everything here is stale until the client builds it anew."""
@@ -279,8 +280,8 @@ class Context:
     def _release_memory(self, state: State) -> None:
         self._memory.release(state)
         for graph in list(self._graphs.values()):
-            if graph._bindings is not None:
-                graph._bindings.close()
+            if graph._callee is not None:
+                graph._callee.bindings.close()
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"

@@ -57,6 +57,7 @@ class Device:
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
         self._link_now = self._make_link()
         self._ready.set()
+        backend._devices.add(self)
 
     def _make_link(self) -> Link:
         """A fresh link, which does not keep this object alive: executions under way do, nothing else.
