@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "options.md"
 TYPES = ROOT / "src" / "openhtp" / "options" / "_arguments.py"
 # Tables whose options are keyword arguments of a method; the others are written out where they are taken.
-TYPED = ("graph",)
+TYPED = ("device", "context", "graph")
 
 HEAD = """# Options
 
@@ -26,6 +26,7 @@ TYPES_HEAD = '''"""Types of the arguments that option tables stand for. Made by 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 from openhtp.core.priority import Priority
@@ -43,7 +44,7 @@ def types() -> str:
     for table in TABLES:
         if table.owner not in TYPED:
             continue
-        rows = [f"    {row.name}: {row.kind.python_type} | None" for row in table.rows]
+        rows = [f"    {row.name}: {row.kind.python_type}{_or_none(row)}" for row in table.rows]
         name = table.owner.capitalize()
         parts += [
             "",
@@ -54,6 +55,11 @@ def types() -> str:
             "",
         ]
     return "\n".join(parts)
+
+
+def _or_none(row: Option) -> str:
+    """Where there is no default, None is the same as nothing given."""
+    return " | None" if row.default is None else ""
 
 
 def _section(table: Table) -> str:

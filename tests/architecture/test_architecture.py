@@ -46,6 +46,69 @@ def test_files_and_functions_stay_small(path: Path) -> None:
             assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"
 
 
+# Underscored by others: documented names of the standard library, and two of ONNX Runtime that the engine needs.
+_NOT_OURS = {"_exit", "_fields_", "_make", "_replace", "_value2member_map_", "_sess", "_iobinding"}
+
+
+def _room(path: Path) -> str:
+    """Modules that may know each other's private attributes: those of ``runtime``'s objects, else one alone."""
+    inner = path.relative_to(ROOT / "src/openhtp")
+    return "runtime" if str(inner.parent) == "runtime" else str(inner)
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """Private names that a module defines: functions, fields, slots, and attributes that it sets on itself."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+            found.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):  # __slots__
+            found.add(node.value)
+    return found
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def _foreign_privates(sources: dict[str, list[str]]) -> list[str]:
+    """Accesses to private attributes that nothing in the accessing room defines."""
+    found = []
+    for room, texts in sources.items():
+        trees = [ast.parse(text) for text in texts]
+        own = set().union(*map(_names, trees)) | _NOT_OURS
+        found += [
+            f"{room}: {ast.unparse(node)}"
+            for tree in trees
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+            and not _is_self(node.value)
+            and node.attr not in own
+        ]
+    return found
+
+
+def test_no_room_reaches_into_another() -> None:
+    """What one needs of another has a name without an underscore: Callee, Interrupt, Sheet, Memories, Link."""
+    sources: dict[str, list[str]] = {}
+    for path in SOURCES:
+        sources.setdefault(_room(path), []).append(path.read_text())
+    assert _foreign_privates(sources) == []
+
+
+def test_reaching_into_another_room_is_found() -> None:
+    owner = "class A:\n    def __init__(self, other):\n        self._x = other._x\n"
+    reader = "def f(a):\n    return a.b._x\n"
+    assert _foreign_privates({"a.py": [owner], "b.py": [reader]}) == ["b.py: a.b._x"]
+    assert _foreign_privates({"one": [owner, reader]}) == []
+
+
 def test_only_the_clock_reads_the_time_on_the_device() -> None:
     for path in (ROOT / "src/openhtp/device").glob("*.py"):
         if path.name != "clock.py":

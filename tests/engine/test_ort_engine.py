@@ -13,6 +13,7 @@ from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InternalError, QnnError
 from openhtp.core.opcall import OpCall
+from openhtp.core.precision import Precision
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.lowering import lower_program
@@ -22,8 +23,8 @@ from openhtp.engine.protocol import Engine, LoadedProgram, Run
 from openhtp.engine.sessions import _optimised
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import find_op
+from openhtp.options import GRAPH
 from openhtp.program.htp_program import HtpProgram
-from openhtp.program.options import GraphOptions, Precision
 
 F32, F16, U8 = DType.FLOAT_32, DType.FLOAT_16, DType.UFIXED_POINT_8
 IN, OUT = TensorKind.APP_WRITE, TensorKind.APP_READ
@@ -41,7 +42,7 @@ def program_of(specs: list[TensorSpec], calls: list[OpCall], **options: Any) -> 
         builder.add_tensor(spec)
     for call in calls:
         builder.add_node(call)
-    return compile_graph(builder.finish(), "SM8650", CompileOptions(GraphOptions(**options)))
+    return compile_graph(builder.finish(), "SM8650", CompileOptions(GRAPH.read(options)))
 
 
 def test_the_engine_is_what_the_device_expects() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import openhtp as htp
+from openhtp.options import _arguments
 
 # Plain records that are handed out and that nobody makes.
 _RECORDS = ("ProfileEvent", "TensorSpec")
@@ -87,4 +88,16 @@ def _is_ours(base: type) -> bool:
 def _door(title: str, owner: type | None, call: Callable[..., Any], skip: int) -> Door:
     parameters = tuple(inspect.signature(call).parameters.values())[skip:]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return Door(title, owner, call, tuple(item for item in parameters if item.kind not in variable))
+    named = tuple(item for item in parameters if item.kind not in variable)
+    return Door(title, owner, call, named + tuple(option for item in parameters for option in _options(item)))
+
+
+def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """The options that ``**options: Unpack[GraphArguments]`` stands for."""
+    word = str(parameter.annotation).removeprefix("Unpack[").removesuffix("]")
+    if parameter.kind is not inspect.Parameter.VAR_KEYWORD or not hasattr(_arguments, word):
+        return []
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in getattr(_arguments, word).__annotations__.items()
+    ]

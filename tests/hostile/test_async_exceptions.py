@@ -105,20 +105,20 @@ class Rig:
     def settle(self) -> None:
         rescue.flush()
         deadline = time.monotonic() + 10
-        while self.context.pending or self.signal.in_use or self.profile._in_use is not None:
+        while self.context.pending or self.signal.in_use or self.profile._sheet.holder is not None:
             assert time.monotonic() < deadline, "something is held for good"
             time.sleep(0.0005)
 
     def check(self) -> None:
         self.settle()
         assert not self.context._places._waiters
-        assert all(not calls for graph in (self.graph, self.other) for calls in graph._under_way.values())
+        assert all(not calls for graph in (self.graph, self.other) for calls in graph._callee._under_way.values())
         info = self.device.info()
         assert info["pid"] == self.device.pid, "another question's answer"
         assert "sessions" in info
         assert self.device.restarts == 0
         for graph in (self.graph, self.other):
-            for pool in graph._bindings._pools.values():  # type: ignore[union-attr]
+            for pool in graph._callee.bindings._pools.values():  # type: ignore[union-attr]
                 assert all(slot.holder is None for slot in pool._slots)
                 assert len(set(map(id, pool._free))) == len(pool._free), "one slot for two calls"
                 assert len(pool._slots) <= 2 * self.context.queue_depth, "slots are lost"

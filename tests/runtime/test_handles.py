@@ -74,7 +74,7 @@ def test_abort_of_a_synchronous_execution(shared_backend: htp.Backend, graph: ht
 
     thread = threading.Thread(target=run)
     thread.start()
-    while abort._target is None:
+    while abort._interrupt._target is None:
         threading.Event().wait(0.001)
     abort.trigger()
     thread.join(5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -210,11 +212,48 @@ def test_life_cycle_table_is_complete() -> None:
                 assert life.state is state
 
 
-def test_freed_is_final() -> None:
-    life = Life("context", "x")
-    life.become(State.FREED)
-    life.become(State.LIVE)
-    assert life.state is State.FREED
+_LEGAL = {
+    **dict.fromkeys((State.LIVE, State.FINALIZED, State.DISABLED, State.SUBGRAPH), "lost freed foreign"),
+    State.BUILDING: "finalized disabled subgraph lost freed foreign",
+    State.LOST: "freed foreign",
+    State.FREED: "",
+    State.FOREIGN: "",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(State, State)), ids=lambda state: state.value)
+def test_illegal_changes_raise_and_change_nothing(old: State, new: State) -> None:
+    life = Life("graph", "x", old)
+    before = life.refusal("nothing").message
+    if new.value in _LEGAL[old].split():
+        life.become(new)
+        assert life.state is new
+        return
+    with pytest.raises(htp.InternalError, match=f"graph 'x' is {old.value} and cannot become {new.value}"):
+        life.become(new)
+    assert (life.state, life.refusal("nothing").message) == (old, before)
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(State, State)), ids=lambda state: state.value)
+def test_an_end_may_come_from_several_sides(old: State, new: State) -> None:
+    """Lost and lost again, freed and then lost: the last word was said. A beginning is no end."""
+    life = Life("graph", "x", old)
+    if new not in (State.LOST, State.FREED, State.FOREIGN):
+        with pytest.raises(htp.InternalError, match="does not end by becoming"):
+            life.end(new)
+        assert life.state is old
+        return
+    life.end(new)
+    assert life.state is (new if new.value in _LEGAL[old].split() else old)
+
+
+@pytest.mark.parametrize(("end", "error"), [(State.FREED, htp.InvalidHandle), (State.LOST, htp.DeviceLost)])
+def test_a_call_cannot_finish_on_what_came_to_its_end(end: State, error: type[htp.QnnError]) -> None:
+    life = Life("graph", "x", State.BUILDING)
+    life.end(end)
+    with pytest.raises(error, match="cannot finalize graph 'x'"):
+        life.finish("finalize", State.FINALIZED)
+    assert life.state is end
 
 
 def test_memory_layout(context: htp.Context) -> None:

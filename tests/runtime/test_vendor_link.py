@@ -99,7 +99,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeProcess]]:
 def device(made: list[FakeProcess]) -> Iterator[htp.Device]:
     options = DeviceOptions()
     with htp.Backend() as backend:
-        yield backend._adopt(Device(backend, options, lambda lost: VendorLink("lib.so", options.config, lost)))
+        yield Device(backend, options, lambda lost: VendorLink("lib.so", options.config, lost))
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_a_lost_process_is_told_once_and_replaced(device: htp.Device, made: list
 def test_closing_ends_what_waits_and_closing_twice_is_fine(made: list[FakeProcess], backend: htp.Backend) -> None:
     options, lost = DeviceOptions(), []
     link = VendorLink("lib.so", options.config, lost.append)
-    device = backend._adopt(Device(backend, options, lambda _: link))
+    device = Device(backend, options, lambda _: link)
     graph = relu_graph(device.create_context())
     execution = graph.execute_async({"x": ramp()})
     link.close()

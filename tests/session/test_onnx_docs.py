@@ -11,18 +11,18 @@ from typer.testing import CliRunner
 from openhtp.cli.main import app
 from openhtp.frontend.plain import plain_rules
 from openhtp.frontend.rules import rules
+from openhtp.options import PROVIDER
 from openhtp.session.loading import _CONFIG_KEYS
-from openhtp.session.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/onnx.md").read_text()
 OPERATORS = (ROOT / "tests/conformance/operators.txt").read_text().split()
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", PROVIDER.defaults())
 def test_provider_option_is_listed_with_its_default(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|(.*?)\|", PAGE, re.MULTILINE)
-    assert row.strip() == OPTIONS[name][0]
+    assert row.strip() == PROVIDER.option(name).default
 
 
 @pytest.mark.parametrize("key", _CONFIG_KEYS)

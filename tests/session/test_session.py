@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 import openhtp as htp
 from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.session.options import OPTIONS
+from openhtp.options import PROVIDER
 
 QNN = "QNNExecutionProvider"
 
@@ -137,7 +137,7 @@ def test_cancelled_run_reports_to_its_callback(session, feeds) -> None:
 
 def test_defaults_are_those_of_the_provider(session) -> None:
     options = session.get_provider_options()[QNN]
-    assert options == {name: default for name, (default, _) in OPTIONS.items()}
+    assert options == dict(PROVIDER.defaults())
     assert options["qnn_context_priority"] == "normal"
     assert options["htp_performance_mode"] == "default"
 

@@ -13,11 +13,12 @@ from openhtp.compiler.driver import CompileOptions, portable_program, program_fo
 from openhtp.core.dtype import DType
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
+from openhtp.core.precision import Precision
 from openhtp.core.priority import Priority
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.options import GraphOptions, Precision
+from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.vendor.engine import program_to_recipe
 
@@ -37,7 +38,7 @@ def clamped_program(clamp: str, params: dict[str, Any], **options: Any) -> QnnPr
     builder.add_tensor(y)
     builder.add_node(OpCall("ElementWiseAdd", "add", (a, w), (t,)))
     builder.add_node(OpCall(clamp, "clamp", (t,), (y,), params))
-    return portable_program(builder.finish(), CompileOptions(graph=GraphOptions(**options)))
+    return portable_program(builder.finish(), CompileOptions(graph=GRAPH.read(options)))
 
 
 @pytest.mark.parametrize(
@@ -71,12 +72,15 @@ def test_options_of_the_graph_are_handed_on() -> None:
             priority=Priority.HIGH,
             vtcm_bytes=(2 << 20) + 1,
             hvx_threads=2,
+            optimization_level=3,
             precision=Precision.FLOAT32,
         )
     ).options
     assert (options.priority, options.vtcm_mb, options.hvx_threads) == (Priority.HIGH, 3, 2)
+    assert options.optimization == 3
     assert not options.float16
-    assert program_to_recipe(clamped_program("Relu", {})).options.float16
+    usual = program_to_recipe(clamped_program("Relu", {})).options
+    assert (usual.float16, usual.optimization) == (True, None)
 
 
 @pytest.mark.parametrize(

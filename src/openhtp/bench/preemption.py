@@ -106,7 +106,7 @@ def _p99(waits: list[_Wait]) -> float:
 
 def _load(backend: htp.Backend, model: bytes, *, yield_points: bool) -> tuple[Subject, htp.Graph]:
     config = DeviceConfig(yield_points=yield_points)
-    device = backend._adopt(Device(backend, DeviceOptions(config=config)))
+    device = Device(backend, DeviceOptions(config=config))
     context = device.create_context(queue_depth=8)
     graph = import_network(context, model, "long")
     graph.set_config(priority="low")

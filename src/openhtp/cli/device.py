@@ -11,6 +11,7 @@ from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_js
 from openhtp.core.errors import DeviceLost, UsageError
 from openhtp.core.units import bytes_in_words
 from openhtp.device.build import DeviceConfig
+from openhtp.options import DEVICE
 from openhtp.rpc import messages as ms
 from openhtp.rpc import rendezvous
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -18,17 +19,26 @@ from openhtp.runtime.links.rpc_link import RpcLink
 
 app = typer.Typer(help="Start, list and stop named devices.", no_args_is_help=True, add_completion=False)
 
+_DEFAULT = DEVICE.defaults()
+
+
+def _option(name: str) -> Any:
+    """A device's option on the command line."""
+    row = DEVICE.option(name)
+    return typer.Option(help=f"{row.about} Accepts {row.kind.words}.")
+
+
 Name = Annotated[str, typer.Option(help="The device's name.")]
 
 
 @app.command()
 def start(
     name: Name,
-    soc: Annotated[str, typer.Option(help="Which chip to emulate.")] = "SM8650",
-    policy: Annotated[str, typer.Option(help="strict, edf or fair.")] = "strict",
-    platform: Annotated[str, typer.Option(help="android, linux, qnx or windows.")] = "linux",
-    threads: Annotated[int, typer.Option(help="CPU threads that compute one step.")] = 1,
-    parallel_graphs: Annotated[bool, typer.Option(help="Let two graphs of one priority run at once.")] = False,
+    soc: Annotated[str, _option("soc")] = _DEFAULT.soc,
+    policy: Annotated[str, _option("policy")] = _DEFAULT.policy,
+    platform: Annotated[str, _option("platform")] = _DEFAULT.platform,
+    threads: Annotated[int, _option("threads")] = _DEFAULT.threads,
+    parallel_graphs: Annotated[bool, _option("parallel_graphs")] = _DEFAULT.parallel_graphs,
     allow_faults: Annotated[
         bool, typer.Option("--allow-faults", help="Let clients hold or fail their own executions, for tests.")
     ] = False,
@@ -36,9 +46,16 @@ def start(
 ) -> None:
     """Start a device that stays until ``openhtp device stop``."""
     with errors_reported():
-        config = DeviceConfig(
-            soc=soc, policy=policy, platform=platform, threads=threads, parallel_graphs=parallel_graphs
+        chosen = DEVICE.read(
+            {
+                "soc": soc,
+                "policy": policy,
+                "platform": platform,
+                "threads": threads,
+                "parallel_graphs": parallel_graphs,
+            }
         )
+        config = DeviceConfig.chosen(chosen)
         options = DeviceOptions(config=config, name=name, keep=True, allow_faults=allow_faults)
         options.check()
         with rendezvous.locked():

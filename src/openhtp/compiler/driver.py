@@ -23,8 +23,8 @@ from openhtp.core.errors import error_context
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
+from openhtp.options import GRAPH, Values
 from openhtp.program.htp_program import HtpProgram
-from openhtp.program.options import GraphOptions
 from openhtp.program.qnn_program import QnnProgram, frozen_array
 
 _SOUND = (checks.nodes_in_order, checks.statics_have_data)
@@ -55,7 +55,7 @@ _FOR_A_SOC = (
 class CompileOptions:
     """Options of the graph, and whether constants are folded."""
 
-    graph: GraphOptions = field(default_factory=GraphOptions)
+    graph: Values = field(default_factory=GRAPH.defaults)
     fold: bool = True
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument
 from openhtp.device.clock import WallClock
 from openhtp.device.core import DeviceCore
 from openhtp.device.runner import InlineRunner
 from openhtp.device.target import EmulatedChip
 from openhtp.hw.catalog import find_soc
-from openhtp.hw.platforms import PLATFORMS
+from openhtp.options import DEVICE, Values
 from openhtp.sched.policy import policy_named
 from openhtp.sched.resources import DeviceResources, resources_of
 from openhtp.sched.scheduler import Scheduler
@@ -40,20 +39,16 @@ class DeviceConfig:
     # Off only to measure what they cost: a program then runs in one piece.
     yield_points: bool = True
 
+    @classmethod
+    def chosen(cls, options: Values) -> DeviceConfig:
+        """What a client chose of a device's options; the others are about how it is reached."""
+        return cls(
+            **{field.name: options[field.name] for field in dataclasses.fields(cls) if field.name in options}
+        )
+
     def check(self) -> None:
         """Raise for values that no device has."""
-        find_soc(self.soc)
-        policy_named(self.policy)
-        if self.platform not in PLATFORMS:
-            raise InvalidArgument(
-                f"platform {self.platform!r}; expected one of {', '.join(PLATFORMS)}",
-                st.QNN_DEVICE_ERROR_INVALID_CONFIG,
-            )
-        if isinstance(self.threads, bool) or not isinstance(self.threads, int) or not 1 <= self.threads <= 64:
-            raise InvalidArgument(
-                f"threads {self.threads!r}; expected a whole number from 1 to 64",
-                st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
-            )
+        DEVICE.read({name: value for name, value in dataclasses.asdict(self).items() if name in DEVICE})
 
     def resources(self) -> DeviceResources:
         """What the scheduler has to give."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import error_context
+from openhtp.core.precision import Precision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
@@ -35,7 +36,6 @@ from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._emit import Layout
 from openhtp.program.htp_program import HtpNode, HtpProgram
-from openhtp.program.options import Precision
 
 Array = npt.NDArray[Any]
 

@@ -5,7 +5,7 @@ room that reads its value. Start at ``_table.py``, then any table: ``graph.py`` 
 config files, the vendor's bindings, binaries and ``docs/options.md`` all read these rows.
 """
 
-from openhtp.options._kinds import Choice, Flag, Kind, Level, Names, Text, Whole
+from openhtp.options._kinds import Choice, Flag, Kind, Level, Member, Names, Text, Whole
 from openhtp.options._table import Arguments, Changes, Number, Option, Prepared, Table, Values
 from openhtp.options.backend import BACKEND
 from openhtp.options.context import CONTEXT
@@ -30,6 +30,7 @@ __all__ = [
     "Flag",
     "Kind",
     "Level",
+    "Member",
     "Names",
     "Number",
     "Option",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +87,26 @@ class Choice:
         """Accept exactly one of the words."""
         if isinstance(value, str) and value in self.choices:
             return value
+        raise Refused(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of an enumeration of words, or the word."""
+
+    members: type[enum.StrEnum]
+
+    python_type = "str"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"one of {', '.join(self.members)}"
+
+    def read(self, value: object) -> enum.StrEnum:
+        """Accept a member, or exactly its word."""
+        if isinstance(value, str) and value in list(self.members):
+            return self.members(value)
         raise Refused(self.words)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openhtp.core.checks import shown
-from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.errors import InternalError, InvalidArgument, UnsupportedFeature
 from openhtp.core.status import Status
 from openhtp.options._kinds import Kind, Refused
 
@@ -128,7 +128,7 @@ class Values(Mapping[str, Any]):
     def stored(self) -> dict[str, Any]:
         """What travels in a context binary, as plain values."""
         return {
-            row.name: int(value) if isinstance(value := self._values[row.name], enum.IntEnum) else value
+            row.name: value.value if isinstance(value := self._values[row.name], enum.Enum) else value
             for row in self._table.rows
             if row.in_binary and row.same_as is None
         }
@@ -167,17 +167,26 @@ class Table:
             raise InvalidArgument(f"{self.owner} option {shown(name)} does not exist; {hint}", self.status)
         return row
 
+    def number(self, name: str) -> Number:
+        """Where an option stands in the C API."""
+        number = self.option(name).number
+        if number is None:
+            raise InternalError(f"{self.owner} option {name} has no number in the C API")
+        return number
+
     def defaults(self) -> Values:
         """What holds when nothing is given."""
         return self.read({})
 
     def read(self, given: Arguments, *, arch: int | None = None) -> Values:
-        """Check arguments against the rows and against each other; None counts as not given.
+        """Check arguments against the rows and against each other.
 
-        ``arch`` is that of the chip, where it is known already.
+        None counts as not given where the row has no default; ``arch`` is that of the chip, where it is known.
         """
-        chosen = {name: value for name, value in given.items() if value is not None}
         rows = {name: self.option(name) for name in given}
+        chosen = {
+            name: value for name, value in given.items() if value is not None or rows[name].default is not None
+        }
         for name in chosen:
             self._check_together(rows[name], chosen)
             self._check_arch(rows[name], arch)
@@ -192,13 +201,17 @@ class Table:
         return Values(self, values)
 
     def read_stored(self, stored: Arguments) -> Values:
-        """Values from a context binary. Rows that a binary does not carry have their defaults."""
-        for name in stored:
-            if not self.option(name).in_binary:
+        """Values from a context binary. Rows that it does not carry have their defaults.
+
+        Names without a row are those of a later version, and are left alone as its other additions are.
+        """
+        known = {name: value for name, value in stored.items() if name in self._by_name}
+        for name in known:
+            if not self._by_name[name].in_binary:
                 raise InvalidArgument(
                     f"{self.owner} option {name} does not belong in a context binary", self.status
                 )
-        return self.read(stored)
+        return self.read(known)
 
     def _check_together(self, row: Option, chosen: Arguments) -> None:
         for other in row.excludes:

@@ -1,12 +1,29 @@
 """Options of a device."""
 
+from dataclasses import dataclass
+
 from openhtp.core import status as st
+from openhtp.core.option_numbers import HtpDeviceOption, HtpGraphOption
+from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.options._kinds import Choice, Flag, Text, Whole
 from openhtp.options._table import Number, Option, Table
 
 TRANSPORTS = ("rpc", "inprocess")
 POLICIES = ("strict", "edf", "fair")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A SoC of the catalog."""
+
+    words = "a SoC by name, marketing name or model number"
+    python_type = "str | int"
+
+    def read(self, value: object) -> str:
+        """Its name; what is unknown is refused with those that are spelled alike."""
+        return find_soc(value).name  # type: ignore[arg-type]
+
 
 DEVICE = Table(
     owner="device",
@@ -15,10 +32,10 @@ DEVICE = Table(
     rows=(
         Option(
             name="soc",
-            kind=Text("a SoC by name, marketing name or model number"),
+            kind=Chip(),
             default="SM8650",
             about="Which chip.",
-            number=Number(name="QNN_HTP_DEVICE_CONFIG_OPTION_SOC", value=0, htp=True),
+            number=Number(name="QNN_HTP_DEVICE_CONFIG_OPTION_SOC", value=HtpDeviceOption.SOC, htp=True),
             config_key="soc_model",
         ),
         Option(
@@ -49,7 +66,11 @@ DEVICE = Table(
             kind=Flag(),
             default=False,
             about="Let two graphs of equal priority run side by side.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_PARALLEL_GRAPH_EXECUTION_CONFIG", value=9, htp=True),
+            number=Number(
+                name="QNN_HTP_GRAPH_CONFIG_OPTION_PARALLEL_GRAPH_EXECUTION_CONFIG",
+                value=HtpGraphOption.PARALLEL_GRAPH_EXECUTION,
+                htp=True,
+            ),
         ),
         Option(
             name="vtcm_windowing",

@@ -1,8 +1,10 @@
 """Options of a graph."""
 
 from openhtp.core import status as st
+from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
+from openhtp.core.precision import Precision
 from openhtp.core.units import MIB
-from openhtp.options._kinds import Choice, Level, Whole
+from openhtp.options._kinds import Level, Member, Whole
 from openhtp.options._table import Changes, Number, Option, Table
 
 MAX_VTCM_MB = 1024
@@ -18,7 +20,7 @@ GRAPH = Table(
             name="priority",
             kind=Level(),
             about="How urgent its executions are; the context's priority unless given.",
-            number=Number(name="QNN_GRAPH_CONFIG_OPTION_PRIORITY", value=3),
+            number=Number(name="QNN_GRAPH_CONFIG_OPTION_PRIORITY", value=GraphOption.PRIORITY),
             changes=Changes.BEFORE_EXECUTION,
             in_binary=True,
         ),
@@ -26,7 +28,9 @@ GRAPH = Table(
             name="vtcm_mb",
             kind=Whole(1, MAX_VTCM_MB, "MB"),
             about="VTCM to reserve; the device's choice unless given.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_MB", value=3, htp=True),
+            number=Number(
+                name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_MB", value=HtpGraphOption.VTCM_SIZE_IN_MB, htp=True
+            ),
             config_key="vtcm_mb",
             same_as="vtcm_bytes",
             factor=MIB,
@@ -36,7 +40,11 @@ GRAPH = Table(
             name="vtcm_bytes",
             kind=Whole(1, MAX_VTCM_MB * MIB, "bytes"),
             about="VTCM to reserve, in bytes.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES", value=10, htp=True),
+            number=Number(
+                name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES",
+                value=HtpGraphOption.VTCM_SIZE_IN_BYTES,
+                htp=True,
+            ),
             in_binary=True,
             excludes=("vtcm_mb",),
         ),
@@ -44,16 +52,20 @@ GRAPH = Table(
             name="hvx_threads",
             kind=Whole(1, MAX_HVX_THREADS),
             about="HVX threads to reserve; the device's choice unless given.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_HVX_THREADS", value=6, htp=True),
+            number=Number(
+                name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_HVX_THREADS",
+                value=HtpGraphOption.NUM_HVX_THREADS,
+                htp=True,
+            ),
             config_key="hvx_threads",
             in_binary=True,
         ),
         Option(
             name="precision",
-            kind=Choice(("float16", "float32")),
-            default="float16",
+            kind=Member(Precision),
+            default=Precision.FLOAT16,
             about="How float graphs compute. An HTP has half precision only; float32 is for comparing.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", value=2, htp=True),
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", value=HtpGraphOption.PRECISION, htp=True),
             in_binary=True,
         ),
         Option(
@@ -61,7 +73,12 @@ GRAPH = Table(
             kind=Whole(1, 3),
             default=2,
             about="How hard preparation tries: 1 is quickest, 3 makes the best program.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_OPTIMIZATION", value=1, htp=True, kind=3),
+            number=Number(
+                name="QNN_HTP_GRAPH_CONFIG_OPTION_OPTIMIZATION",
+                value=HtpGraphOption.OPTIMIZATION,
+                htp=True,
+                kind=Optimization.FINALIZE_FLAG,
+            ),
             config_key="O",
             in_binary=True,
             no_effect="the emulator's compiler has one level",
@@ -79,7 +96,7 @@ GRAPH = Table(
             kind=Whole(1, MAX_CORES),
             default=1,
             about="Cores that one execution is spread over.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_CORES", value=8, htp=True),
+            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_CORES", value=HtpGraphOption.NUM_CORES, htp=True),
             config_key="num_cores",
             in_binary=True,
             no_effect="an execution runs on one core",

@@ -6,20 +6,10 @@ Values are strings, as that provider has them.
 from dataclasses import dataclass
 
 from openhtp.core import status as st
-from openhtp.options._kinds import Choice, Refused, Text
+from openhtp.hw.power import PERFORMANCE_MODES
+from openhtp.options._kinds import Refused, Text
 from openhtp.options._table import Option, Table
 
-_PERFORMANCE_MODES = (
-    "burst",
-    "balanced",
-    "default",
-    "high_performance",
-    "high_power_saver",
-    "low_balanced",
-    "low_power_saver",
-    "power_saver",
-    "sustained_high_performance",
-)
 # The first four are those of the document; later providers have all eight of QNN's.
 _PRIORITIES = ("low", "normal", "normal_high", "high", "normal_low", "high_plus", "critical", "critical_plus")
 
@@ -44,17 +34,20 @@ class Word:
     """One of a few words, or what is written as one of them (the number 1 for "1")."""
 
     choices: tuple[str, ...]
+    why: str = ""
 
     python_type = "str"
 
     @property
     def words(self) -> str:
         """What is accepted."""
-        return f"one of {', '.join(self.choices)}"
+        return f"one of {', '.join(self.choices)}{self.why and f', as {self.why}'}"
 
     def read(self, value: object) -> str:
         """Accept what prints as one of the words."""
-        return Choice(self.choices).read(str(value))
+        if (text := str(value)) in self.choices:
+            return text
+        raise Refused(self.words)
 
 
 _SWITCH = Word(("0", "1"))
@@ -99,7 +92,7 @@ PROVIDER = Table(
         ),
         Option(
             name="htp_performance_mode",
-            kind=Word(_PERFORMANCE_MODES),
+            kind=Word(PERFORMANCE_MODES),
             default="default",
             about="Votes on clocks.",
             no_effect="results and measured times are this machine's; modelled times assume burst",
@@ -141,7 +134,7 @@ PROVIDER = Table(
         ),
         Option(
             name="device_id",
-            kind=Word(("0",)),
+            kind=Word(("0",), "there is one device"),
             default="0",
             about="Which device; there is one.",
         ),

@@ -33,6 +33,7 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.side_door import ask_about
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Work
 from openhtp.sched.virtual import Caller
@@ -123,7 +124,7 @@ class Actor:
         runs = self._runs
         scaled = _scaled(work, self._stretch)
         if scaled != self._pace:
-            runs.context._link.request(ms.SetPace(graph=runs._number, work=scaled))
+            ask_about(runs, lambda number: ms.SetPace(graph=number, work=scaled))
             self._pace = scaled
         if isinstance(runs, App):
             return runs.run_async(scaled.total_ns / US, deadline_us=self._deadline_us)
@@ -183,7 +184,7 @@ class _Stage(ExitStack):
         for spec in self._scenario.clients:
             if spec.pd not in devices:
                 options = DeviceOptions(config=device_config(self._scenario), name=name)
-                devices[spec.pd] = backend._adopt(Device(backend, options))
+                devices[spec.pd] = Device(backend, options)
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
             self._actors.append(Actor(spec, contexts[spec.pd], self._stretch))
         self._device = next(iter(devices.values()))

@@ -18,7 +18,7 @@ from openhtp.hw.soc import SocSpec
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Work
-from openhtp.program.options import GraphOptions
+from openhtp.options import Values
 from openhtp.program.qnn_program import QnnProgram
 
 Array = npt.NDArray[Any]
@@ -139,7 +139,7 @@ class HtpProgram:
         return self.source.statics
 
     @property
-    def options(self) -> GraphOptions:
+    def options(self) -> Values:
         """What the client chose for the graph."""
         return self.source.options
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from openhtp.core.errors import BadBinary, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
+from openhtp.options import Values
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.container import Blob, make_blob
-from openhtp.program.options import GraphOptions
 from openhtp.program.qnn_program import QnnProgram, verify_program
 
 Array = npt.NDArray[Any]
@@ -34,7 +34,7 @@ class GraphInfo:
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    options: GraphOptions
+    options: Values
     static_bytes: int
 
 
@@ -63,7 +63,7 @@ class PackedGraph:
         """Inputs, outputs and options, without touching any data."""
         with error_context(graph=self.name), _as_bad_binary():
             specs = tuple(records.tensor_specs(self.record).values())
-            options = records.build_options(self.record.options)
+            options = records.build_options(self.record)
         used = {tensor.blob for tensor in self.record.tensors if tensor.blob is not None}
         return GraphInfo(
             name=self.name,

@@ -15,17 +15,17 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary
-from openhtp.core.priority import Priority
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
 from openhtp.ir.graph import QnnNode
-from openhtp.program.options import GraphOptions, Precision
+from openhtp.options import GRAPH, Values
 from openhtp.program.qnn_program import QnnProgram
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Dim = Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]
 Dims = Annotated[list[Dim], msgspec.Meta(max_length=MAX_RANK)]
 Name = Annotated[str, msgspec.Meta(max_length=4096)]
+OptionValue = bool | int | float | str | None
 
 
 class Scalar(msgspec.Struct, frozen=True, tag="s"):
@@ -93,24 +93,13 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     package: Name = "qti.aisw"
 
 
-class OptionsRecord(msgspec.Struct, frozen=True):
-    """Graph options."""
-
-    priority: Count
-    vtcm_bytes: Count | None
-    hvx_threads: Count | None
-    precision: Precision
-    optimization_level: Count
-    num_cores: Count
-
-
 class ProgramRecord(msgspec.Struct, frozen=True):
-    """A program without its data."""
+    """A program without its data. Options are by name, and checked against their table when they are used."""
 
     name: Name
     tensors: list[TensorRecord]
     nodes: list[NodeRecord]
-    options: OptionsRecord
+    options: dict[Name, OptionValue]
 
 
 class PreparedRecord(msgspec.Struct, frozen=True):
@@ -136,21 +125,13 @@ def record_program(
     """The program's record; ``blobs`` numbers the data of each static tensor, ``stored`` says how it lies."""
     lies = stored or {}
     numbers = {name: index for index, name in enumerate(program.tensors)}
-    options = program.options
     return ProgramRecord(
         name=program.name,
         tensors=[
             _record_tensor(spec, blobs.get(spec.name), lies.get(spec.name)) for spec in program.tensors.values()
         ],
         nodes=[_record_node(node, numbers) for node in program.nodes],
-        options=OptionsRecord(
-            priority=int(options.priority),
-            vtcm_bytes=options.vtcm_bytes,
-            hvx_threads=options.hvx_threads,
-            precision=options.precision,
-            optimization_level=options.optimization_level,
-            num_cores=options.num_cores,
-        ),
+        options=program.options.stored(),
     )
 
 
@@ -239,20 +220,13 @@ def build_program(record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]
         tensors=specs,
         nodes=tuple(_build_node(node, names) for node in record.nodes),
         statics=statics,
-        options=build_options(record.options),
+        options=build_options(record),
     )
 
 
-def build_options(options: OptionsRecord) -> GraphOptions:
-    """Graph options. Raises InvalidArgument for a priority that does not exist."""
-    return GraphOptions(
-        priority=Priority.parse(options.priority),
-        vtcm_bytes=options.vtcm_bytes,
-        hvx_threads=options.hvx_threads,
-        precision=options.precision,
-        optimization_level=options.optimization_level,
-        num_cores=options.num_cores,
-    )
+def build_options(record: ProgramRecord) -> Values:
+    """Graph options. Raises InvalidArgument for values that none has."""
+    return GRAPH.read_stored(record.options)
 
 
 def _build_node(node: NodeRecord, names: list[str]) -> QnnNode:

@@ -21,15 +21,15 @@ from openhtp.runtime.options import check_callable, deadline_from
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.notify import Notifier
+    from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.context import Context
     from openhtp.runtime.links.link import Link
-    from openhtp.runtime.profile import Profile
 
 
 class AppRun:
     """One run of an app while it is under way; the part that a Call plays for a graph."""
 
-    profile: Profile | None = None
+    profile: Sheet | None = None
     synchronous = False
 
     def __init__(self, app: App, link: Link, notify: Notify | None, notify_param: object) -> None:

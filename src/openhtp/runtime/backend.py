@@ -6,13 +6,13 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.build import DeviceConfig, build_core
-from openhtp.hw.catalog import find_soc
+from openhtp.options import DEVICE
 from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
@@ -22,11 +22,11 @@ from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.local_link import LocalLink
 from openhtp.runtime.links.vendor_choice import vendor_connect, vendor_library
 from openhtp.runtime.log import Log
-from openhtp.runtime.options import MAX_UNITS, check_count, check_flag, check_name
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
 
-_TRANSPORTS = ("rpc", "inprocess")
+if TYPE_CHECKING:
+    from openhtp.options._arguments import DeviceArguments
 
 # How long a program that ends without freeing its backend waits for callbacks that are still to run.
 EXIT_PATIENCE_S = 60.0
@@ -53,18 +53,7 @@ class Backend:
         rescue.start()
         forks.backends.add(self)
 
-    def create_device(
-        self,
-        *,
-        soc: str = "SM8650",
-        name: str | None = None,
-        platform: str = "linux",
-        policy: str = "strict",
-        threads: int = 1,
-        parallel_graphs: bool = False,
-        vtcm_windowing: bool = False,
-        transport: str = "rpc",
-    ) -> Device:
+    def create_device(self, **options: Unpack[DeviceArguments]) -> Device:
         """Start an emulated HTP, or join the named one that already runs (and keeps its own settings).
 
         With ``Backend(library=...)`` it is the vendor's library, which simulates ``soc`` on a PC and is itself
@@ -82,33 +71,16 @@ class Backend:
                 ``execute_async``.
         """
         self._life.require("use")
-        if not isinstance(transport, str) or transport not in _TRANSPORTS:
-            raise InvalidArgument(
-                f"transport {shown(transport)}; expected one of {', '.join(_TRANSPORTS)}",
-                st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
-            )
-        config = DeviceConfig(
-            soc=find_soc(soc).name,
-            policy=check_name(policy, "policy"),
-            platform=check_name(platform, "platform"),
-            threads=check_count("threads", threads, MAX_UNITS, status=st.QNN_DEVICE_ERROR_INVALID_ARGUMENT),
-            parallel_graphs=check_flag("parallel_graphs", parallel_graphs),
-            vtcm_windowing=check_flag("vtcm_windowing", vtcm_windowing),
-        )
-        if name is not None:
-            name = check_name(name, "device")
-        options = DeviceOptions(config=config, name=name)
-        options.check()
+        chosen = DEVICE.read(options)
+        config = DeviceConfig.chosen(chosen)
+        wanted = DeviceOptions(config=config, name=chosen.name)
+        wanted.check()
         connect: Connect | None = None
         if self._library is not None:
-            connect = vendor_connect(self._library, options, transport)
-        elif transport == "inprocess":
+            connect = vendor_connect(self._library, wanted, chosen.transport)
+        elif chosen.transport == "inprocess":
             connect = _within(config)
-        return self._adopt(Device(self, options, connect))
-
-    def _adopt(self, device: Device) -> Device:
-        self._devices.add(device)
-        return device
+        return Device(self, wanted, connect)
 
     def create_signal(self, timeout_us: int | None = None) -> Signal:
         """An abort signal, or a timeout signal if ``timeout_us`` is given."""
@@ -147,7 +119,7 @@ class Backend:
         for device in list(self._devices):
             if device._life.state is not State.FREED:
                 device.free()
-        self._life.become(State.FREED)
+        self._life.end(State.FREED)
         self._end_of_notifier.detach()
         self._notifier.close(patience_s)
         forks.backends.discard(self)

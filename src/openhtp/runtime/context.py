@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
+from openhtp.options import GRAPH
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc import messages as ms
@@ -27,11 +27,12 @@ from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.loading import load_graphs
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
-from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name, make_options
+from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name
 from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
+    from openhtp.options._arguments import GraphArguments
     from openhtp.runtime.device import Device
     from openhtp.runtime.links.link import Link
 
@@ -75,20 +76,11 @@ class Context:
         """Graphs by name."""
         return dict(self._graphs)
 
-    def create_graph(
-        self,
-        name: str,
-        *,
-        priority: Priority | str | int | None = None,
-        vtcm_mb: int | None = None,
-        vtcm_bytes: int | None = None,
-        hvx_threads: int | None = None,
-        precision: str = "float16",
-        core: int = 0,
-    ) -> Graph:
+    def create_graph(self, name: str, **options: Unpack[GraphArguments]) -> Graph:
         """Start a graph. Its priority is the context's unless given; VTCM and HVX are the device's choice.
 
-        ``core`` says on which NPU core it runs; graphs on different cores do not wait for each other.
+        ``core`` says on which NPU core it runs; graphs on different cores do not wait for each other. All
+        options are in ``docs/options.md``.
         """
         self._life.require("use")
         if self._restored:
@@ -97,49 +89,22 @@ class Context:
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
         name = check_name(name, "graph")
-        options = make_options(
-            priority=self.priority if priority is None else priority,
-            vtcm_mb=vtcm_mb,
-            vtcm_bytes=vtcm_bytes,
-            hvx_threads=hvx_threads,
-            precision=precision,
-        )
-        cores, chosen = self.device.cores, whole_number(core)
-        if chosen is None or not 0 <= chosen < cores:
-            raise InvalidArgument(
-                f"core {shown(core)}; {self.device.soc} has {cores}, counted from 0",
-                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-            )
-        graph = Graph(self, name, options, chosen)
+        graph = Graph(self, name, GRAPH.read(options, arch=find_soc(self.device.soc).arch))
         if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
             raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
 
-    def compose_graph(
-        self,
-        source: IrGraph,
-        name: str | None = None,
-        *,
-        priority: Priority | str | int | None = None,
-        vtcm_mb: int | None = None,
-        vtcm_bytes: int | None = None,
-        hvx_threads: int | None = None,
-        precision: str = "float16",
-    ) -> Graph:
-        """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized."""
+    def compose_graph(self, source: IrGraph, name: str | None = None, **options: Unpack[GraphArguments]) -> Graph:
+        """Start a graph from an imported one (``openhtp.onnx.load``); it still has to be finalized.
+
+        Options are those of ``create_graph``.
+        """
         if not isinstance(source, IrGraph):
             raise InvalidArgument(
                 f"source is a {type(source).__name__}; expected what openhtp.onnx.load returns",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
-        graph = self.create_graph(
-            source.name if name is None else name,
-            priority=priority,
-            vtcm_mb=vtcm_mb,
-            vtcm_bytes=vtcm_bytes,
-            hvx_threads=hvx_threads,
-            precision=precision,
-        )
+        graph = self.create_graph(source.name if name is None else name, **options)
         graph._compose(source)
         return graph
 
@@ -244,7 +209,9 @@ class Context:
 
     # Restoring
 
-    def _restore(self, binary: ContextBinary, enable_graphs: list[str] | None, priority: Priority | None) -> None:
+    def _restore(
+        self, binary: ContextBinary, enable_graphs: Collection[str] | None, priority: Priority | None
+    ) -> None:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
         wanted: list[tuple[Graph, PackedGraph]] = []
@@ -253,7 +220,7 @@ class Context:
             about = packed.info()
             options = about.options
             if priority is not None:
-                options = dataclasses.replace(options, priority=priority)
+                options = options.replace(priority=priority)
             graph = self._graphs[name] = Graph(self, name, options)
             graph._builder = None
             ids = binary.info.tensor_ids.get(name, {})
@@ -263,7 +230,7 @@ class Context:
                 graph._tensors[spec.name] = Tensor(number, spec, graph)
             if enable_graphs is not None and name not in enable_graphs:
                 packed.program()  # nothing looks at its data later: say now if it is damaged
-                graph._life.become(State.DISABLED)
+                graph._life.finish("finalize", State.DISABLED)
                 continue
             wanted.append((graph, packed))
         if wanted:
@@ -290,7 +257,8 @@ class Context:
 
     def _users_of(self, mem: Mem) -> int:
         """Calls that were accepted, are not over, and read or write the memory."""
-        calls = [call for graph in list(self._graphs.values()) for call in graph._calls_under_way()]
+        callees = [graph._callee for graph in list(self._graphs.values()) if graph._callee is not None]
+        calls = [call for callee in callees for call in callee.calls_under_way()]
         return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
 
     def _deregister(self, mem: Mem) -> None:
@@ -299,8 +267,8 @@ class Context:
     def _forget_bindings(self) -> None:
         """What the graphs know about where tensors lie no longer holds."""
         for graph in list(self._graphs.values()):
-            if graph._bindings is not None:
-                graph._bindings.forget_memory()
+            if graph._callee is not None:
+                graph._callee.bindings.forget_memory()
 
     def _lose(self) -> None:
         """The device process went away: everything here is stale until the client builds it anew."""
@@ -308,17 +276,17 @@ class Context:
         self._release_memory(State.LOST)
 
     def _end(self, state: State) -> None:
-        self._life.become(state)
+        self._life.end(state)
         for graph in list(self._graphs.values()):
-            graph._life.become(state)
-        self._places.close(lambda: self._life._refusal("execute"))
+            graph._life.end(state)
+        self._places.close(lambda: self._life.refusal("execute"))
         self.device._contexts.discard(self)
 
     def _release_memory(self, state: State) -> None:
         self._memory.release(state)
         for graph in list(self._graphs.values()):
-            if graph._bindings is not None:
-                graph._bindings.close()
+            if graph._callee is not None:
+                graph._callee.bindings.close()
 
     def __repr__(self) -> str:
         return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"

@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st
-from openhtp.core.checks import items_of, shown
+from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, UsageError
-from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
+from openhtp.options import CONTEXT, Values
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue
-from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.context import Context
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -28,6 +27,7 @@ from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 
 if TYPE_CHECKING:
+    from openhtp.options._arguments import ContextArguments
     from openhtp.runtime.backend import Backend
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class Device:
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
         self._link_now = self._make_link()
         self._ready.set()
+        backend._devices.add(self)
 
     def _make_link(self) -> Link:
         """A fresh link, which does not keep this object alive: executions under way do, nothing else.
@@ -93,17 +94,24 @@ class Device:
             ) from self._failure
         return self._link_now
 
-    def create_context(
-        self, *, queue_depth: int = DEFAULT_QUEUE_DEPTH, priority: Priority | str | int = Priority.NORMAL
-    ) -> Context:
-        """Open a context. The queue depth, 1 to 300, is fixed for its life."""
-        self._life.require("use")
-        depth, level = check_depth(queue_depth), Priority.parse(priority)
-        return self._open_context(depth, level)
+    def create_context(self, **options: Unpack[ContextArguments]) -> Context:
+        """Open a context.
 
-    def _open_context(self, depth: int, level: Priority) -> Context:
+        ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` is that of graphs without one of their own.
+        """
+        self._life.require("use")
+        chosen = CONTEXT.read(options, arch=find_soc(self.soc).arch)
+        if chosen.enable_graphs is not None:
+            raise InvalidArgument(
+                f"enable_graphs is {shown(chosen.enable_graphs)}; only a binary has graphs to choose from",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
+        return self._open_context(chosen)
+
+    def _open_context(self, chosen: Values) -> Context:
         link = self._link
-        context = Context(self, link, queue_depth=depth, priority=level)
+        level = Priority.NORMAL if chosen.priority is None else chosen.priority
+        context = Context(self, link, queue_depth=chosen.queue_depth, priority=level)
         try:
             context._open()
             self._contexts.add(context)
@@ -115,42 +123,30 @@ class Device:
         return context
 
     def create_context_from_binary(
-        self,
-        binary: bytes | bytearray | memoryview,
-        *,
-        queue_depth: int = DEFAULT_QUEUE_DEPTH,
-        priority: Priority | str | int | None = None,
-        enable_graphs: Iterable[str] | None = None,
+        self, binary: bytes | bytearray | memoryview, **options: Unpack[ContextArguments]
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned.
 
-        A binary carries no queue depth: give it here, or the default holds. Graphs not named in
-        ``enable_graphs`` (if given) cannot be executed.
+        A binary carries no ``queue_depth``: give it here, or the default holds. Graphs not named in
+        ``enable_graphs`` (if given) cannot be executed; a ``priority`` replaces that of each graph.
         """
         self._life.require("use")
-        depth = check_depth(queue_depth)
-        level = None if priority is None else Priority.parse(priority)
+        chosen = CONTEXT.read(options, arch=find_soc(self.soc).arch)
         if not isinstance(binary, (bytes, bytearray, memoryview)):
             raise InvalidArgument(
                 f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
             )
         parsed = read_binary(bytes(binary))
-        names = items_of(enable_graphs, len(parsed.graph_names) + 1)
-        if enable_graphs is not None and names is None:
-            raise InvalidArgument(
-                f"enable_graphs is {shown(enable_graphs)}; expected a list of names, or None",
-                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
-            )
-        for name in names or ():
-            if not isinstance(name, str) or name not in parsed.graph_names:
+        for name in chosen.enable_graphs or ():
+            if name not in parsed.graph_names:
                 known = ", ".join(map(repr, parsed.graph_names))
                 raise UsageError(
                     f"enable_graphs names {shown(name)}; the binary has {known}",
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
-        context = self._open_context(depth, Priority.NORMAL if level is None else level)
+        context = self._open_context(chosen)
         try:
-            context._restore(parsed, names, level)
+            context._restore(parsed, chosen.enable_graphs, chosen.priority)
         except BaseException:
             rescue.post((context._discard, ()))
             rescue.flush()
@@ -180,7 +176,7 @@ class Device:
                 context.free()
         try:
             with self._lock:
-                self._life.become(State.FREED)
+                self._life.end(State.FREED)
             self.backend._devices.discard(self)
             self._end_of_link.detach()
             self._link_now.close()

@@ -34,9 +34,9 @@ def _leave_to_parent() -> None:
     execution.renew_lock()
     rescue.start_anew()
     for backend in list(backends):
-        backend._life.become(State.FOREIGN)
+        backend._life.end(State.FOREIGN)
         for device in list(backend._devices):
-            device._life.become(State.FOREIGN)
+            device._life.end(State.FOREIGN)
             for context in list(device._contexts):
                 _leave_context(context)
     error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
@@ -47,11 +47,11 @@ def _leave_to_parent() -> None:
 
 
 def _leave_context(context: Context) -> None:
-    context._life.become(State.FOREIGN)
+    context._life.end(State.FOREIGN)
     for graph in list(context._graphs.values()):
-        graph._life.become(State.FOREIGN)
+        graph._life.end(State.FOREIGN)
     for mem in context._memory.all():
-        mem._life.become(State.FOREIGN)
+        mem._life.end(State.FOREIGN)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

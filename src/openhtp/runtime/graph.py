@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
+from openhtp.options import Values as Options
 from openhtp.program.binary import BinaryInfo, pack_graphs
-from openhtp.program.options import GraphOptions
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
@@ -29,11 +28,12 @@ from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.loading import load_graphs
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from
+from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
@@ -45,10 +45,11 @@ if TYPE_CHECKING:
 class Graph:
     """Made by ``Context.create_graph`` or restored from a context binary."""
 
-    def __init__(self, context: Context, name: str, options: GraphOptions, core: int = 0) -> None:
+    def __init__(self, context: Context, name: str, options: Options) -> None:
+        options = options_within(context, name, options)
         self.context = context
         self.name = name
-        self.core = core
+        self.core: int = options.core
         self._life = Life("graph", name, State.BUILDING)
         self._options = options
         self._builder: GraphBuilder | None = GraphBuilder(name)
@@ -59,11 +60,8 @@ class Graph:
         # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
         self.was_prepared = False
         self._number = 0
-        self._ports = Ports([], 0, {})
-        self._bindings: Bindings | None = None
+        self._callee: Callee | None = None
         self._build_lock = make_lock("building")
-        self._lock = make_lock("graph")
-        self._under_way: dict[bool, set[Call]] = {True: set(), False: set()}  # by ``synchronous``
         self._parent: Graph | None = None
 
     # Building
@@ -154,7 +152,7 @@ class Graph:
                 "finalize cannot be signalled; pass the signal to execute or execute_async",
                 st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
             )
-        filling = contextlib.nullcontext() if profile is None else profile._filling()
+        filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
         with self._building("finalize") as builder, filling as fill:
             link = self.context._link
             begin = link.now()
@@ -177,11 +175,23 @@ class Graph:
         self.was_prepared = loaded.prepared
         self._number = loaded.graph
         self.steps = loaded.steps
-        self._ports = Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors)
-        self._bindings = Bindings(self.context, self._ports, lambda sizes: self._whole_program().infer_dims(sizes))
-        if self._ports.is_dynamic:
+        self._callee = self._make_callee(Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors))
+        self._life.finish("finalize", State.FINALIZED)
+
+    def _make_callee(self, ports: Ports) -> Callee:
+        context = self.context
+        if ports.is_dynamic:
             self._whole_program()  # now rather than during the first execution
-        self._life.become(State.FINALIZED)
+        return Callee(
+            self.name,
+            self._number,
+            ports=ports,
+            bindings=Bindings(context._memory, ports, lambda sizes: self._whole_program().infer_dims(sizes)),
+            hvx_threads=self.hvx_threads,
+            places=context._places,
+            link=context._link,
+            notifier=context.device.backend._notifier,
+        )
 
     def _whole_program(self) -> QnnProgram:
         if self._program is None:
@@ -212,9 +222,15 @@ class Graph:
         return self._life.state is State.FINALIZED
 
     @property
+    def options(self) -> Options:
+        """All options by name: what was chosen, and the defaults of the rest."""
+        return self._options
+
+    @property
     def priority(self) -> Priority:
         """How urgent its executions are."""
-        return self._options.priority
+        level: Priority = self._options.priority
+        return level
 
     @property
     def hvx_threads(self) -> int:
@@ -234,7 +250,7 @@ class Graph:
 
     def _adopt_priority(self, level: Priority) -> None:
         """The context's priority was changed, and the device has agreed."""
-        self._options = dataclasses.replace(self._options, priority=level)
+        self._options = self._options.replace(priority=level)
 
     # Executing
 
@@ -289,10 +305,11 @@ class Graph:
         *,
         synchronous: bool,
     ) -> Execution:
-        context = self.context
-        context._life.require("execute")
+        self.context._life.require("execute")
         self._life.require("execute")
-        link = context._link
+        callee = self._callee
+        assert callee is not None  # it is finalized
+        link = callee.link
         called_ns = link.now()
         if not synchronous and not link.supports_async:
             raise UnsupportedFeature(
@@ -301,17 +318,14 @@ class Graph:
             )
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
-        assert self._bindings is not None
-        arguments = self._bindings.arguments(inputs, outputs)
         call = Call(
-            self,
-            arguments,
-            link=link,
-            notifier=context.device.backend._notifier,
+            callee,
+            callee.bindings.arguments(inputs, outputs),
+            caller=self,
             called_ns=called_ns,
             deadline_at=0 if deadline_us is None else deadline_from(called_ns, deadline_us),
-            profile=profile,
-            signal=signal,
+            profile=None if profile is None else profile._sheet,
+            signal=None if signal is None else signal._interrupt,
             notify=notify,
             notify_param=notify_param,
             synchronous=synchronous,
@@ -334,7 +348,7 @@ class Graph:
             frames.EXECUTE,
             frames.FLAG_DIMS if arguments.dims else 0,
             arguments.count,
-            self._number,
+            call.callee.number,
             arguments.batch,
             0 if profile is None else profile.level,
             execution.job,
@@ -346,27 +360,6 @@ class Graph:
         send = link.run if call.synchronous else link.submit
         send(execution, head + packed, call.sent)
         return execution
-
-    # What a call needs of its graph
-
-    def _begin_call(self, call: Call) -> None:
-        """Note an execution under way; the two ways of executing one graph exclude each other."""
-        synchronous = call.synchronous
-        with self._lock:
-            if self._under_way[not synchronous]:
-                other = "asynchronous" if synchronous else "synchronous"
-                raise UnsupportedFeature(
-                    f"graph {self.name!r} has {other} executions under way; executing one graph both ways at the"
-                    " same time is not supported",
-                    st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
-                )
-            self._under_way[synchronous].add(call)
-
-    def _end_call(self, call: Call) -> None:
-        self._under_way[call.synchronous].discard(call)
-
-    def _calls_under_way(self) -> set[Call]:
-        return self._under_way[True] | self._under_way[False]
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}, {self._life.state.value}>"

@@ -1,7 +1,8 @@
 """What may be done with which object in which state: the API's life-cycle rules as one table.
 
 Every public method first calls ``Life.require("its name")``. A call that is not in the row of the present state
-raises what ``_REFUSALS`` has for that state, and the object stays as it was.
+raises what ``_REFUSALS`` has for that state, and the object stays as it was. Which state may follow which is a
+table, too: any other change is a defect of ours, and raises.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 import os
 
 from openhtp.core import status as st
-from openhtp.core.errors import DeviceLost, InvalidHandle, QnnError, UnsupportedFeature, WrongState
+from openhtp.core.errors import DeviceLost, InternalError, InvalidHandle, QnnError, UnsupportedFeature, WrongState
 from openhtp.core.status import Status
 
 
@@ -37,7 +38,19 @@ class State(enum.Enum):
     FOREIGN = "foreign"
 
 
-_FINAL = (State.FREED, State.FOREIGN)
+_GONE = frozenset({State.FREED, State.FOREIGN})
+_ENDS = _GONE | {State.LOST}
+
+_CHANGES: dict[State, frozenset[State]] = {
+    State.LIVE: _ENDS,
+    State.BUILDING: _ENDS | {State.FINALIZED, State.DISABLED, State.SUBGRAPH},
+    State.FINALIZED: _ENDS,
+    State.DISABLED: _ENDS,
+    State.SUBGRAPH: _ENDS,
+    State.LOST: _GONE,
+    State.FREED: frozenset(),
+    State.FOREIGN: frozenset(),
+}
 
 _ALLOWED: dict[tuple[str, State], frozenset[str]] = {
     ("backend", State.LIVE): frozenset({"use", "free"}),
@@ -131,19 +144,39 @@ class Life:
         self._allowed = _ALLOWED.get((kind, state), frozenset())
 
     def become(self, state: State) -> None:
-        """Change state. Freed and foreign are final; lost can only be freed."""
-        if self.state in _FINAL or (self.state is State.LOST and state not in _FINAL):
-            return
+        """Change state. Raises InternalError for a change that the table does not have."""
+        if state not in _CHANGES[self.state]:
+            raise InternalError(f"{self._title()} is {self.state.value} and cannot become {state.value}")
         self.state = state
         self._allowed = _ALLOWED.get((self.kind, state), frozenset())
+
+    def end(self, state: State) -> None:
+        """Be lost, freed or foreign, if that is news.
+
+        Ends come from several sides at once: a user frees what a link is just losing, a free that was interrupted
+        is done again, a fork comes in between. What went further than ``state`` already stays as it is.
+        """
+        if state not in _ENDS:
+            raise InternalError(f"{self._title()} does not end by becoming {state.value}")
+        if state in _CHANGES[self.state]:
+            self.become(state)
+
+    def finish(self, call: str, state: State) -> None:
+        """``call`` has done its work. Refused if the object came to its end meanwhile, from another side."""
+        self.require(call)
+        self.become(state)
 
     def require(self, call: str) -> None:
         """Raise unless ``call`` is in order now."""
         if call not in self._allowed:
-            raise self._refusal(call)
+            raise self.refusal(call)
 
-    def _refusal(self, call: str) -> QnnError:
-        what = f"{self.kind} {self.name!r}" if self.name else self.kind
+    def _title(self) -> str:
+        return f"{self.kind} {self.name!r}" if self.name else self.kind
+
+    def refusal(self, call: str) -> QnnError:
+        """Why ``call`` is not in order."""
+        what = self._title()
         known = _REFUSALS.get((self.kind, self.state, call))
         if known is not None:
             error, status, advice = known

@@ -49,4 +49,4 @@ class Log(logging.Handler):
         """Stop handing messages on."""
         self._life.require("free")
         self._logger.removeHandler(self)
-        self._life.become(State.FREED)
+        self._life.end(State.FREED)

@@ -152,7 +152,7 @@ class Mem:
         return Place(self, offset, self._buffer.array(offset, shape, spec.dtype.numpy))
 
     def _forget(self, state: State) -> None:
-        self._life.become(state)
+        self._life.end(state)
         self._places.clear()  # arrays keep the memory mapped; only those that somebody still holds may
         self._buffer.close()
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from openhtp.core.errors import InvalidHandle, QnnError, WrongState
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, WrongState
+from openhtp.core.tensor import TensorSpec
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime import rescue
@@ -110,6 +112,19 @@ class Memories:
         if address + array.nbytes > start + mem.nbytes:
             return None
         return Place(mem, address - start, array)
+
+    def check_own(self, mem: Mem) -> None:
+        """Refuse memory that is no longer usable, or of another context."""
+        mem._life.require("use")
+        if mem.context is not self._context:
+            raise InvalidArgument(
+                f"{mem!r} belongs to another context; register memory in the graph's own",
+                st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+            )
+
+    def place_for(self, mem: Mem, spec: TensorSpec, shape: tuple[int, ...]) -> Place:
+        """Where memory carries a tensor when the Mem itself was passed as its value."""
+        return mem._place_for(spec, shape)
 
     def release(self, state: State) -> None:
         """The context is over: give everything back."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Set
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.checks import is_encodable, items_of, real_number, shown, whole_number
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.limits import MAX_WAIT_US
-from openhtp.core.priority import Priority
 from openhtp.core.status import Status
 from openhtp.core.tensor import MAX_RANK
 from openhtp.core.units import MIB
-from openhtp.program.options import GraphOptions, Precision
+from openhtp.options import EXECUTION
+from openhtp.options import Values as Options
+from openhtp.options.graph import MAX_HVX_THREADS, MAX_VTCM_MB
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
 
 Shape = tuple[int, ...]
 
@@ -24,10 +26,10 @@ MAX_NAME = 1024
 # No machine has so much; whether the session's budget does is the device's answer.
 MAX_MEMORY_BYTES = 1 << 40
 
-MAX_UNITS = 64
+MAX_UNITS = MAX_HVX_THREADS
 # The device takes a batch apart into so many executions at most.
 MAX_BATCH = 4096
-MAX_VTCM_BYTES = 1024 * MIB
+MAX_VTCM_BYTES = MAX_VTCM_MB * MIB
 
 _NAME_STATUS = {
     "tensor": st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
@@ -38,35 +40,18 @@ _NAME_STATUS = {
 
 def deadline_from(called_ns: int, deadline_us: int) -> int:
     """When an execution should be done that was asked for at ``called_ns``."""
-    return called_ns + check_count("deadline_us", deadline_us, MAX_WAIT_US) * 1000
+    return called_ns + int(EXECUTION.read({"deadline_us": deadline_us}).deadline_us) * 1000
 
 
-def make_options(
-    *,
-    priority: Priority | str | int,
-    vtcm_mb: int | None = None,
-    vtcm_bytes: int | None = None,
-    hvx_threads: int | None = None,
-    precision: Precision | str = "float16",
-) -> GraphOptions:
-    """Check a graph's options; None leaves the choice to the device."""
-    if vtcm_mb is not None:
-        if vtcm_bytes is not None:
-            raise InvalidArgument("give vtcm_mb or vtcm_bytes, not both", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
-        vtcm_bytes = check_count("vtcm_mb", vtcm_mb, MAX_VTCM_BYTES // MIB) * MIB
-    elif vtcm_bytes is not None:
-        vtcm_bytes = check_count("vtcm_bytes", vtcm_bytes, MAX_VTCM_BYTES)
-    if hvx_threads is not None:
-        hvx_threads = check_count("hvx_threads", hvx_threads, MAX_UNITS)
-    text = precision.value if isinstance(precision, Precision) else precision
-    chosen = next((known for known in Precision if isinstance(text, str) and text == known.value), None)
-    if chosen is None:
+def options_within(context: Context, name: str, options: Options) -> Options:
+    """A graph's options as its context and device have them: on a core that is there, and with a priority."""
+    device = context.device
+    if options.core >= device.cores:
         raise InvalidArgument(
-            f"precision {shown(precision)}; expected float16 or float32", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
+            f"graph {name!r} is for core {options.core}; {device.soc} has {device.cores}, counted from 0",
+            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )
-    return GraphOptions(
-        priority=Priority.parse(priority), vtcm_bytes=vtcm_bytes, hvx_threads=hvx_threads, precision=chosen
-    )
+    return options if options.priority is not None else options.replace(priority=context.priority)
 
 
 def check_count(
@@ -134,15 +119,6 @@ def check_timeout(timeout: object) -> float | None:
     if seconds is None:
         raise InvalidArgument(f"timeout is {shown(timeout)}; expected a number of seconds, or None")
     return min(seconds, threading.TIMEOUT_MAX)
-
-
-def check_flag(what: str, given: object) -> bool:
-    """True or False."""
-    if not isinstance(given, bool | np.bool_):
-        raise InvalidArgument(
-            f"{what} is {shown(given)}; expected True or False", st.QNN_DEVICE_ERROR_INVALID_ARGUMENT
-        )
-    return bool(given)
 
 
 def check_handle(what: str, given: object, kind: type) -> None:

@@ -1,4 +1,4 @@
-"""Options of the QNN execution provider: names, defaults and what they accept, as its documentation has them."""
+"""What a session makes of the options that it was given; which there are is in ``openhtp.options.PROVIDER``."""
 
 from __future__ import annotations
 
@@ -11,37 +11,13 @@ from typing import Any
 from openhtp.core.checks import is_showable, items_of, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.catalog import catalog, find_soc
-from openhtp.hw.power import PERFORMANCE_MODES
+from openhtp.options import PROVIDER
 
 log = logging.getLogger(__name__)
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 
 _MOST_PROVIDERS = 100
-_WHOLE = ("0", "1")
-# Option: default and accepted values (None: anything, "number": a whole number from 0).
-OPTIONS: dict[str, tuple[str, tuple[str, ...] | str | None]] = {
-    "backend_path": ("libQnnHtp.so", None),
-    "profiling_level": ("off", ("off", "basic", "detailed")),
-    "profiling_file_path": ("", None),
-    "rpc_control_latency": ("0", "number"),
-    "vtcm_mb": ("0", "number"),
-    "htp_performance_mode": (
-        "default",
-        PERFORMANCE_MODES,
-    ),
-    "qnn_saver_path": ("", None),
-    # The first four are those of the document; later providers have all eight of QNN's.
-    "qnn_context_priority": (
-        "normal",
-        ("low", "normal", "normal_high", "high", "normal_low", "high_plus", "critical", "critical_plus"),
-    ),
-    "htp_graph_finalization_optimization_mode": ("0", ("0", "1", "2", "3")),
-    "soc_model": ("0", "number"),
-    "htp_arch": ("0", "number"),
-    "device_id": ("0", "number"),
-    "enable_htp_fp16_precision": ("0", _WHOLE),
-}
 _BACKENDS = {"qnnhtp": "htp", "libqnnhtp": "htp", "qnncpu": "cpu", "libqnncpu": "cpu"}
 
 
@@ -90,16 +66,15 @@ def read_providers(
 
 def check_options(given: Mapping[str, Any]) -> ProviderOptions:
     """Check values; keys that the provider's document does not have are reported and left alone, as it does."""
-    text = {name: default for name, (default, _) in OPTIONS.items()}
+    known = {}
     for name, value in given.items():
-        if name not in OPTIONS:
+        if name not in PROVIDER:
             log.warning("provider option %s is not known here and has no effect", shown(name))
             continue
         if not is_showable(value):
             raise InvalidArgument(f"provider option {name!r} is {shown(value)}; expected text or a number")
-        text[name] = _checked(name, str(value))
-    if text["device_id"] != "0":
-        raise InvalidArgument(f"device_id is {text['device_id']}; there is one device, '0'")
+        known[name] = str(value)
+    text = PROVIDER.read(known)
     return ProviderOptions(
         text=text,
         backend=_backend(text["backend_path"]),
@@ -107,16 +82,6 @@ def check_options(given: Mapping[str, Any]) -> ProviderOptions:
         soc=_soc(int(text["soc_model"]), int(text["htp_arch"])),
         vtcm_mb=int(text["vtcm_mb"]) or None,
     )
-
-
-def _checked(name: str, value: str) -> str:
-    accepted = OPTIONS[name][1]
-    if accepted == "number":
-        if not value.isdecimal() or len(value) > 18:
-            raise InvalidArgument(f"provider option {name!r} is {shown(value)}; expected a whole number from 0")
-    elif accepted is not None and value not in accepted:
-        raise InvalidArgument(f"provider option {name!r} is {value!r}; expected one of {', '.join(accepted)}")
-    return value
 
 
 def _backend(path: str) -> str:

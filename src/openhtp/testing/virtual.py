@@ -48,4 +48,4 @@ def virtual_device(
         make_runner=lambda jobs: ModelledRunner(jobs, duration),
     )
     link = LocalLink(core, supports_async=True)
-    return backend._adopt(Device(backend, DeviceOptions(config=chosen), lambda _: link))
+    return Device(backend, DeviceOptions(config=chosen), lambda _: link)

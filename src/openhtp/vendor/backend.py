@@ -27,6 +27,7 @@ from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpDeviceOption
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.options import DEVICE
 from openhtp.vendor.forms import dense_tensor
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.library import VendorLibrary
@@ -143,7 +144,7 @@ class Device(Owner):
         custom = struct("HtpDeviceConfig" if self.library.aligned_device_config else "HtpDeviceConfigOld")()
         configs = []
         if soc is not None:
-            custom.option, custom.of.soc_model = HtpDeviceOption.SOC, parse_soc(soc)
+            custom.option, custom.of.soc_model = DEVICE.number("soc").value, parse_soc(soc)
         if arch is not None:
             custom.option, custom.of.arch.arch = HtpDeviceOption.ARCH, check_arch(arch)
         if soc is not None or arch is not None:

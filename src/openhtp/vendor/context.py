@@ -11,9 +11,9 @@ from openhtp.abi.structs import struct
 from openhtp.abi.writing import c_text
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
-from openhtp.core.limits import MAX_QUEUE_DEPTH
-from openhtp.core.option_numbers import CUSTOM, ContextOption, HtpContextOption
+from openhtp.core.option_numbers import CUSTOM, HtpContextOption
 from openhtp.core.priority import Priority
+from openhtp.options import CONTEXT
 from openhtp.vendor.backend import Device
 from openhtp.vendor.graph import Graph, GraphOptions, create_graph
 from openhtp.vendor.handles import Owner
@@ -158,23 +158,18 @@ def _configs(
 ) -> list[ctypes.Structure]:
     configs = []
     if priority is not None:
-        config = struct("Config")(option=ContextOption.PRIORITY)
+        config = struct("Config")(option=CONTEXT.number("priority").value)
         config.of.number = int(priority)
         configs.append(config)
     if queue_depth is not None:
-        if not 1 <= queue_depth <= MAX_QUEUE_DEPTH:
-            raise InvalidArgument(
-                f"queue depth is {queue_depth}; expected 1 to {MAX_QUEUE_DEPTH}",
-                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
-            )
-        config = struct("Config")(option=ContextOption.QUEUE_DEPTH)
-        config.of.queue_depth.depth = queue_depth
+        config = struct("Config")(option=CONTEXT.number("queue_depth").value)
+        config.of.queue_depth.depth = CONTEXT.read({"queue_depth": queue_depth}).queue_depth
         configs.append(config)
     if enable_graphs:
         names = [c_text(name, "graph name", keep) for name in enable_graphs]
         listing = (ctypes.c_void_p * (len(names) + 1))(*names, None)
         keep.append(listing)
-        config = struct("Config")(option=ContextOption.ENABLE_GRAPHS)
+        config = struct("Config")(option=CONTEXT.number("enable_graphs").value)
         config.of.names = ctypes.addressof(listing)
         configs.append(config)
     return configs

@@ -14,10 +14,11 @@ import numpy as np
 
 from openhtp.core import status as st
 from openhtp.core.errors import InternalError, UnsupportedFeature, error_context
+from openhtp.core.precision import Precision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.protocol import Arrays
-from openhtp.program.options import Precision
+from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.vendor.forms import params_of
@@ -146,11 +147,12 @@ def program_to_recipe(program: QnnProgram) -> GraphRecipe:
         nodes = tuple((call, params_of(call, program.statics)) for call in calls)
     used = {spec.name for call in calls for spec in call.inputs if spec is not None}
     statics = {name: np.asarray(data) for name, data in program.statics.items() if name in used}
-    chosen = program.options
+    chosen, level = program.options, program.options.optimization_level
     options = GraphOptions(
         priority=chosen.priority,
         vtcm_mb=None if chosen.vtcm_bytes is None else math.ceil(chosen.vtcm_bytes / MIB),
         hvx_threads=chosen.hvx_threads,
+        optimization=None if level == GRAPH.option("optimization_level").default else level,
         float16=chosen.precision is Precision.FLOAT16,
     )
     return GraphRecipe(program.name, nodes, statics, options)

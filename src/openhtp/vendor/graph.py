@@ -28,15 +28,25 @@ from openhtp.abi.writing import (
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, NameClash, WrongState
 from openhtp.core.opcall import OpCall
-from openhtp.core.option_numbers import CUSTOM, GraphOption, HtpGraphOption, Optimization, PrecisionNumber
+from openhtp.core.option_numbers import CUSTOM, HtpGraphOption, Optimization, PrecisionNumber
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.options import GRAPH, Number
 from openhtp.vendor.forms import dense_tensor
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.profile import Profile
 
 if TYPE_CHECKING:
     from openhtp.vendor.context import Context
+
+
+# An option of the library's that ours does not have.
+_DLBC = Number(
+    name="QNN_HTP_GRAPH_OPTIMIZATION_TYPE_ENABLE_DLBC",
+    value=HtpGraphOption.OPTIMIZATION,
+    htp=True,
+    kind=Optimization.DLBC,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,25 +262,23 @@ def graph_configs(options: GraphOptions, keep: list[Any]) -> list[ctypes.Structu
     """The config list of ``graphCreate``."""
     configs = []
     if options.priority is not None:
-        config = struct("Config")(option=GraphOption.PRIORITY)
+        config = struct("Config")(option=GRAPH.number("priority").value)
         config.of.number = int(options.priority)
         configs.append(config)
-    bodies: list[tuple[HtpGraphOption, str, Any]] = []
+    bodies: list[tuple[Number, str, Any]] = []
     if options.vtcm_mb is not None:
-        bodies.append((HtpGraphOption.VTCM_SIZE_IN_MB, "number32", options.vtcm_mb))
+        bodies.append((GRAPH.number("vtcm_mb"), "number32", options.vtcm_mb))
     if options.hvx_threads is not None:
-        bodies.append((HtpGraphOption.NUM_HVX_THREADS, "number64", options.hvx_threads))
+        bodies.append((GRAPH.number("hvx_threads"), "number64", options.hvx_threads))
     if options.float16:
-        bodies.append((HtpGraphOption.PRECISION, "number32", PrecisionNumber.FLOAT16))
-    for kind, number in (
-        (Optimization.FINALIZE_FLAG, options.optimization),
-        (Optimization.DLBC, options.dlbc),
-    ):
-        if number is not None:
-            bodies.append((HtpGraphOption.OPTIMIZATION, "optimization", (int(kind), float(number))))
-    for option, field, value in bodies:
-        custom = struct("HtpGraphConfig")(option=option)
-        setattr(custom.of, field, value)
+        bodies.append((GRAPH.number("precision"), "number32", PrecisionNumber.FLOAT16))
+    if options.optimization is not None:
+        bodies.append((GRAPH.number("optimization_level"), "optimization", options.optimization))
+    if options.dlbc is not None:
+        bodies.append((_DLBC, "optimization", options.dlbc))
+    for number, field, value in bodies:
+        custom = struct("HtpGraphConfig")(option=number.value)
+        setattr(custom.of, field, value if number.kind is None else (number.kind, float(value)))
         config = struct("Config")(option=CUSTOM)
         config.of.custom = ctypes.addressof(custom)
         keep.append(custom)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.precision import Precision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Node, find_op
-from openhtp.program.options import Precision
 from openhtp.program.qnn_program import QnnProgram
 
 _MAX_RESULT_BYTES = 1 << 20

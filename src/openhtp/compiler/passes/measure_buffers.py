@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from openhtp.core.dtype import DType
+from openhtp.core.precision import Precision
 from openhtp.core.tensor import TensorSpec
 from openhtp.program.htp_program import Buffer, HtpProgram
-from openhtp.program.options import Precision
 
 
 def measure_buffers(program: HtpProgram) -> HtpProgram:

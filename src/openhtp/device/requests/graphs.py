@@ -13,7 +13,7 @@ from openhtp.device.loading import Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
-from openhtp.program.options import GraphOptions
+from openhtp.options import Values
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
@@ -88,7 +88,7 @@ def loaded(
     )
 
 
-def _add(core: DeviceCore, graph: DeviceGraph, options: GraphOptions, wanted: ms.WantedGraph) -> None:
+def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.WantedGraph) -> None:
     has, pd = core.loop.scheduler.resources, graph.context.session.number
     with error_context(graph=graph.name):
         core.loop.handle(

@@ -22,7 +22,7 @@ from openhtp.runtime.options import MAX_BATCH
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.memories import Memories
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -111,7 +111,7 @@ class Arguments:
 
 def check_arguments(
     ports: Ports,
-    context: Context,
+    memory: Memories,
     inputs: Values | None,
     outputs: Values | None,
     infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
@@ -119,9 +119,9 @@ def check_arguments(
     """Sort the values of a call into ports; raises before anything is changed if one is wrong."""
     found = Arguments()
     sizes: dict[int, Shape] = {}
-    _check_inputs(ports, context, inputs, found, sizes)
+    _check_inputs(ports, memory, inputs, found, sizes)
     if outputs is not None:
-        _check_outputs(ports, context, outputs, found, sizes)
+        _check_outputs(ports, memory, outputs, found, sizes)
     if sizes or ports.is_dynamic:
         _settle_sizes(ports, found, sizes, infer_dims)
     if outputs is None:
@@ -132,7 +132,7 @@ def check_arguments(
             spec = ports.specs[port]
             shape = found.dims.get(port, spec.shape)
             full = (shape[0] * found.batch, *shape[1:]) if shape else shape
-            found.registered[port] = mem._place_for(spec, full)
+            found.registered[port] = memory.place_for(mem, spec, full)
     if found.registered:
         found.written = tuple(
             array for port, (_, _, array) in found.registered.items() if port >= ports.inputs and array is not None
@@ -141,7 +141,7 @@ def check_arguments(
 
 
 def _check_inputs(
-    ports: Ports, context: Context, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
+    ports: Ports, memory: Memories, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if inputs is not None and not isinstance(inputs, Mapping):
         _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
@@ -154,7 +154,7 @@ def _check_inputs(
         port = ports.input(key)
         if port in found.registered or port in found.raw_inputs:
             _refuse(f"input {ports.specs[port].name!r} is given twice", _TENSOR)
-        place = _registered(context, value)
+        place = _registered(memory, value)
         if place is not None:
             array = place[2]
             if array is not None:
@@ -171,7 +171,7 @@ def _check_inputs(
 
 
 def _check_outputs(
-    ports: Ports, context: Context, outputs: Values, found: Arguments, sizes: dict[int, Shape]
+    ports: Ports, memory: Memories, outputs: Values, found: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if not isinstance(outputs, Mapping):
         _refuse(f"outputs is a {type(outputs).__name__}; expected a mapping from tensor to buffer", _ARGUMENT)
@@ -181,7 +181,7 @@ def _check_outputs(
         port = ports.output(key)
         if port in found.registered or port in found.raw_outputs:
             _refuse(f"output {ports.specs[port].name!r} is given twice", _TENSOR)
-        place = _registered(context, value)
+        place = _registered(memory, value)
         if place is not None:
             array = place[2] if place[2] is None else _target(ports.specs[port], place[2])
             found.registered[port] = place
@@ -195,15 +195,13 @@ def _check_outputs(
             _refuse(f"output {ports.specs[port]} is missing", _TENSOR)
 
 
-def _registered(context: Context, value: Any) -> tuple[Mem, int, Array | None] | None:
+def _registered(memory: Memories, value: Any) -> tuple[Mem, int, Array | None] | None:
     """Where a value lies in registered memory; None if it is plain. Offset -1: decide when sizes are known."""
     if isinstance(value, np.ndarray):
-        place = context._memory.place_of(value)
+        place = memory.place_of(value)
         return None if place is None else (place.mem, place.offset, value)
     if isinstance(value, Mem):
-        value._life.require("use")
-        if value.context is not context:
-            _refuse(f"{value!r} belongs to another context; register memory in the graph's own", _TENSOR)
+        memory.check_own(value)
         return (value, -1, None)
     return None
 

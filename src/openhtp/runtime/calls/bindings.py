@@ -11,7 +11,7 @@ from openhtp.runtime.calls.slots import SlotPool
 from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.memories import Memories
 
 # Kept per graph; a client that uses new memory for every call must not grow without end.
 _MOST_KEPT = 512
@@ -21,9 +21,9 @@ class Bindings:
     """Caches of a finalized graph. Programs use the same memory over and over, so most calls are look-ups."""
 
     def __init__(
-        self, context: Context, ports: Ports, infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]]
+        self, memory: Memories, ports: Ports, infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]]
     ) -> None:
-        self._context = context
+        self._memory = memory
         self._ports = ports
         self._infer_dims = infer_dims
         self._checked: dict[tuple[object, ...], Arguments] = {}
@@ -43,7 +43,7 @@ class Bindings:
         if known is not None and known.still_hold():
             return known
         forgotten = self._forgotten
-        arguments = check_arguments(self._ports, self._context, inputs, outputs, self._infer_dims)
+        arguments = check_arguments(self._ports, self._memory, inputs, outputs, self._infer_dims)
         if key is not None and not arguments.raw_count:
             with self._lock:
                 if len(self._checked) >= _MOST_KEPT:
@@ -68,7 +68,7 @@ class Bindings:
         with self._lock:
             pool = self._pools.get(batch)
             if pool is None:
-                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._context._memory.allocate)
+                pool = self._pools[batch] = SlotPool(self._ports.specs, batch, self._memory.allocate)
             return pool
 
     def close(self) -> None:

@@ -8,26 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import ExecutionError, QnnError
-from openhtp.core.tensor import batched
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
-from openhtp.runtime.calls.bindings import Bindings
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.callee import Callee
     from openhtp.runtime.calls.execution import Execution, Notify
+    from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.notify import Notifier
+    from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.calls.slots import Slot, SlotPool
-    from openhtp.runtime.graph import Graph
     from openhtp.runtime.links.link import Link
-    from openhtp.runtime.profile import Profile
-    from openhtp.runtime.signal import Signal
 
 
 class Call:
     """Made when all arguments are checked. ``finish`` gives back whatever it holds by then; twice does no harm.
 
-    Places, graph, signal, profile and slot each know the call that holds them, so there is nothing to keep here.
+    Places, callee, signal, profile and slot each know the call that holds them, so there is nothing to keep here.
+    ``caller`` is whatever must live for as long as the call is under way.
     """
 
     __slots__ = (
@@ -35,9 +34,10 @@ class Call:
         "_slot",
         "arguments",
         "called_ns",
+        "callee",
+        "caller",
         "deadline_at",
         "execution",
-        "graph",
         "link",
         "notifier",
         "notify",
@@ -50,22 +50,22 @@ class Call:
 
     def __init__(
         self,
-        graph: Graph,
+        callee: Callee,
         arguments: Arguments,
         *,
-        link: Link,
-        notifier: Notifier,
+        caller: object,
         called_ns: int,
         deadline_at: int,
-        profile: Profile | None,
-        signal: Signal | None,
+        profile: Sheet | None,
+        signal: Interrupt | None,
         notify: Notify | None,
         notify_param: object,
         synchronous: bool,
     ) -> None:
-        self.graph = graph
-        self.link = link
-        self.notifier = notifier
+        self.callee = callee
+        self.caller = caller
+        self.link: Link = callee.link
+        self.notifier: Notifier = callee.notifier
         self.profile = profile
         self.signal = signal
         self.notify = notify
@@ -82,23 +82,23 @@ class Call:
     @property
     def graph_name(self) -> str:
         """For messages."""
-        return self.graph.name
+        return self.callee.name
 
     def hold_handles(self) -> int:
         """Take the graph, the profile and signal handles, then a place in the queue, waiting for one.
 
         Returns the time at which a timeout signal ends the call; 0 for none.
         """
-        self.graph._begin_call(self)
+        self.callee.begin_call(self)
         if self.profile is not None:
-            self.profile._begin(self)
-        places, signal, link = self.graph.context._places, self.signal, self.link
+            self.profile.begin(self)
+        places, signal, link = self.callee.places, self.signal, self.link
         if signal is None:
             link.take_place(places, self, None, _never)
             return 0
-        signal._begin(self, places)
+        signal.begin(self, places)
         deadline = None if signal.timeout_us is None else self.called_ns + signal.timeout_us * 1000
-        link.take_place(places, self, deadline, lambda: signal._interruption(link.now(), deadline))
+        link.take_place(places, self, deadline, lambda: signal.interruption(link.now(), deadline))
         return deadline or 0
 
     def hold_memory(self) -> bytes:
@@ -106,7 +106,7 @@ class Call:
         arguments = self.arguments
         if not arguments.raw_inputs and not arguments.raw_outputs:
             return self._pack_registered()
-        pool = self._pool = self._bindings.slot_pool(arguments.batch)
+        pool = self._pool = self.callee.bindings.slot_pool(arguments.batch)
         slot = self._slot = pool.take(self)
         for port, array in arguments.raw_inputs.items():
             view = self._slot_view(slot, port)
@@ -118,16 +118,17 @@ class Call:
     def sent(self, job: int) -> None:
         """The device has the execution, or will: from now on its signal can reach it."""
         if self.signal is not None:
-            self.signal._attach(self, self.link, job)
+            self.signal.attach(self, self.link, job)
 
     def collect_outputs(self) -> dict[str, npt.NDArray[Any]]:
         """Outputs by name: registered ones as they lie, raw ones copied out of the slot."""
-        graph, arguments, slot = self.graph, self.arguments, self._slot
-        specs, first = graph._ports.specs, graph._ports.inputs
+        callee, arguments, slot = self.callee, self.arguments, self._slot
+        specs, first = callee.ports.specs, callee.ports.inputs
         outputs: dict[str, npt.NDArray[Any]] = {}
-        for port, (mem, offset, array) in arguments.registered.items():
+        for port, (_, _, array) in arguments.registered.items():
             if port >= first:
-                outputs[specs[port].name] = self._registered_view(port, mem, offset, array)
+                assert array is not None  # which it is was settled with the sizes
+                outputs[specs[port].name] = array
         for port, target in arguments.raw_outputs.items():
             assert slot is not None
             view = self._slot_view(slot, port)
@@ -140,25 +141,25 @@ class Call:
                     if self.synchronous and not isinstance(error, (ValueError, TypeError)):
                         raise  # on the caller's own thread it may be an interrupt
                     raise ExecutionError(
-                        f"output {specs[port].name!r} of graph {graph.name!r} cannot be written: {error!r}"
+                        f"output {specs[port].name!r} of graph {callee.name!r} cannot be written: {error!r}"
                     ) from error
                 outputs[specs[port].name] = target
         return outputs
 
     def finish(self, record: Record | None) -> None:
         """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent."""
-        graph, profile = self.graph, self.profile
+        callee, profile = self.callee, self.profile
         if self._pool is not None:
             self._pool.give_back(self, self._slot)
         if self.signal is not None:
-            self.signal._end(self)
+            self.signal.end(self)
         if profile is not None:
-            if record is not None and profile._in_use is self:
+            if record is not None and profile.holder is self:
                 now = self.link.now()
-                profile._fill(record, self.called_ns, self.sent_ns, now, self.deadline_at, graph.hvx_threads)
-            profile._abandon(self)
-        graph._end_call(self)
-        graph.context._places.give_back(self)
+                profile.fill(record, self.called_ns, self.sent_ns, now, self.deadline_at, callee.hvx_threads)
+            profile.abandon(self)
+        callee.end_call(self)
+        callee.places.give_back(self)
 
     def settle(self) -> None:
         """After an interrupt, on a thread that has none: see to it that the call ends if it may have been sent."""
@@ -171,18 +172,12 @@ class Call:
         arguments = self.arguments
         if arguments.dims:
             return self._pack_mixed(None)
-        return self._bindings.pack(
+        return self.callee.bindings.pack(
             tuple((port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items())
         )
 
-    @property
-    def _bindings(self) -> Bindings:
-        bindings = self.graph._bindings
-        assert bindings is not None  # only finalized graphs are called
-        return bindings
-
     def _pack_mixed(self, slot: Slot | None) -> bytes:
-        arguments, specs = self.arguments, self.graph._ports.specs
+        arguments, specs = self.arguments, self.callee.ports.specs
         bindings = [
             frames.Binding(port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items()
         ]
@@ -201,17 +196,6 @@ class Call:
             return whole
         # A smaller tensor lies packed at the start of its place.
         return whole.reshape(-1)[: int(np.prod(shape))].reshape(shape)
-
-    def _registered_view(
-        self, port: int, mem: Any, offset: int, array: npt.NDArray[Any] | None
-    ) -> npt.NDArray[Any]:
-        if array is not None:
-            return array
-        spec = self.graph._ports.specs[port]
-        shape = self.arguments.dims.get(port, spec.shape)
-        full = batched(shape, self.arguments.batch)
-        view: npt.NDArray[Any] = mem._buffer.array(offset, full, spec.dtype.numpy)
-        return view
 
 
 def _never() -> QnnError | None:

@@ -152,7 +152,7 @@ class Execution:
         """Step times, which come before the end when a detailed profile was asked for."""
         call = self._call
         if call is not None and call.profile is not None:
-            call.profile._step_times_ns = times_ns
+            call.profile.step_times_ns = times_ns
 
     def _complete(self, record: Record, text: str = "") -> None:
         """Called by the link when the device has reported the end; again does nothing.
@@ -202,6 +202,24 @@ class Execution:
     def _report(self, text: str, *details: object) -> None:
         with contextlib.suppress(BaseException):  # whoever listens to the log may fail too
             log.exception(text, *details)
+
+
+# What links do with executions; users have no need of it.
+
+
+def complete(execution: Execution, record: Record, text: str) -> None:
+    """End an execution of which the device will not tell any more; again does nothing."""
+    execution._complete(record, text)
+
+
+def block(execution: Execution, timeout: float | None) -> bool:
+    """Wait on this thread until another completes the execution; whether it is over."""
+    return execution._block(timeout)
+
+
+def leave(execution: Execution, error: QnnError) -> None:
+    """In the child of a fork: it is the parent's."""
+    execution._leave(error)
 
 
 def complete_from(packet: bytes | memoryview, pending: dict[int, Execution]) -> None:

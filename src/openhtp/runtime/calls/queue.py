@@ -6,21 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
-from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.core.limits import MAX_QUEUE_DEPTH
+from openhtp.core.errors import QnnError
+from openhtp.options import CONTEXT
 from openhtp.runtime.locks import make_lock
 
 
 def check_depth(depth: object) -> int:
     """A valid queue depth, or an error that says what is valid."""
-    number = whole_number(depth)
-    if number is None or not 1 <= number <= MAX_QUEUE_DEPTH:
-        raise InvalidArgument(
-            f"queue depth {shown(depth)}; expected a whole number from 1 to {MAX_QUEUE_DEPTH}",
-            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
-        )
+    number: int = CONTEXT.read({"queue_depth": depth}).queue_depth
     return number
 
 

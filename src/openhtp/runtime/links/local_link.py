@@ -13,7 +13,7 @@ from openhtp.device.tasks import Task
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.calls.execution import Execution, complete_from
+from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.runtime.locks import make_lock
@@ -143,7 +143,7 @@ class LocalLink:
         self._lock = make_lock("local", reentrant=True)
         pending, self._pending = self._pending, {}
         for execution in pending.values():
-            execution._leave(error)
+            leave(execution, error)
 
     # The loop's inbox: requests come by direct calls, so there is nothing to wait for.
 

@@ -18,7 +18,7 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
-from openhtp.runtime.calls.execution import Execution, complete_from
+from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.control import Control, Silence
 from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, connect
@@ -214,7 +214,7 @@ class RpcLink:
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over."""
-        return execution._block(timeout)
+        return block(execution, timeout)
 
     def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
         """Take a place in a context's queue."""
@@ -239,7 +239,7 @@ class RpcLink:
         self._send_lock = make_lock("send")
         pending, self._pending, self._running = self._pending, {}, {}
         for execution in pending.values():
-            execution._leave(error)
+            leave(execution, error)
         self._control.leave_to_parent()
         for sock in self._data_sockets():
             sock.close()
@@ -310,7 +310,7 @@ class RpcLink:
         now = self.now()
         status = st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code
         text = "the device was closed" if self._closing else f"the device process went away{self._last_words()}"
-        execution._complete(Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
+        complete(execution, Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
 
 
 def _cancel_frame(job: int, flags: int = 0) -> bytes:

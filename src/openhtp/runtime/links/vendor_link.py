@@ -34,7 +34,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
-from openhtp.runtime.calls.execution import Execution, complete_from
+from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.sched.policy import policy_named
@@ -154,7 +154,7 @@ class VendorLink:
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Queue an execution and wait for its end."""
         self.submit(execution, frame, sent)
-        execution._block(None)
+        block(execution, None)
 
     def settle(self, execution: Execution) -> bool:
         """Make an execution end that may have been queued before an interrupt came."""
@@ -177,7 +177,7 @@ class VendorLink:
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over."""
-        return execution._block(timeout)
+        return block(execution, timeout)
 
     def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
         """Take a place in a context's queue."""
@@ -259,7 +259,7 @@ class VendorLink:
         self._lock = threading.Lock()
         pending, self._pending = self._pending, {}
         for execution in pending.values():
-            execution._leave(error)
+            leave(execution, error)
 
     def close(self) -> None:
         """End the loop, then the library's process; a call under way in it is cut short. Twice does nothing."""
@@ -308,7 +308,7 @@ class VendorLink:
 
     def _end_early(self, execution: Execution, status: int, text: str) -> None:
         now = self.now()
-        execution._complete(Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
+        complete(execution, Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
 
 
 def _start(library: str, config: DeviceConfig) -> VendorProcess:

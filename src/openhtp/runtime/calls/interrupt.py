@@ -1,0 +1,89 @@
+"""How a call is interrupted: what a signal is for the call that carries it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.errors import Aborted, QnnError, TimedOut, WrongState
+from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
+
+if TYPE_CHECKING:
+    from openhtp.runtime.calls.queue import Places
+    from openhtp.runtime.links.link import Link
+
+
+class Interrupt:
+    """Serves one call at a time, from ``begin`` to ``end``."""
+
+    def __init__(self, life: Life, timeout_us: int | None) -> None:
+        self.timeout_us = timeout_us
+        # The call that carries it.
+        self.holder: object = None
+        self._life = life
+        self._lock = make_lock("signal")
+        self._triggered = False
+        self._target: tuple[Link, int] | None = None
+        self._waiting_at: Places | None = None
+
+    def trigger(self) -> None:
+        """Abort the call, wherever it is."""
+        with self._lock:
+            if self.holder is None:
+                raise WrongState(
+                    "no call carries this signal, so there is nothing to abort",
+                    st.QNN_SIGNAL_ERROR_SIGNAL_IDLE,
+                )
+            self._triggered = True
+            target, waiting_at = self._target, self._waiting_at
+        if waiting_at is not None:
+            waiting_at.wake_all()
+        if target is not None:
+            target[0].cancel(target[1])
+
+    def free(self) -> None:
+        """Serve no more calls; refused while one carries it."""
+        with self._lock:
+            if self.holder is not None:
+                raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
+            self._life.end(State.FREED)
+
+    def begin(self, holder: object, places: Places) -> None:
+        """Serve a call that may have to wait at ``places``."""
+        self._life.require("use")
+        with self._lock:
+            if self.holder is not None:
+                raise WrongState(
+                    "the signal is already in use by another call; create one signal per queued call",
+                    st.QNN_GRAPH_ERROR_SIGNAL_IN_USE,
+                )
+            self._triggered = False
+            self._target = None
+            self._waiting_at = places
+            self.holder = holder
+
+    def interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:
+        """Why the call should not wait for a place any longer, if it should not."""
+        if self._triggered:
+            return Aborted("aborted by its signal while waiting for a place in the queue")
+        if deadline_ns is not None and now_ns >= deadline_ns:
+            return TimedOut(f"no place in the queue within {self.timeout_us} us")
+        return None
+
+    def attach(self, holder: object, link: Link, job: int) -> None:
+        """The call was sent: from now on it can be cancelled on the device."""
+        with self._lock:
+            if self.holder is not holder:
+                return  # it is over already
+            self._waiting_at = None
+            self._target = (link, job)
+            triggered = self._triggered
+        if triggered:  # between taking the place and being sent
+            link.cancel(job)
+
+    def end(self, holder: object) -> None:
+        """Let go of the signal if it is this call's; twice does nothing."""
+        with self._lock:
+            if self.holder is holder:
+                self.holder = self._target = self._waiting_at = None

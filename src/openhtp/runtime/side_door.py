@@ -1,0 +1,20 @@
+"""For the tools of this package: what a device can be asked that the API has no call for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from openhtp.rpc import messages as ms
+from openhtp.runtime.app import App
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+
+
+def ask(device: Device, message: ms.Request) -> ms.Reply:
+    """Ask a device."""
+    return device._link.request(message)
+
+
+def ask_about(runs: Graph | App, message: Callable[[int], ms.Request]) -> ms.Reply:
+    """Ask the device of a graph or app about it; ``message`` is made from the number that it has there."""
+    return runs.context._link.request(message(runs._number))
