@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import msgspec
 
 import openhtp as htp
-from openhtp import onnx
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
-from openhtp.bench.subjects import Subject, prepare, quantized_network
+from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
 from openhtp.hw.catalog import find_soc
 
 _SOC = find_soc("SM8650")
@@ -56,14 +55,8 @@ def run(network: str = "resnet50", *, rounds: int = 15) -> Iterator[Progress | P
 def _load(backend: htp.Backend, model: bytes) -> list[Subject]:
     """The network twice, each with half of what the chip has, so that both may run at once."""
     context = backend.create_device(soc=_SOC.name, parallel_graphs=True).create_context()
-    subjects = []
-    for name in ("first", "second"):
-        graph = context.compose_graph(
-            onnx.load(model), name, vtcm_bytes=_SOC.vtcm_bytes // 2, hvx_threads=_SOC.hvx // 2
-        )
-        graph.finalize()
-        subjects.append(prepare(name, graph, 1))
-    return subjects
+    half = {"vtcm_bytes": _SOC.vtcm_bytes // 2, "hvx_threads": _SOC.hvx // 2}
+    return [prepare(name, import_network(context, model, name, **half), 1) for name in ("first", "second")]
 
 
 def _in_turns_ms(subjects: list[Subject]) -> float:
