@@ -15,7 +15,7 @@ from pathlib import Path
 
 from openhtp.compiler.driver import portable_program, program_for
 from openhtp.core.errors import InvalidArgument
-from openhtp.cost import Estimate, Precision
+from openhtp.cost import Estimate, NumberFormat
 from openhtp.cost import estimate as estimate_program
 from openhtp.frontend.onnx_import import load
 from openhtp.hw.catalog import find_soc
@@ -32,7 +32,7 @@ def estimate(
     model: str | Path | bytes | Graph | QnnProgram,
     soc: str | int | SocSpec,
     *,
-    precision: Precision | str | None = None,
+    precision: NumberFormat | str | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> Estimate:
     """How long one run of a model takes on a SoC. Nothing is run: every number is modelled.
@@ -50,7 +50,7 @@ def estimate(
         UnsupportedFeature: the SoC does not compute in that precision.
         BadModel: the file cannot be used.
     """
-    asked = None if precision is None else Precision.parse(precision)
+    asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     return estimate_program(program_for(compiled(model, dims), chip), asked)
 

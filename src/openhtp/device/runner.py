@@ -12,7 +12,7 @@ from openhtp.device.failures import bare, in_words
 from openhtp.device.jobs import Job
 from openhtp.device.pace import PacedSteps
 from openhtp.sched.actions import AskYield, Start
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 log = logging.getLogger(__name__)
 
@@ -159,13 +159,13 @@ class ModelledRunner:
         """Take a step on; it ends a modelled time later."""
         job = self._jobs.get(action.job)
         if job is None:
-            work = Work(step_ns=(0,) * (action.step + 1))
+            work = Pace(step_ns=(0,) * (action.step + 1))
         elif job.pace is not None:
             compute_whole(job)
             work = job.pace
         else:
             steps = range(job.graph.steps * len(job.runs))
-            work = Work(step_ns=tuple(self._step_ns(job, step) for step in steps))
+            work = Pace(step_ns=tuple(self._step_ns(job, step) for step in steps))
         self._paced.start(t, action, work)
 
     def ask_yield(self, t: int, action: AskYield) -> None:

@@ -20,7 +20,7 @@ from openhtp.program.packed import GraphInfo
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ class DeviceGraph:
         self.last_step_ns = 1_000_000_000
         self.nbytes = 0
         self.started = False
-        self.pace: Work | None = None
+        self.pace: Pace | None = None
         # Testing: the next execution fails with this after that step.
         self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
@@ -101,7 +101,7 @@ class DeviceApp:
         self.context = context
         self.name = name
         self.started = False
-        self.pace: Work | None = None
+        self.pace: Pace | None = None
         self.fault: tuple[int, QnnError] | None = None
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
