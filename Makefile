@@ -32,10 +32,11 @@ soak: $(STAMP)  ## one million executions from eight threads
 hostile: $(STAMP)  ## ten minutes of hostile calls, messages, files, forks and deaths; prints counts and the seed
 	$(BIN)/python -X dev -m tests.hostile $(ARGS)
 
-bench: $(STAMP)  ## sync against async, pre-emption, whole networks and the planner, each beside a peer
+bench: $(STAMP)  ## sync against async, pre-emption, graphs side by side, whole networks and the planner, each beside a peer
 	$(BIN)/pip install --quiet -e ".[bench]"
 	$(BIN)/openhtp bench async --peers
 	$(BIN)/openhtp bench preempt
+	$(BIN)/openhtp bench parallel
 	$(BIN)/openhtp bench networks
 	$(BIN)/openhtp bench plan
 	$(BIN)/openhtp bench load

@@ -14,7 +14,7 @@ from published_latencies import Latency
 
 from openhtp.cost.demand import AMOUNTS, demand_of
 from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.cost.precision import Precision
+from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Padding
 from openhtp.cost.sizes import KernelSize
 from openhtp.hw.catalog import find_soc
@@ -22,7 +22,7 @@ from openhtp.hw.catalog import find_soc
 PADDING = Padding(rows=0.5, channels=1.0, vector=0.2)
 OVERLAP = 2.0
 MEAN_SIGMA, SPREAD_SIGMA = 0.25, 0.2
-WORDS = [precision.value for precision in Precision]
+WORDS = [precision.value for precision in NumberFormat]
 # Where to start, and how far data may move it (standard deviation of the logarithm). Matrix rates, tera MAC/s:
 _TMACS = {
     "SM8450": (2.6, 15), "SM8550": (5.5, 20), "SM8650": (7.5, 28), "SM8750": (9, 32), "SM8850": (11, 40),
@@ -136,7 +136,7 @@ class Fit:
     def _table(self, net: list[KernelSize], word: str, vtcm_bytes: int) -> np.ndarray:
         table = np.zeros((len(net), len(AMOUNTS)))
         for row, kernel in zip(table, net, strict=True):
-            for name, amount in demand_of(kernel, Precision(word), vtcm_bytes, PADDING).items():
+            for name, amount in demand_of(kernel, NumberFormat(word), vtcm_bytes, PADDING).items():
                 row[AMOUNTS.index(name)] = amount * (1e3 if name in (*MATRIX_KINDS, "weights", "spill") else 1.0)
         table, counts = np.unique(table, axis=0, return_counts=True)
         return np.column_stack([table, counts])

@@ -20,7 +20,7 @@ from published_latencies import SOURCE, Latency, extract, read_kernels, read_lat
 
 from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.model import estimate_kernels
-from openhtp.cost.precision import Precision
+from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Parameters, parameters_from
 from openhtp.cost.sizes import KernelSize
 from openhtp.hw.catalog import find_soc
@@ -76,7 +76,7 @@ def transfer_errors(
         # Under a number of its own, or a twin under another name would not be an extrapolation.
         soc = replace(find_soc(row.soc), soc_model=-1)
         without = replace(parameters, socs=others)
-        guess = estimate_kernels(kernels[row.network], soc, Precision(row.precision), without)
+        guess = estimate_kernels(kernels[row.network], soc, NumberFormat(row.precision), without)
         errors.append(np.log(guess.total_us / row.us))
     return np.array(errors)
 

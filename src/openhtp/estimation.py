@@ -13,7 +13,7 @@ import functools
 
 from openhtp.compiler.driver import portable_program, program_for
 from openhtp.core.errors import InvalidArgument
-from openhtp.cost import Estimate, Precision
+from openhtp.cost import Estimate, NumberFormat
 from openhtp.cost import estimate as estimate_program
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import load
@@ -32,7 +32,7 @@ def estimate(
     model: ModelSource | Graph | QnnProgram,
     soc: str | int | SocSpec,
     *,
-    precision: Precision | str | None = None,
+    precision: NumberFormat | str | None = None,
     dims: Dims | None = None,
     freeze: Freeze | None = None,
 ) -> Estimate:
@@ -53,7 +53,7 @@ def estimate(
         UnsupportedFeature: the SoC does not compute in that precision.
         BadModel: the file cannot be used.
     """
-    asked = None if precision is None else Precision.parse(precision)
+    asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     return estimate_program(program_for(compiled(model, dims, freeze), chip), asked)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from openhtp.abi.layout import build, offsets, pointer_list
-from openhtp.abi.slots import CORE, POWER, SYSTEM, functions, prototype
 from openhtp.abi.structs import struct
+from openhtp.abi.tables import CORE, POWER, SYSTEM, functions, prototype
 
 SIZES = {
     "Version": 12,

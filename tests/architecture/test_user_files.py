@@ -15,6 +15,8 @@ OWN = {
     "bench/loading.py": "what it wrote itself",
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
     "cli/_checkup.py": "/proc and /sys",
+    "cli/_running.py": "writes",
+    "cli/_terminal.py": "/dev/null",
     "cost/rates.py": "a resource of the package",
     "device/entrance.py": "/dev/null",
     "engine/prepared.py": "opens sessions, not files",

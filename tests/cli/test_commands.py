@@ -49,6 +49,7 @@ def test_help_names_every_command(run) -> None:
         ["bench", "async"],
         ["bench", "load"],
         ["bench", "networks"],
+        ["bench", "parallel"],
         ["bench", "plan"],
         ["bench", "preempt"],
         ["demo"],
@@ -137,6 +138,15 @@ def test_bench_of_preemption(run, tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     assert result["samples_all"] == 10
     assert 0 < result["wait_ms_p50"] <= result["wait_ms_p99"] <= result["wait_ms_max"]
+
+
+def test_bench_of_graphs_side_by_side(run, tmp_path: Path) -> None:
+    out = tmp_path / "parallel.json"
+    shown = run("bench", "parallel", "--network", "small_cnn", "--rounds", 1, "--json", out)
+    result = json.loads(out.read_text())
+    assert result["in_turns_ms"] / result["side_by_side_ms"] == pytest.approx(result["speedup"])
+    assert "ratio" in shown
+    assert "unknown 'vgg'" in run("bench", "parallel", "--network", "vgg", code=2)
 
 
 def test_bench_of_an_unknown_network(run) -> None:

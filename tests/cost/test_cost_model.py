@@ -14,7 +14,7 @@ from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.cost import Bound, KernelSize, Precision, estimate, sizes_of
+from openhtp.cost import Bound, KernelSize, NumberFormat, estimate, sizes_of
 from openhtp.cost.kinds import MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.rates import find_rates, fitted_parameters, prices
@@ -25,14 +25,14 @@ from openhtp.ops import find_op, op_names
 from openhtp.zoo import mobilenet_v2, quantized, small_cnn, transformer_blocks
 
 SM8650 = find_soc("SM8650")
-PRECISIONS = st.sampled_from(list(Precision))
+PRECISIONS = st.sampled_from(list(NumberFormat))
 
 
 def kernel(kind, **sizes):
     return KernelSize(name="k", op=kind, kind=kind, **sizes)
 
 
-def time(kernels, soc=SM8650, precision=Precision.W8A8):
+def time(kernels, soc=SM8650, precision=NumberFormat.W8A8):
     return estimate_kernels(kernels, soc, precision).total_us
 
 
@@ -42,7 +42,7 @@ def mobilenet():
 
 
 def test_ops_and_launch_add_up_to_the_total(mobilenet):
-    for precision in Precision:
+    for precision in NumberFormat:
         found = estimate(mobilenet, precision)
         assert math.isclose(found.launch_us + sum(op.us for op in found.ops), found.total_us)
         assert math.isclose(sum(found.bounds().values()), found.total_us - found.launch_us)
@@ -59,8 +59,8 @@ def test_steps_are_those_of_the_program(mobilenet):
 
 def test_published_time_of_mobilenet_is_near(mobilenet):
     """The zoo's network has no normalisation of colours in it, so it must be quicker than the published one."""
-    assert 150 < estimate(mobilenet, Precision.W8A8).total_us < 313
-    assert 180 < estimate(mobilenet, Precision.FLOAT).total_us < 598
+    assert 150 < estimate(mobilenet, NumberFormat.W8A8).total_us < 313
+    assert 180 < estimate(mobilenet, NumberFormat.FLOAT).total_us < 598
 
 
 @given(PRECISIONS, st.integers(1, 2**30), st.integers(1, 2**30), st.sampled_from(VECTOR_KINDS))
@@ -108,7 +108,7 @@ def test_larger_convolutions_never_take_less(precision, size, channels, filters,
         assert base <= estimate(conv_program(*other), precision).total_us * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("precision", list(NumberFormat))
 @pytest.mark.parametrize(("slow", "fast"), [("SM8450", "SM8550"), ("SM8550", "SM8650"), ("SM8650", "SM8750")])
 def test_a_newer_phone_is_faster_at_everything(slow, fast, precision):
     parameters = fitted_parameters()
@@ -122,7 +122,7 @@ def test_what_bounds_a_kernel():
     vector = kernel("softmax", read=10**6, written=10**6)
     tiny = kernel("add", read=8, written=8)
     for one, bound in ((large, Bound.HMX), (table, Bound.MEMORY), (vector, Bound.HVX), (tiny, Bound.OVERHEAD)):
-        assert estimate_kernels([one], SM8650, Precision.W8A8).ops[0].bound is bound
+        assert estimate_kernels([one], SM8650, NumberFormat.W8A8).ops[0].bound is bound
 
 
 def test_tensors_that_do_not_fit_into_vtcm_cost_more():
@@ -143,9 +143,9 @@ def test_weights_hide_behind_work_and_work_behind_weights():
 
 
 def test_socs_without_published_times_are_marked():
-    own = estimate_kernels([kernel("conv", macs=10**9)], find_soc("SM8550"), Precision.W8A8)
-    twin = estimate_kernels([kernel("conv", macs=10**9)], find_soc("QCS8550"), Precision.W8A8)
-    other = estimate_kernels([kernel("conv", macs=10**9)], find_soc("SM8845"), Precision.W8A8)
+    own = estimate_kernels([kernel("conv", macs=10**9)], find_soc("SM8550"), NumberFormat.W8A8)
+    twin = estimate_kernels([kernel("conv", macs=10**9)], find_soc("QCS8550"), NumberFormat.W8A8)
+    other = estimate_kernels([kernel("conv", macs=10**9)], find_soc("SM8845"), NumberFormat.W8A8)
     assert not own.extrapolated
     assert not twin.extrapolated
     assert twin.total_us == own.total_us
@@ -157,13 +157,13 @@ def test_socs_without_published_times_are_marked():
 @pytest.mark.parametrize("name", catalog())
 def test_every_soc_can_be_estimated(name):
     soc = find_soc(name)
-    found = estimate_kernels([kernel("conv", macs=10**9)], soc, Precision.W8A16)
+    found = estimate_kernels([kernel("conv", macs=10**9)], soc, NumberFormat.W8A16)
     assert 0 < found.total_us < 20_000
     if not soc.fp16:
         with pytest.raises(UnsupportedFeature, match="no half precision"):
-            estimate_kernels([kernel("conv", macs=10**9)], soc, Precision.FLOAT)
+            estimate_kernels([kernel("conv", macs=10**9)], soc, NumberFormat.FLOAT)
     else:
-        estimate_kernels([kernel("conv", macs=10**9)], soc, Precision.FLOAT)
+        estimate_kernels([kernel("conv", macs=10**9)], soc, NumberFormat.FLOAT)
 
 
 def test_a_quantized_model_is_what_it_is():
@@ -171,10 +171,10 @@ def test_a_quantized_model_is_what_it_is():
     found = estimate(program)
     assert found.precision in ("w8a8", "w8a16")
     with pytest.raises(InvalidArgument, match="quantized already"):
-        estimate(program, Precision.W8A8 if found.precision == "w8a16" else Precision.W8A16)
+        estimate(program, NumberFormat.W8A8 if found.precision == "w8a16" else NumberFormat.W8A16)
 
 
-@pytest.mark.parametrize(("activation", "precision"), [("u8", Precision.W8A8), ("u16", Precision.W8A16)])
+@pytest.mark.parametrize(("activation", "precision"), [("u8", NumberFormat.W8A8), ("u16", NumberFormat.W8A16)])
 def test_a_float_model_is_estimated_as_what_it_will_be_quantized_to(activation, precision):
     """Only the conversions at the edges come on top."""
     model = small_cnn()
@@ -206,7 +206,7 @@ def test_precision_follows_the_types_of_tensors():
     x = tensor("x", (1, 8, 8, 32), TensorKind.APP_WRITE, *wide)
     y = tensor("y", (1, 8, 8, 32), TensorKind.APP_READ, *wide)
     program = program_of([x, y], [OpCall("Tanh", "tanh", (x,), (y,))])
-    assert sizes_of(program)[0].precision is Precision.W8A16
+    assert sizes_of(program)[0].precision is NumberFormat.W8A16
 
 
 def test_ops_of_no_published_network_are_told():

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openhtp.cost import Precision
+from openhtp.cost import NumberFormat
 from openhtp.cost.model import estimate_kernels
 from openhtp.hw.catalog import find_soc
 
@@ -39,7 +39,7 @@ def told(name):
 
 def test_the_package_is_as_good_as_the_page_says(published):
     kernels, rows = published
-    estimates = [estimate_kernels(kernels[r.network], find_soc(r.soc), Precision(r.precision)) for r in rows]
+    estimates = [estimate_kernels(kernels[r.network], find_soc(r.soc), NumberFormat(r.precision)) for r in rows]
     errors = np.abs([e.total_us / r.us - 1 for e, r in zip(estimates, rows, strict=True)])
     count, median, p90 = told("all in the fit")
     assert len(rows) == count >= 786
@@ -80,7 +80,7 @@ def test_the_fit_finds_parameters_that_are_known(published, monkeypatch):
     made = []
     for row in rows:
         soc = find_soc(row.soc)
-        us = estimate_kernels(kernels[row.network], soc, Precision(row.precision)).total_us
+        us = estimate_kernels(kernels[row.network], soc, NumberFormat(row.precision)).total_us
         made.append(Latency(row.network, row.precision, row.soc, us))
     fit = Fit(kernels, made)
     times, _ = fit.predict(fit.solve(np.ones(len(made), bool)))

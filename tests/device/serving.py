@@ -15,9 +15,9 @@ NAME = "here"
 
 
 @contextmanager
-def serving(reach: FaultReach = FaultReach.NOBODY) -> Iterator[Server]:
+def serving(reach: FaultReach = FaultReach.NOBODY, config: DeviceConfig | None = None) -> Iterator[Server]:
     """Serve under NAME. The runtime directory must be the test's own."""
-    core = build_core(DeviceConfig())
+    core = build_core(config or DeviceConfig())
     core.faults = reach
     with rendezvous.locked():
         listener = rendezvous.listen(NAME)

@@ -38,9 +38,9 @@ def test_steps_end_only_when_the_other_thread_says_so() -> None:
     thread.go_on()
     assert done == [3, 4]
     assert runner.next_at(50) == 50
-    assert runner.run_one(50) == Ended(1, 3, 7, began_ns=100)
+    assert runner.run_one(50) == Ended(1, 3, 7, began_ns=100, ended_ns=101)
     assert runner.soon(50)
-    assert runner.run_one(50) == Ended(2, 4, 8, began_ns=101)
+    assert runner.run_one(50) == Ended(2, 4, 8, began_ns=102, ended_ns=103)
     assert runner.next_at(50) is None
 
 
@@ -51,7 +51,7 @@ def test_a_step_that_raises_is_its_jobs_failure() -> None:
     runner, thread, jobs = runner_with(step)
     runner.start(0, Start(job=1, step=0, token=1))
     thread.go_on()
-    assert runner.run_one(0) == Ended(1, 0, 1, began_ns=100)
+    assert runner.run_one(0) == Ended(1, 0, 1, began_ns=100, ended_ns=101)
     assert isinstance(jobs[1].failure, ExecutionError)
     assert "bad luck" in str(jobs[1].failure)
 
@@ -60,4 +60,4 @@ def test_a_job_that_is_over_already_still_ends_its_step() -> None:
     runner, thread, _ = runner_with()
     runner.start(0, Start(job=9, step=0, token=1))
     thread.go_on()
-    assert runner.run_one(0) == Ended(9, 0, 1, began_ns=100)
+    assert runner.run_one(0) == Ended(9, 0, 1, began_ns=100, ended_ns=101)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from openhtp.device.loop import POLL_INTERVAL_NS, TIMERS_KEPT, Loop
-from openhtp.device.runner import Ended
+from openhtp.device.runner import Ended, Post
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, Submitted
 from openhtp.sched.resources import DeviceResources
@@ -52,6 +52,9 @@ class Machine:
             self.loop.turn(self, block=False)
 
     # The runner
+
+    def attach(self, post: Post) -> None:
+        pass
 
     def start(self, t: int, action: Start) -> None:
         self.ready.append(action)

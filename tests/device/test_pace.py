@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from openhtp.device.pace import ENDS_KEPT, Due, PacedSteps
 from openhtp.sched.actions import AskYield, Start
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
-WORK = Work(step_ns=(100,), eviction_ns=10, restore_ns=5)
+WORK = Pace(step_ns=(100,), eviction_ns=10, restore_ns=5)
 
 
 def test_the_earliest_is_due_first_and_a_stop_replaces_an_end() -> None:
     paced = PacedSteps()
     assert paced.next_at() is None
     paced.start(0, Start(1, 0, 11), WORK)
-    paced.start(20, Start(2, 0, 12), Work(step_ns=(70,)))
+    paced.start(20, Start(2, 0, 12), Pace(step_ns=(70,)))
     paced.ask_yield(30, AskYield(1, 11))
     assert paced.next_at() == 40
     assert paced.pop() == Due(1, 0, 11, stopped=True, began_ns=0)

@@ -13,7 +13,7 @@ import pytest
 import openhtp as htp
 from openhtp.core import interpreter
 from openhtp.core.errors import DeviceLost
-from openhtp.vendor.link import Link
+from openhtp.vendor.child import Child
 from tests.conftest import ramp, relu_graph
 
 TRAPS = ("json", "numpy", "openhtp", "msgspec", "argparse", "socket", "onnxruntime", "sitecustomize")
@@ -59,10 +59,10 @@ def test_a_device_started_by_the_command(trap: Path) -> None:
 
 
 def test_the_vendors_process(trap: Path) -> None:
-    link = Link(trap / "libQnnHtp.so")
+    child = Child(trap / "libQnnHtp.so")
     with contextlib.suppress(DeviceLost):
-        link.ask("nonsense", (), {}, 30.0)
-    link.end()
+        child.ask("nonsense", (), {}, 30.0)
+    child.end()
     assert sprung(trap) == []
 
 

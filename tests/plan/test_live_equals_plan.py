@@ -16,7 +16,7 @@ from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, marks_to_text
 from openhtp.report.lanes import lanes_of, phases_to_marks, trace_to_marks
 from openhtp.report.timeline import marks_to_html
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.testing import virtual_device
 from openhtp.trace.phases import Phases, moments, phases_of
 from openhtp.trace.records import Granted, Trace, Track
@@ -37,7 +37,7 @@ events:
 """
 
 
-def _work(scenario: Scenario, source: Source) -> Work:
+def _work(scenario: Scenario, source: Source) -> Pace:
     return scenario.work_for(scenario.clients[source.client], source.run_ns)
 
 

@@ -13,7 +13,7 @@ from openhtp.plan.simulate import simulate
 from openhtp.sched.events import ClientAdded, StepDone, Submitted
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import VirtualLoop
 
 DEVICE = {"hvx": 1, "hmx": 1, "vtcm_mb": 1, "eviction": 10}
@@ -184,7 +184,7 @@ def test_speed_of_the_virtual_loop():
     for index in range(20_000):
         for client in (1, 2, 3, 4):
             submitted = Submitted(t=index * 33_000 + client, job=4 * index + client, client=client)
-            loop.at(submitted, Work(step_ns=(6_000,), yield_every_ns=100, save_ns=140, restore_ns=140))
+            loop.at(submitted, Pace(step_ns=(6_000,), yield_every_ns=100, save_ns=140, restore_ns=140))
     began = time.process_time()
     handled = loop.run_until()
     assert handled / (time.process_time() - began) >= 200_000

@@ -17,7 +17,7 @@ from openhtp.sched.recorder import Recorder
 from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import VirtualLoop
 from openhtp.trace.phases import Phase, Phases, client_phases
 
@@ -73,7 +73,7 @@ class Result:
         for job, (name, at, run) in enumerate(requests, 1):
             self.job_client[job] = name
             submitted = Submitted(t=at, job=job, client=numbers[name])
-            self.loop.at(submitted, Work(step_ns=(run,), eviction_ns=eviction))
+            self.loop.at(submitted, Pace(step_ns=(run,), eviction_ns=eviction))
         self.loop.run_until()
         assert replay(self.loop.log, device) is None
 

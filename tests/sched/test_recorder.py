@@ -8,7 +8,7 @@ from openhtp.sched.events import ClientAdded, Submitted
 from openhtp.sched.recorder import Recorder
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import VirtualLoop
 from openhtp.trace.records import (
     Ended,
@@ -21,7 +21,7 @@ from openhtp.trace.records import (
 )
 
 TWO_CORES = DeviceResources(cores=2, hmx=1, hvx=1, vtcm_bytes=MIB)
-WORK = Work(step_ns=(100,), yield_every_ns=30, save_ns=5, wake_ns=3, restore_ns=7)
+WORK = Pace(step_ns=(100,), yield_every_ns=30, save_ns=5, wake_ns=3, restore_ns=7)
 
 
 def loop_on(device, *clients):
@@ -37,7 +37,7 @@ def granted(t, job, *, core=1, resumed=False):
 
 def preemption(loop):
     loop.at(Submitted(t=0, job=1, client=1), WORK)
-    loop.at(Submitted(t=20, job=2, client=2, deadline_at=90), Work(step_ns=(50,), eviction_ns=0))
+    loop.at(Submitted(t=20, job=2, client=2, deadline_at=90), Pace(step_ns=(50,), eviction_ns=0))
 
 
 def test_a_preemption():

@@ -25,7 +25,7 @@ from openhtp.sched.recorder import Recorder
 from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import VirtualLoop
 from openhtp.trace.phases import Phase, Phases
 
@@ -87,7 +87,7 @@ def scenarios(draw):
             deadline_at=None if deadline is None else t + deadline,
         )
         eviction = draw(st.sampled_from([EVICTION, None]))
-        jobs.append((submitted, Work(step_ns=step_ns, eviction_ns=eviction, save_ns=2, restore_ns=3)))
+        jobs.append((submitted, Pace(step_ns=step_ns, eviction_ns=eviction, save_ns=2, restore_ns=3)))
     ends = draw(st.lists(st.tuples(st.integers(0, t + 50), st.integers(1, count)), max_size=4))
     removed = draw(st.lists(st.tuples(st.integers(t, t + 80), st.integers(1, len(added))), max_size=2))
     return device, draw(policies), added, jobs, ends, {client: at for at, client in removed}
@@ -161,7 +161,7 @@ def test_a_higher_one_waits_for_lower_ones_no_longer_than_one_eviction(device_an
     for job in range(1, data.draw(st.integers(2, 20)) + 1):
         t += data.draw(st.integers(0, 30))
         submitted = Submitted(t=t, job=job, client=data.draw(st.integers(1, len(added))))
-        jobs.append((submitted, Work(step_ns=(data.draw(st.integers(1, 80)),), eviction_ns=EVICTION)))
+        jobs.append((submitted, Pace(step_ns=(data.draw(st.integers(1, 80)),), eviction_ns=EVICTION)))
     _, history = simulate(device, STRICT, added, jobs)
     running = [i for i in history.intervals if i.phase is Phase.RUNNING]
     for wait in history.intervals:
@@ -196,9 +196,9 @@ def test_fair_bounds_the_wait_under_a_flood_of_higher_jobs(work, every, window):
         ClientAdded(t=0, client=1, priority=Priority.LOW, vtcm_bytes=MIB),
         ClientAdded(t=0, client=2, priority=Priority.CRITICAL_PLUS, vtcm_bytes=MIB),
     ]
-    low = (Submitted(t=0, job=1, client=1), Work(step_ns=(work,), eviction_ns=EVICTION))
+    low = (Submitted(t=0, job=1, client=1), Pace(step_ns=(work,), eviction_ns=EVICTION))
     flood = [
-        (Submitted(t=index * every, job=index + 2, client=2), Work(step_ns=(50,), eviction_ns=EVICTION))
+        (Submitted(t=index * every, job=index + 2, client=2), Pace(step_ns=(50,), eviction_ns=EVICTION))
         for index in range(120)
     ]
     _, history = simulate(device, policy, added, [low, *flood])
@@ -213,7 +213,7 @@ def test_equal_scenarios_give_equal_logs(seed_order):
     device = DeviceResources(hmx=1, hvx=2, vtcm_bytes=4 * MIB)
     added = [ClientAdded(t=0, client=c, priority=100, vtcm_bytes=2 * MIB) for c in (1, 2, 3)]
     jobs = [
-        (Submitted(t=0, job=job, client=client), Work(step_ns=(10,), eviction_ns=EVICTION))
+        (Submitted(t=0, job=job, client=client), Pace(step_ns=(10,), eviction_ns=EVICTION))
         for job, client in enumerate(seed_order, 1)
     ]
     first, _ = simulate(device, STRICT, added, jobs)

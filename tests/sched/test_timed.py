@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from openhtp.sched.timed import TimedRun, Work
+from openhtp.sched.timed import Pace, TimedRun
 
-FIXED = Work(step_ns=(50,), eviction_ns=10)
-POINTS = Work(step_ns=(100,), yield_every_ns=30, save_ns=5, wake_ns=3, restore_ns=7)
-STEPS = Work(step_ns=(40, 60), save_ns=5, wake_ns=3, restore_ns=7)
+FIXED = Pace(step_ns=(50,), eviction_ns=10)
+POINTS = Pace(step_ns=(100,), yield_every_ns=30, save_ns=5, wake_ns=3, restore_ns=7)
+STEPS = Pace(step_ns=(40, 60), save_ns=5, wake_ns=3, restore_ns=7)
 
 # name: work, asked at, due before the request, due after it, stops, left of the step
 ASKED = {
@@ -71,4 +71,4 @@ def test_slack_lets_a_step_end_that_is_nearly_over():
 @pytest.mark.parametrize("fields", [{"step_ns": ()}, {"step_ns": (1, -1)}, {"step_ns": (1,), "save_ns": -1}])
 def test_work_that_cannot_be(fields):
     with pytest.raises(ValueError, match="at least one step"):
-        Work(**fields)
+        Pace(**fields)

@@ -5,6 +5,6 @@ own is called through it. Knows layouts and ``core`` values only; must not know 
 on the other side, and checks nothing but what would be misread.
 
 ``structs`` (layouts) and ``numbers`` (options and tags) are written in our own words from documented facts;
-``slots`` are the functions of a provider in order; ``writing`` makes structures, ``reading`` takes them apart.
+``tables`` are the functions of a provider in order; ``writing`` makes structures, ``reading`` takes them apart.
 Start at ``structs.py``.
 """

@@ -51,11 +51,11 @@ def quantized_network(name: str) -> bytes:
     return zoo.quantized(zoo.MODELS[name]())
 
 
-def import_network(context: htp.Context, model: bytes, name: str) -> htp.Graph:
+def import_network(context: htp.Context, model: bytes, name: str, **options: Any) -> htp.Graph:
     """Build a graph from a model file's bytes."""
     from openhtp import onnx
 
-    graph = context.compose_graph(onnx.load(model), name)
+    graph = context.compose_graph(onnx.load(model), name, **options)
     graph.finalize()
     return graph
 

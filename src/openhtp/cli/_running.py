@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 
 from openhtp.cli._inputs import Feeds
 from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.runtime.profile import Profile
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness

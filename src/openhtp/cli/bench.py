@@ -12,7 +12,7 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench import loading, planning, preemption, queueing
+from openhtp.bench import loading, parallelism, planning, preemption, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, load_sheet
@@ -27,6 +27,7 @@ R = TypeVar(
     whole.NetworksResult,
     planning.PlanResult,
     loading.LoadResult,
+    parallelism.ParallelResult,
 )
 
 app = typer.Typer(
@@ -86,6 +87,27 @@ def preempt(
     table.add("runs that were pre-empted", f"{result.preempted} of {result.samples}")
     table.add("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
     show(table)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command()
+def parallel(
+    json_file: JsonFile = None,
+    network: Annotated[str, typer.Option(help="A network of the zoo.")] = "resnet50",
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of both ways; medians are shown.")] = 15,
+) -> None:
+    """Measure what it brings to compute two graphs side by side rather than one after the other."""
+    if network not in zoo.MODELS:
+        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
+    with errors_reported():
+        result = _last(parallelism.run(network, rounds=rounds))
+    title = f"two graphs of {network}, {result.processors} processors (measured, wall clock)"
+    table = figures(title)
+    table.add("one after the other", f"{result.in_turns_ms:.2f} ms")
+    table.add("side by side", f"{result.side_by_side_ms:.2f} ms")
+    table.add("ratio, median of the rounds", f"{result.speedup:.2f}x")
+    show(table)
+    _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
 
@@ -165,7 +187,11 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
 
 
 def _warn_of_noise(
-    result: queueing.Result | planning.PlanResult | whole.NetworksResult | loading.LoadResult,
+    result: queueing.Result
+    | planning.PlanResult
+    | whole.NetworksResult
+    | loading.LoadResult
+    | parallelism.ParallelResult,
 ) -> None:
     if result.noisy_pieces:
         say(

@@ -11,7 +11,7 @@ from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
 from openhtp.core.errors import InvalidArgument
-from openhtp.cost import Bound, Estimate, OpTime, Precision
+from openhtp.cost import Bound, Estimate, NumberFormat, OpTime
 from openhtp.estimation import compiled
 from openhtp.estimation import estimate as estimate_model
 from openhtp.hw.catalog import find_soc
@@ -33,7 +33,7 @@ def estimate(
         chips = [find_soc(name.strip()) for item in soc for name in item.split(",") if name.strip()]
         if not chips:
             raise InvalidArgument("--soc names no chip; expected one, like SM8650")
-        asked = None if precision is None else Precision.parse(precision)
+        asked = None if precision is None else NumberFormat.parse(precision)
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
         results = [estimate_model(program, chip, precision=asked) for chip in chips]
         document = {"model": model, "times": "modelled", "unit": "us", "estimates": [_as_json(r) for r in results]}

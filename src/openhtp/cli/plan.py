@@ -19,6 +19,7 @@ from openhtp.plan import plan as run_plan
 from openhtp.plan.amount import expected_requests
 from openhtp.plan.comparing import side_by_side
 from openhtp.plan.limits import Exceeded, exceeded, read_limit
+from openhtp.plan.reading import file_text
 from openhtp.plan.rewriting import rewritten
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, svg_to_png
@@ -160,6 +161,6 @@ def _write_pictures(
 
 def _write_back(scenario: Path, target: Path, loaded: Scenario, advice: Advice) -> None:
     if advice.holds:
-        write_file(target, rewritten(scenario.read_text(encoding="utf-8"), loaded, advice.scenario))
+        write_file(target, rewritten(file_text(scenario), loaded, advice.scenario))
     else:
         say(f"not written, as no setting was found under which all deadlines hold: {target}", "red")

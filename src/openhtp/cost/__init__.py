@@ -8,7 +8,7 @@ their error on networks that were kept out of the fit are in ``parameters.toml``
 """
 
 from openhtp.cost.model import Bound, Estimate, OpTime, estimate
-from openhtp.cost.precision import Precision
+from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.sizes import KernelSize, sizes_of
 
-__all__ = ["Bound", "Estimate", "KernelSize", "OpTime", "Precision", "estimate", "sizes_of"]
+__all__ = ["Bound", "Estimate", "KernelSize", "NumberFormat", "OpTime", "estimate", "sizes_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.cost.precision import Precision
+from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Padding
 from openhtp.cost.sizes import KernelSize
 
@@ -22,7 +22,9 @@ _RESIDENT_SHARE = 0.5
 """Of the VTCM, for the tensors of one kernel: the rest holds weights and the next pieces."""
 
 
-def demand_of(kernel: KernelSize, precision: Precision, vtcm_bytes: int, padding: Padding) -> Mapping[str, float]:
+def demand_of(
+    kernel: KernelSize, precision: NumberFormat, vtcm_bytes: int, padding: Padding
+) -> Mapping[str, float]:
     """Amounts of one kernel; those that are zero are left out."""
     wide = precision.activation_bytes - 1
     filled = kernel.written * kernel.vector_padding[wide] ** padding.vector / MEGA

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.cost.demand import demand_of
 from openhtp.cost.kinds import MATRIX_KINDS
-from openhtp.cost.precision import Precision
+from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Band, Parameters, SocRates, find_rates, fitted_parameters, prices
 from openhtp.cost.sizes import KernelSize, sizes_of
 from openhtp.hw.soc import SocSpec
@@ -89,7 +89,7 @@ class Estimate:
         return {bound: math.fsum(op.us for op in self.ops if op.bound is bound) for bound in Bound}
 
 
-def estimate(program: HtpProgram, precision: Precision | None = None) -> Estimate:
+def estimate(program: HtpProgram, precision: NumberFormat | None = None) -> Estimate:
     """How long one run of a program takes on the SoC that it is compiled for.
 
     Args:
@@ -106,14 +106,14 @@ def estimate(program: HtpProgram, precision: Precision | None = None) -> Estimat
 def estimate_kernels(
     kernels: Sequence[KernelSize],
     soc: SocSpec,
-    precision: Precision | None = None,
+    precision: NumberFormat | None = None,
     parameters: Parameters | None = None,
 ) -> Estimate:
     """The same for kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
     found = find_rates(soc, parameters)
     given = _precisions(kernels, precision)
-    if Precision.FLOAT in given and not soc.fp16:
+    if NumberFormat.FLOAT in given and not soc.fp16:
         raise UnsupportedFeature(f"{soc.name} has no half precision; quantize the model, or say w8a8 or w8a16")
     parts = _busy_times(kernels, given, soc, found.rates, parameters)
     ops = _spread(kernels, parts, parameters.overlap)
@@ -151,7 +151,7 @@ class _Busy:
 
 def _busy_times(
     kernels: Sequence[KernelSize],
-    precisions: Sequence[Precision],
+    precisions: Sequence[NumberFormat],
     soc: SocSpec,
     rates: SocRates,
     parameters: Parameters,
@@ -203,24 +203,24 @@ def _spread(kernels: Sequence[KernelSize], parts: Sequence[_Busy], overlap: floa
     return tuple(found)
 
 
-def _precisions(kernels: Sequence[KernelSize], asked: Precision | None) -> list[Precision]:
+def _precisions(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> list[NumberFormat]:
     """The precision of every kernel; kernels of integers count as the rest does."""
-    fixed = {k.precision for k in kernels if k.precision not in (None, Precision.FLOAT)}
+    fixed = {k.precision for k in kernels if k.precision not in (None, NumberFormat.FLOAT)}
     if asked is not None and fixed and fixed != {asked}:
         words = " and ".join(sorted(each.value for each in fixed if each))
         raise InvalidArgument(f"the model is quantized already, to {words}; leave the precision out")
     known = [kernel.precision for kernel in kernels if kernel.precision is not None]
-    usual = _most_common(known) if known else Precision.FLOAT
+    usual = _most_common(known) if known else NumberFormat.FLOAT
     if asked is not None and not fixed:
         return [asked] * len(kernels)
     return [kernel.precision or usual for kernel in kernels]
 
 
-def _most_common(precisions: Sequence[Precision]) -> Precision:
-    return max(Precision, key=lambda each: sum(precision is each for precision in precisions))
+def _most_common(precisions: Sequence[NumberFormat]) -> NumberFormat:
+    return max(NumberFormat, key=lambda each: sum(precision is each for precision in precisions))
 
 
-def _band(parameters: Parameters, precision: Precision, *, extrapolated: bool) -> Band:
+def _band(parameters: Parameters, precision: NumberFormat, *, extrapolated: bool) -> Band:
     return parameters.bands["extrapolated" if extrapolated else precision.value]
 
 

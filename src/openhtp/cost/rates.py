@@ -13,7 +13,7 @@ from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.cost.precision import Precision
+from openhtp.cost.number_format import NumberFormat
 from openhtp.hw.catalog import catalog
 from openhtp.hw.soc import SocSpec
 
@@ -136,7 +136,7 @@ def _adapted(rates: SocRates, near: SocSpec, soc: SocSpec) -> SocRates:
     )
 
 
-def prices(rates: SocRates, precision: Precision, parameters: Parameters) -> dict[str, float]:
+def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> dict[str, float]:
     """Microseconds for one unit of each amount that ``demand.py`` names."""
     word = precision.value
     if word not in rates.tmacs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from openhtp.cost import geometry
-from openhtp.cost.precision import Precision, precision_of
+from openhtp.cost.number_format import NumberFormat, precision_of
 from openhtp.program.htp_program import HtpProgram, Kernel
 
 
@@ -32,7 +32,7 @@ class KernelSize:
     vector_padding: tuple[float, float] = (1.0, 1.0)
     row_padding: tuple[float, float] = (1.0, 1.0)
     channel_padding: float = 1.0
-    precision: Precision | None = None
+    precision: NumberFormat | None = None
     calibrated: bool = True
 
 

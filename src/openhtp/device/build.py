@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from openhtp.device.clock import WallClock
 from openhtp.device.core import DeviceCore
-from openhtp.device.runner import InlineRunner
+from openhtp.device.jobs import Job
+from openhtp.device.runner import InlineRunner, Runner
+from openhtp.device.side_by_side import SideBySideRunner
 from openhtp.device.target import EmulatedChip
 from openhtp.hw.catalog import find_soc
 from openhtp.options import DEVICE, Values
@@ -70,10 +72,15 @@ def build_core(config: DeviceConfig) -> DeviceCore:
     from openhtp.engine.ort import OrtEngine  # a third of a second that only a device that computes must pay
 
     engine = OrtEngine(threads=config.threads, yield_points=config.yield_points)
-    clock = WallClock()
+    clock, resources = WallClock(), config.resources()
+    at_once = resources.graphs_at_once
+
+    def make_runner(jobs: dict[int, Job]) -> Runner:
+        return SideBySideRunner(jobs, clock.now, at_once) if at_once > 1 else InlineRunner(jobs, clock.now)
+
     return DeviceCore(
-        scheduler=Scheduler(config.resources(), policy_named(config.policy)),
+        scheduler=Scheduler(resources, policy_named(config.policy)),
         clock=clock,
         target=EmulatedChip(engine, find_soc(config.soc)),
-        make_runner=lambda jobs: InlineRunner(jobs, clock.now),
+        make_runner=make_runner,
     )

@@ -12,7 +12,7 @@ from openhtp.engine.protocol import LoadedProgram, Run
 from openhtp.program.packed import GraphInfo
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 if TYPE_CHECKING:
     from openhtp.device.sessions import Session
@@ -42,7 +42,7 @@ class DeviceGraph:
         self.name = info.name
         self.last_step_ns = 1_000_000_000
         self.started = False
-        self.pace: Work | None = None
+        self.pace: Pace | None = None
         # Testing: the next execution fails with this after that step.
         self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
@@ -90,7 +90,7 @@ class DeviceApp:
         self.context = context
         self.name = name
         self.started = False
-        self.pace: Work | None = None
+        self.pace: Pace | None = None
         self.fault: tuple[int, QnnError] | None = None
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:

@@ -25,7 +25,7 @@ from openhtp.rpc import frames
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release
 from openhtp.sched.events import AbortRequested, Submitted
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Executions:
         cache_key = key if batch == 1 else key + batch.to_bytes(4, "little")
         graph = session.graphs.get(number)
         job: Job | None = None
-        pace: Work | None
+        pace: Pace | None
         runs: list[Run]
         try:
             if graph is None:
@@ -116,7 +116,7 @@ class Executions:
             job.leave_queue()  # whoever cancelled it may think it gone, and have sent the next one
             self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
 
-    def pace_of(self, number: int) -> Work | None:
+    def pace_of(self, number: int) -> Pace | None:
         """How long a job takes, if that is given rather than found by computing it."""
         job = self.jobs.get(number)
         return None if job is None else job.pace
@@ -252,9 +252,9 @@ def _raise(session: Session, error: Exception) -> None:
     raise error
 
 
-def _app_pace(key: bytes) -> Work:
+def _app_pace(key: bytes) -> Pace:
     """How long an app holds its resources; it gives them up at once when asked."""
     if len(key) != frames.APP_RUN.size:
         raise InvalidArgument("an app's run needs its length", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
     run_ns, eviction_ns = frames.APP_RUN.unpack(key)
-    return Work(step_ns=(run_ns,), eviction_ns=eviction_ns).on_a_wall_clock()
+    return Pace(step_ns=(run_ns,), eviction_ns=eviction_ns).on_a_wall_clock()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from openhtp.core.errors import QnnError
 from openhtp.device.outlet import Outlet
 from openhtp.engine.protocol import Run
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 if TYPE_CHECKING:
     from openhtp.device.contexts import DeviceApp, DeviceGraph
@@ -73,7 +73,7 @@ class Job:
         self.restore_began_ns = 0
         self.failure: QnnError | None = None
         # How long it takes on the wall clock, if that is not simply the time to compute it.
-        self.pace: Work | None = None
+        self.pace: Pace | None = None
         self.computed = False
         # Whether it still takes a place in its context's queue.
         self.counted = True

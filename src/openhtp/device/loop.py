@@ -1,7 +1,8 @@
 """The loop: tells the scheduler what happened and does what it wants.
 
-One thread runs it and, between two looks at the inbox, computes one step. So a step's end is where new
-requests are seen, timeouts fire and a more urgent job takes over: pre-emption is cooperative, as on the chip.
+One thread runs it and, between two looks at the inbox, computes one step, or only hears of the end of one where
+several jobs run side by side. A step's end is where a more urgent job takes over: pre-emption is cooperative, as
+on the chip.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from openhtp.core.errors import InternalError, QnnError
 from openhtp.device.clock import Clock
-from openhtp.device.runner import Ended, Runner
+from openhtp.device.runner import Ended, Post, Runner
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, TimerFired
 from openhtp.sched.scheduler import Scheduler
@@ -90,6 +91,10 @@ class Loop:
             Release: lambda t, action: observer.released(action, t),
             Refuse: lambda t, action: None,
         }
+
+    def attach(self, post: Post) -> None:
+        """Tell that this loop has a thread of its own, which sleeps in the inbox and which ``post`` wakes."""
+        self._runner.attach(post)
 
     def handle(self, event: Event) -> list[Action]:
         """Give the scheduler one event and do what it answers.
@@ -177,13 +182,15 @@ class Loop:
         ended = self._not_started.popleft() if self._not_started else self._runner.run_one(now)
         if ended is None:
             return
-        job, step, token, yielded, began_ns = ended
+        job, step, token, yielded, began_ns, ended_ns = ended
         end = self.clock.now()
         if end - self._last_poll >= POLL_INTERVAL_NS:
             # What was asked while the step ran is heard before the end of the step is told, or else the next
             # step of the same job would start and the more urgent request wait for that one as well.
             inbox.poll(0)
             self._last_poll = self.clock.now()
+        if ended_ns is not None:
+            end = ended_ns
         while self._timers and self._timers[0][0] < end:
             self._fire_timer(self.clock.now())
         try:

@@ -11,7 +11,7 @@ import heapq
 from typing import NamedTuple
 
 from openhtp.sched.actions import AskYield, Start
-from openhtp.sched.timed import TimedRun, Work
+from openhtp.sched.timed import Pace, TimedRun
 
 # Ends that were replaced or belong to jobs that are over are thrown away when there are many.
 ENDS_KEPT = 1024
@@ -31,7 +31,7 @@ class Due(NamedTuple):
 
 
 class PacedSteps:
-    """Steps that end by the clock. A job's pace is its ``Work``: how long it runs, what stopping it costs."""
+    """Steps that end by the clock. A job's pace is its ``Pace``: how long it runs, what stopping it costs."""
 
     def __init__(self) -> None:
         self._runs: dict[int, TimedRun] = {}
@@ -39,7 +39,7 @@ class PacedSteps:
         # The end that counts for each job under way. Earlier ones were overtaken by a yield.
         self._awaited: dict[int, _End] = {}
 
-    def start(self, t: int, action: Start, work: Work) -> None:
+    def start(self, t: int, action: Start, work: Pace) -> None:
         """Begin a job's step, or go on with one that was stopped."""
         run = self._runs.get(action.job)
         if run is None:

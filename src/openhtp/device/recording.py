@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from openhtp.sched.recorder import Recorder
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.trace.records import Queued, Record, Stepped, Trace, Track, Units
 from openhtp.trace.wire import trace_to_bytes
 
@@ -22,7 +22,7 @@ class Recording:
     """
 
     def __init__(
-        self, scheduler: Scheduler, name_of: Callable[[int], str], work_of: Callable[[int], Work | None]
+        self, scheduler: Scheduler, name_of: Callable[[int], str], work_of: Callable[[int], Pace | None]
     ) -> None:
         self.enabled = False
         self._scheduler = scheduler

@@ -12,7 +12,7 @@ from openhtp.device.failures import bare, in_words
 from openhtp.device.jobs import Job
 from openhtp.device.pace import PacedSteps
 from openhtp.sched.actions import AskYield, Start
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ SHORT_STEP_NS = 50_000
 class Ended(NamedTuple):
     """A step that ended, or stopped because it was asked to.
 
-    ``began_ns`` is given by whoever did not compute it within ``run_one``.
+    ``began_ns`` and ``ended_ns`` are given by whoever did not compute it within ``run_one``.
     """
 
     job: int
@@ -31,10 +31,18 @@ class Ended(NamedTuple):
     token: int
     yielded: bool = False
     began_ns: int | None = None
+    ended_ns: int | None = None
+
+
+# Has something called on the loop's thread; may be called from any.
+Post = Callable[[Callable[[], None]], None]
 
 
 class Runner(Protocol):
-    """Runs steps, one at a time, when the loop says so."""
+    """Runs steps when the loop says so, and hands over their ends one at a time."""
+
+    def attach(self, post: Post) -> None:
+        """The loop has a thread of its own, so steps may be computed on others and their ends posted to it."""
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
@@ -85,6 +93,9 @@ class InlineRunner:
         self._clock = clock
         self._ready: deque[Start] = deque()
         self._paced = PacedSteps()
+
+    def attach(self, post: Post) -> None:
+        """Where one step is computed at a time, no other thread is needed."""
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
@@ -141,17 +152,20 @@ class ModelledRunner:
         self._step_ns = step_ns
         self._paced = PacedSteps()
 
+    def attach(self, post: Post) -> None:
+        """On a clock that jumps, nothing happens at the same time."""
+
     def start(self, t: int, action: Start) -> None:
         """Take a step on; it ends a modelled time later."""
         job = self._jobs.get(action.job)
         if job is None:
-            work = Work(step_ns=(0,) * (action.step + 1))
+            work = Pace(step_ns=(0,) * (action.step + 1))
         elif job.pace is not None:
             compute_whole(job)
             work = job.pace
         else:
             steps = range(job.graph.steps * len(job.runs))
-            work = Work(step_ns=tuple(self._step_ns(job, step) for step in steps))
+            work = Pace(step_ns=tuple(self._step_ns(job, step) for step in steps))
         self._paced.start(t, action, work)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
@@ -186,7 +200,7 @@ class ModelledRunner:
 
 
 class BesideRunner:
-    """Computes on another thread, for steps that take so long that the loop must go on hearing requests.
+    """Computes on other threads, so that the loop goes on hearing requests however long a step takes.
 
     ``submit`` runs work there and then calls, on the loop's thread, what the work returned.
     """
@@ -195,24 +209,30 @@ class BesideRunner:
         self,
         jobs: Mapping[int, Job],
         clock: Callable[[], int],
-        submit: Callable[[Callable[[], Callable[[], None]]], None],
+        submit: Callable[[Callable[[], Callable[[], None]]], object],
     ) -> None:
+        self.under_way = 0
         self._jobs = jobs
         self._clock = clock
         self._submit = submit
         self._ended: deque[Ended] = deque()
 
+    def attach(self, post: Post) -> None:
+        """Ends come the way that ``submit`` knows."""
+
     def start(self, t: int, action: Start) -> None:
-        """Hand a step to the other thread."""
+        """Hand a step to another thread."""
         job = self._jobs.get(action.job)
 
         def work() -> Callable[[], None]:
             began_ns = self._clock()
             if job is not None:
                 compute_step(job, action.step)
-            return lambda: self._ended.append(Ended(action.job, action.step, action.token, began_ns=began_ns))
+            ended = Ended(action.job, action.step, action.token, began_ns=began_ns, ended_ns=self._clock())
+            return lambda: self._ended.append(ended)
 
         self._submit(work)
+        self.under_way += 1
 
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Steps are left at their ends."""
@@ -229,7 +249,10 @@ class BesideRunner:
 
     def run_one(self, now: int) -> Ended | None:
         """Hand over the step that ended first."""
-        return self._ended.popleft() if self._ended else None
+        if not self._ended:
+            return None
+        self.under_way -= 1
+        return self._ended.popleft()
 
     def soon(self, now: int) -> bool:
         """Whether another end is waiting to be handed over."""

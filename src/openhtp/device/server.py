@@ -63,6 +63,7 @@ class Server:
         self._pool = Pool(self._post)
         self._intake = Intake(core.executions, self._on_lane_end)
         core.executions.on_broken = self._on_broken
+        core.loop.attach(self._post)
         self._watch(self._wake, self._on_wake)
         self._rests_until_ns: int | None = None
         if door is not None:

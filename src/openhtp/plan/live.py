@@ -35,7 +35,7 @@ from openhtp.runtime.graph import Graph
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.side_door import ask_about
 from openhtp.sched.events import ClientKind, Submitted
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller
 from openhtp.trace.phases import Moment, Phases, moments, phases_of
 from openhtp.trace.records import Trace
@@ -101,7 +101,7 @@ class Actor:
 
     def __init__(self, spec: ClientSpec, context: Context, stretch: float) -> None:
         self._stretch = stretch
-        self._pace: Work | None = None
+        self._pace: Pace | None = None
         self._runs: App | Graph
         self._deadline_us = None
         if spec.deadline_ns is not None:
@@ -119,7 +119,7 @@ class Actor:
         else:
             self._runs = _small_graph(context, spec)
 
-    def run(self, work: Work) -> Execution:
+    def run(self, work: Pace) -> Execution:
         """Ask for one run of this length."""
         runs = self._runs
         scaled = _scaled(work, self._stretch)
@@ -146,11 +146,11 @@ def _small_graph(context: Context, spec: ClientSpec) -> Graph:
     return graph
 
 
-def _scaled(work: Work, factor: float) -> Work:
+def _scaled(work: Pace, factor: float) -> Pace:
     def scale(time_ns: int | None) -> int | None:
         return None if time_ns is None else round(time_ns * factor)
 
-    return Work(
+    return Pace(
         step_ns=tuple(round(time_ns * factor) for time_ns in work.step_ns),
         eviction_ns=scale(work.eviction_ns),
         yield_every_ns=scale(work.yield_every_ns),
@@ -169,7 +169,7 @@ class _Stage(ExitStack):
         self._stretch = stretch
         self._heap: list[tuple[int, int, Caller]] = []
         self._order = itertools.count()
-        self._works: dict[int, tuple[Work, Asked]] = {}
+        self._works: dict[int, tuple[Pace, Asked]] = {}
         self._done: queue.SimpleQueue[tuple[Asked, int]] = queue.SimpleQueue()
         self._under_way = 0
         self._begin_ns = 0
@@ -194,7 +194,7 @@ class _Stage(ExitStack):
         """Ask ``caller`` for a request at the scenario's time ``t``."""
         heapq.heappush(self._heap, (t, next(self._order), caller))
 
-    def expect(self, job: int, work: Work, tag: Any = None) -> None:
+    def expect(self, job: int, work: Pace, tag: Any = None) -> None:
         """What a job that is about to be submitted will be like."""
         self._works[job] = (work, tag)
 

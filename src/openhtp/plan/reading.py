@@ -152,12 +152,16 @@ def read_file(path: Path) -> Value:
     Raises:
         BadScenario: it cannot be read, is too large, or is neither YAML nor JSON.
     """
+    return read_text(file_text(path), str(path))
+
+
+def file_text(path: Path) -> str:
+    """The text of a scenario file."""
     data = read_bytes(path, most=MAX_BYTES, what="a scenario", error=BadScenario)
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadScenario(f"{path}: cannot be read: {error}") from error
-    return read_text(text, str(path))
 
 
 def read_text(text: str, source: str = "scenario") -> Value:

@@ -11,7 +11,7 @@ from openhtp.core.units import MIB, MS, SECOND, US
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy
 from openhtp.sched.resources import DeviceResources
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.trace.records import Track, Units
 
 UNITS = {"ns": 1, "us": US, "ms": MS, "s": SECOND}
@@ -111,12 +111,12 @@ class Scenario:
         value = time_ns / self.unit_ns
         return int(value) if value == int(value) else round(value, 6)
 
-    def work_for(self, client: ClientSpec, run_ns: int) -> Work:
+    def work_for(self, client: ClientSpec, run_ns: int) -> Pace:
         """How a run of this client behaves in the modelled engine."""
         if self.eviction_ns is not None:
-            return Work(step_ns=(run_ns,), eviction_ns=self.eviction_ns)
+            return Pace(step_ns=(run_ns,), eviction_ns=self.eviction_ns)
         transfer_ns = round(client.vtcm_bytes / self.dma_gbs)  # bytes / (GB/s) = ns
-        return Work(
+        return Pace(
             step_ns=(run_ns,),
             yield_every_ns=max(1, run_ns // client.steps),
             save_ns=transfer_ns,

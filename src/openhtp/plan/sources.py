@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import Event, Submitted
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller, VirtualLoop
 
 
@@ -36,7 +36,7 @@ class _Running:
 
     __slots__ = ("ask", "burst", "client", "closed", "every", "fire", "left", "random", "spec", "until", "work")
 
-    def __init__(self, spec: Source, work: Work, client: _Client, until: int | None) -> None:
+    def __init__(self, spec: Source, work: Pace, client: _Client, until: int | None) -> None:
         self.spec = spec
         self.work = work
         self.client = client

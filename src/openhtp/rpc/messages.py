@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from openhtp.rpc.channel import ProtocolError
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 
 PROTOCOL_VERSION = 4
 
@@ -102,7 +102,7 @@ class SetPace(Request):
     """Let executions of a graph or app take this long from now on, not what computing them takes. None: undo."""
 
     graph: int
-    work: Work | None
+    work: Pace | None
 
 
 class RegisterMemory(Request):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from openhtp.sched.actions import Action, AskYield, Finish, Grant, Release
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.jobs import Job, JobState
-from openhtp.sched.timed import Work
+from openhtp.sched.timed import Pace
 from openhtp.trace.records import Ended, Granted, Queued, Record, Released, Transfer, Transferred, YieldAsked
 
 
@@ -15,7 +15,7 @@ class Recorder:
     """Observes a loop. Every record goes to ``keep``; ``work_of`` tells what a job's yields cost, if known."""
 
     def __init__(
-        self, keep: Callable[[Record], None], work_of: Callable[[int], Work | None] = lambda job: None
+        self, keep: Callable[[Record], None], work_of: Callable[[int], Pace | None] = lambda job: None
     ) -> None:
         self._keep = keep
         self._work_of = work_of

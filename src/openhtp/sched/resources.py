@@ -46,6 +46,11 @@ class DeviceResources:
     parallel_graphs: bool = False
     flat_priorities: bool = False
 
+    @property
+    def graphs_at_once(self) -> int:
+        """How many graphs may run side by side."""
+        return self.cores * (MAX_PARALLEL_GRAPHS if self.parallel_graphs and self.sharing else 1)
+
 
 class Chip(Protocol):
     """What a chip has, core by core, before anyone chose otherwise."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Work(Struct, frozen=True, kw_only=True, gc=False):
+class Pace(Struct, frozen=True, kw_only=True, gc=False):
     """How long a job takes, and what it costs to stop it.
 
     Either ``eviction_ns`` is the whole time from the request to the release, work going on meanwhile; or the
@@ -43,7 +43,7 @@ class Work(Struct, frozen=True, kw_only=True, gc=False):
         """Whether saving and restoring are modelled; a fixed eviction has everything in its one number."""
         return self.eviction_ns is None
 
-    def on_a_wall_clock(self) -> Work:
+    def on_a_wall_clock(self) -> Pace:
         """The same work with a slack of a quarter of the time to stop it.
 
         Clocks jitter: what was meant to end just when it is asked to yield must not be stopped instead.
@@ -60,7 +60,7 @@ class TimedRun(Struct, eq=False, gc=False):
     It then ``stops`` inside its step, because it was asked to, or else has run the step to its end.
     """
 
-    work: Work
+    work: Pace
     step: int = 0
     left_ns: int = 0  # of a step that was stopped; 0: the whole of it
     started: int = 0  # when the work itself goes on, after any restore

@@ -14,7 +14,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, Submitted, TimerFired
 from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import TimedRun, Work
+from openhtp.sched.timed import Pace, TimedRun
 
 Log = list[tuple[Event, list[Action]]]
 Observer = Callable[[Event, list[Action]], None]
@@ -71,7 +71,7 @@ class VirtualLoop:
         self._sequence = 0
         self._runs: dict[int, JobRun] = {}
 
-    def at(self, event: Event, work: Work | None = None) -> None:
+    def at(self, event: Event, work: Pace | None = None) -> None:
         """Deliver ``event`` at its ``t``. A Submitted needs the ``work`` it stands for."""
         if event.t < self.now:
             raise InvalidArgument(f"{type(event).__name__} at {event.t} lies before now, {self.now}")
@@ -89,11 +89,11 @@ class VirtualLoop:
         self._sequence = sequence = self._sequence + 1
         heappush(self._heap, (max(self.now, t), _CALL, sequence, caller))
 
-    def expect(self, job: int, work: Work, tag: Any = None) -> None:
+    def expect(self, job: int, work: Pace, tag: Any = None) -> None:
         """Tell the modelled engine what a job will be like."""
         self._runs[job] = JobRun(work, tag=tag)
 
-    def work_of(self, job: int) -> Work | None:
+    def work_of(self, job: int) -> Pace | None:
         """What a job under way is like."""
         run = self._runs.get(job)
         return None if run is None else run.work

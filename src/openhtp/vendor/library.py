@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.abi.numbers import BACKEND_ID_HTP
-from openhtp.abi.slots import CORE, functions
 from openhtp.abi.structs import struct
+from openhtp.abi.tables import CORE, functions
 from openhtp.core import status as st
 from openhtp.core.errors import FormatError, QnnError, UnsupportedFeature
 from openhtp.core.levels import LogLevel

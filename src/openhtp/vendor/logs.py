@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-from openhtp.abi.slots import LogCallback
+from openhtp.abi.tables import LogCallback
 from openhtp.core.levels import LogLevel
 
 logger = logging.getLogger("openhtp.vendor.qnn")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.abi.reading import spec_of
-from openhtp.abi.slots import SYSTEM, functions
 from openhtp.abi.structs import struct
+from openhtp.abi.tables import SYSTEM, functions
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, FormatError, UnsupportedFeature, error_context
 from openhtp.vendor.failures import failure

@@ -7,8 +7,8 @@ from typing import Any
 
 from openhtp.abi.layout import pointer_list
 from openhtp.abi.power import fill_dcvs
-from openhtp.abi.slots import POWER, prototype
 from openhtp.abi.structs import struct
+from openhtp.abi.tables import POWER, prototype
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.option_numbers import PowerOption
@@ -68,7 +68,7 @@ class PowerVotes(Owner):
         infra = struct("Infrastructure").from_address(found.value) if found.value else None
         if infra is None or infra.kind != _PERF:
             raise UnsupportedFeature("the vendor library has no performance infrastructure here")
-        return {name: prototype(slot)(getattr(infra, name)) for name, slot in POWER.items()}
+        return {name: prototype(entry)(getattr(infra, name)) for name, entry in POWER.items()}
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._library.log.take_errors()

@@ -24,9 +24,9 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.hw.power import DcvsVote
 from openhtp.rpc.shm import SharedBuffer, align
 from openhtp.vendor import wire
+from openhtp.vendor.child import CLOSE_TIMEOUT_S, Child
 from openhtp.vendor.graph import batch_of, batched
 from openhtp.vendor.library import require_library
-from openhtp.vendor.link import CLOSE_TIMEOUT_S, Link
 from openhtp.vendor.profile import ProfileEvent
 from openhtp.vendor.recipe import GraphRecipe, plain_call, recipe_to_send
 
@@ -85,7 +85,7 @@ class VendorProcess:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._generation = 0
-        self._link: Link | None = None
+        self._child: Child | None = None
         self._arena_lock = threading.Lock()
         self._arena: tuple[SharedBuffer, MemoryRef] | None = None
         self.info = self._launch()
@@ -93,7 +93,7 @@ class VendorProcess:
     @property
     def pid(self) -> int | None:
         """Of the process; None when it is lost or closed."""
-        return self._link.process.pid if self._link else None
+        return self._child.process.pid if self._child else None
 
     def create_context(
         self,
@@ -181,7 +181,7 @@ class VendorProcess:
 
     def detach(self, memory: MemoryRef) -> None:
         """Stop sharing. What is lost with its process counts as detached."""
-        if self._link is not None and memory.generation == self._generation:
+        if self._child is not None and memory.generation == self._generation:
             self._ask("detach", memory.id)
 
     def _arena_of(self, nbytes: int) -> tuple[SharedBuffer, MemoryRef]:
@@ -222,7 +222,7 @@ class VendorProcess:
 
     def free(self, context: ContextRef) -> None:
         """Free a context with its graphs. What is lost with its process counts as freed."""
-        if self._link is not None and context.generation == self._generation:
+        if self._child is not None and context.generation == self._generation:
             self._ask("free", context.id)
 
     def validate_op(self, call: OpCall, params: Params, data: Mapping[str, Array] | None = None) -> None:
@@ -246,20 +246,20 @@ class VendorProcess:
     def restart(self) -> None:
         """Start afresh after a loss. Contexts and graphs of before stay lost; build them again."""
         with self._lock:
-            if self._link is not None:
-                self._link.end()
-                self._link = None
+            if self._child is not None:
+                self._child.end()
+                self._child = None
         self.info = self._launch()
 
     def close(self) -> None:
         """End the process; closing twice does nothing. A call under way in another thread is cut short."""
         if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
-            link = self._link
-            if link is not None:
-                link.process.kill()
+            child = self._child
+            if child is not None:
+                child.process.kill()
             self._lock.acquire()
         try:
-            link, self._link = self._link, None
+            child, self._child = self._child, None
         finally:
             self._lock.release()
         with self._arena_lock:
@@ -267,13 +267,13 @@ class VendorProcess:
                 self._arena[0].close()
                 self._arena = None
         # At interpreter exit the process may have been ended already.
-        if link is None or not link.end.alive:
+        if child is None or not child.end.alive:
             return
         try:
-            link.ask("close", (), {}, CLOSE_TIMEOUT_S)
+            child.ask("close", (), {}, CLOSE_TIMEOUT_S)
         except (DeviceLost, TimedOut):
             logger.debug("the vendor process did not close by itself")
-        link.end()
+        child.end()
 
     def __enter__(self) -> Self:
         return self
@@ -285,7 +285,7 @@ class VendorProcess:
 
     def _launch(self) -> wire.WireInfo:
         with self._lock:
-            self._link = Link(Path(self._path))
+            self._child = Child(Path(self._path))
             self._generation += 1
         try:
             info = self._ask("start", *self._start).info
@@ -308,13 +308,13 @@ class VendorProcess:
         if limit_s <= 0:
             raise InvalidArgument(f"timeout is {limit_s} s; expected more than 0")
         with self._lock:
-            if self._link is None:
+            if self._child is None:
                 raise DeviceLost(f"{verb}: the vendor process is gone; restart() starts a new one")
             try:
-                answer = self._link.ask(verb, arguments, options or {}, limit_s, descriptor)
+                answer = self._child.ask(verb, arguments, options or {}, limit_s, descriptor)
             except (DeviceLost, TimedOut):
-                self._link.end()
-                self._link = None
+                self._child.end()
+                self._child = None
                 raise
         for level, text in answer.logs:
             logger.log(level, "%s", text)

@@ -22,8 +22,8 @@ CLOSE_TIMEOUT_S = 5.0
 _LAST_WORDS_BYTES = 500
 
 
-class Link:
-    """One child process. ``end()`` ends it; so does forgetting the link, or the end of the client."""
+class Child:
+    """One child process. ``end()`` ends it; so does forgetting it, or the end of the client."""
 
     def __init__(self, library: Path) -> None:
         ours, theirs = socket.socketpair()

@@ -1,6 +1,6 @@
 """The functions of the C interface in the order of a provider's table, with their argument types.
 
-Slots are only ever appended by the vendor, so a place holds for every later version; a slot past these tables is
+Entries are only ever appended by the vendor, so a place holds for every later version; one past these tables is
 never called. All functions return a 64-bit status, of which the low 16 bits are a code of their area.
 """
 
@@ -14,7 +14,7 @@ from openhtp.abi.layout import PLAIN
 from openhtp.abi.structs import struct
 
 
-class Slot(NamedTuple):
+class Entry(NamedTuple):
     """One function of a provider: its place, which is also its number for a dispatcher, and its arguments.
 
     ``ptr`` is any handle or address; a structure's name stands for that structure by value. ``arguments`` is None
@@ -26,16 +26,16 @@ class Slot(NamedTuple):
     arguments: str | None
 
 
-def _table(text: str) -> dict[str, Slot]:
+def _table(text: str) -> dict[str, Entry]:
     """Lines of name, area and arguments."""
-    found: dict[str, Slot] = {}
+    found: dict[str, Entry] = {}
     for place, line in enumerate(text.strip().splitlines()):
         name, area, *arguments = line.split()
-        found[name] = Slot(place, area, None if "?" in arguments else " ".join(arguments))
+        found[name] = Entry(place, area, None if "?" in arguments else " ".join(arguments))
     return found
 
 
-CORE: Mapping[str, Slot] = _table("""
+CORE: Mapping[str, Entry] = _table("""
     propertyHasCapability                PROPERTY    u32
     backendCreate                        BACKEND     ptr ptr ptr
     backendSetConfig                     BACKEND     ptr ptr
@@ -109,7 +109,7 @@ CORE: Mapping[str, Slot] = _table("""
     contextFreeBinarySectionUpdate       CONTEXT     ContextBuffer ptr
 """)
 
-SYSTEM: Mapping[str, Slot] = _table("""
+SYSTEM: Mapping[str, Entry] = _table("""
     systemContextCreate                     SYSTEM_CONTEXT  ptr
     systemContextGetBinaryInfo              SYSTEM_CONTEXT  ptr ptr u64 ptr ptr
     systemContextGetMetaData                SYSTEM_CONTEXT  ptr ptr u64 ptr
@@ -129,7 +129,7 @@ SYSTEM: Mapping[str, Slot] = _table("""
 """)
 
 # The functions of the HTP performance infrastructure, by field of ``Infrastructure``.
-POWER: Mapping[str, Slot] = _table("""
+POWER: Mapping[str, Entry] = _table("""
     create_id  HTP_PERF_INFRASTRUCTURE  u32 u32 ptr
     destroy_id HTP_PERF_INFRASTRUCTURE  u32
     set_power  HTP_PERF_INFRASTRUCTURE  u32 ptr
@@ -140,19 +140,19 @@ POWER: Mapping[str, Slot] = _table("""
 LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p)
 
 
-def prototype(slot: Slot) -> Any:
-    """The ctypes function type of a slot."""
-    if slot.arguments is None:
-        raise TypeError(f"slot {slot.place} of {slot.area} takes a structure whose size is not known")
-    arguments = [PLAIN[word] if word in PLAIN else struct(word) for word in slot.arguments.split()]
+def prototype(entry: Entry) -> Any:
+    """The ctypes function type of an entry."""
+    if entry.arguments is None:
+        raise TypeError(f"entry {entry.place} of {entry.area} takes a structure whose size is not known")
+    arguments = [PLAIN[word] if word in PLAIN else struct(word) for word in entry.arguments.split()]
     return ctypes.CFUNCTYPE(ctypes.c_uint64, *arguments)
 
 
-def functions(table: int, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """Read the functions out of a provider's table at an address. A slot left NULL is left out."""
+def functions(table: int, entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """Read the functions out of a provider's table at an address. An entry left NULL is left out."""
     found: dict[str, Any] = {}
-    for name, slot in slots.items():
-        address = ctypes.c_void_p.from_address(table + slot.place * ctypes.sizeof(ctypes.c_void_p)).value
-        if address and slot.arguments is not None:
-            found[name] = prototype(slot)(address)
+    for name, entry in entries.items():
+        address = ctypes.c_void_p.from_address(table + entry.place * ctypes.sizeof(ctypes.c_void_p)).value
+        if address and entry.arguments is not None:
+            found[name] = prototype(entry)(address)
     return found

@@ -1,0 +1,76 @@
+"""What computing side by side brings: two networks one after the other, and at the same time, on one device."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+import openhtp as htp
+from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
+from openhtp.hw.catalog import find_soc
+
+_SOC = find_soc("SM8650")
+# Executions of each of the two in one measured piece.
+_RUNS = 4
+
+
+class ParallelResult(msgspec.Struct, kw_only=True):
+    """Two executions of a network, one of each of two graphs: medians of the wall clock."""
+
+    network: str
+    processors: int
+    in_turns_ms: float = 0.0
+    side_by_side_ms: float = 0.0
+    speedup: float = 0.0
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
+
+
+def run(network: str = "resnet50", *, rounds: int = 15) -> Iterator[Progress | ParallelResult]:
+    """Measure in turns; yields progress, and the result last."""
+    result = ParallelResult(network=network, processors=len(os.sched_getaffinity(0)))
+    yield Progress(f"quantizing {network}", 0, rounds)
+    model, quiet = quantized_network(network), Quiet()
+    in_turns: list[Sample[float]] = []
+    side_by_side: list[Sample[float]] = []
+    with htp.Backend() as backend:
+        subjects = _load(backend, model)
+        for number in range(rounds):
+            yield Progress("one after the other, and side by side", number, rounds)
+            in_turns.append(quiet.measure(lambda: _in_turns_ms(subjects)))
+            side_by_side.append(quiet.measure(lambda: _side_by_side_ms(subjects)))
+    result.in_turns_ms, result.side_by_side_ms = median(in_turns), median(side_by_side)
+    # Of each round, since both halves of it met the same minute.
+    pairs = zip(in_turns, side_by_side, strict=True)
+    result.speedup = median([Sample(a.value / b.value, a.quiet and b.quiet) for a, b in pairs])
+    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    yield result
+
+
+def _load(backend: htp.Backend, model: bytes) -> list[Subject]:
+    """The network twice, each with half of what the chip has, so that both may run at once."""
+    context = backend.create_device(soc=_SOC.name, parallel_graphs=True).create_context()
+    half = {"vtcm_bytes": _SOC.vtcm_bytes // 2, "hvx_threads": _SOC.hvx // 2}
+    return [prepare(name, import_network(context, model, name, **half), 1) for name in ("first", "second")]
+
+
+def _in_turns_ms(subjects: list[Subject]) -> float:
+    begin = time.perf_counter_ns()
+    for _ in range(_RUNS):
+        for subject in subjects:
+            subject.graph.execute_async(*subject.feeds("registered", 0)).result()
+    return (time.perf_counter_ns() - begin) / _RUNS / 1e6
+
+
+def _side_by_side_ms(subjects: list[Subject]) -> float:
+    begin = time.perf_counter_ns()
+    for _ in range(_RUNS):
+        under_way = [subject.graph.execute_async(*subject.feeds("registered", 0)) for subject in subjects]
+        for execution in under_way:
+            execution.result()
+    return (time.perf_counter_ns() - begin) / _RUNS / 1e6
