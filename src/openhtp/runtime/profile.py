@@ -95,6 +95,15 @@ class Profile:
         finally:
             self._abandon(holder)
 
+    def __repr__(self) -> str:
+        if self._in_use is not None:
+            return f"<Profile {self.level.name.lower()}, being filled>"
+        if not self.events:
+            return f"<Profile {self.level.name.lower()}, empty>"
+        last = self.events[-1]
+        count = len(self.events)
+        return f"<Profile {self.level.name.lower()}, {count} events, {last.name}: {last.value} {last.unit}>"
+
 
 def execute_events(
     record: Record,

@@ -111,3 +111,8 @@ class Signal:
         with self._lock:
             if self._holder is holder:
                 self._holder = self._target = self._waiting_at = None
+
+    def __repr__(self) -> str:
+        kind = "abort" if self.timeout_us is None else f"timeout of {self.timeout_us} us"
+        state = "in use" if self.in_use else "idle" if self._life.state is State.LIVE else self._life.state.value
+        return f"<Signal: {kind}, {state}>"

@@ -238,6 +238,13 @@ class InferenceSession:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        if self._loaded is None:
+            return "<InferenceSession on the CPU>"
+        loaded = self._loaded
+        state = "closed" if loaded.is_closed else "ready"
+        return f"<InferenceSession {loaded.model.name!r} on {loaded.device.soc}, {state}>"
+
     def _profile(self) -> Any:
         level = self._options["profiling_level"]
         return None if level == "off" or self._loaded is None else self._loaded.new_profile(level)

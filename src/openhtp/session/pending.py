@@ -51,3 +51,6 @@ class PendingRun:
 
     def __await__(self) -> Generator[Any, None, Results]:
         return self._collect((yield from self.execution.__await__()))
+
+    def __repr__(self) -> str:
+        return f"<PendingRun: {self.execution!r}>"
