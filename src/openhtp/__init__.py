@@ -50,6 +50,7 @@ from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp import onnx as onnx
+    from openhtp import ort as ort
     from openhtp import testing as testing
     from openhtp import zoo as zoo
     from openhtp.estimation import estimate
@@ -116,7 +117,7 @@ _LAZY = {
     "PendingRun": "openhtp.session",
     "estimate": "openhtp.estimation",
 }
-_LAZY_MODULES = ("onnx", "plan", "testing", "zoo")
+_LAZY_MODULES = ("onnx", "ort", "plan", "testing", "zoo")
 
 
 if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours

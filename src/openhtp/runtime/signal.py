@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, QnnError, TimedOut, WrongState
+from openhtp.core.errors import Aborted, QnnError, QueueFull, TimedOut, WrongState
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.locks import make_lock
@@ -116,3 +116,10 @@ class Signal:
         kind = "abort" if self.timeout_us is None else f"timeout of {self.timeout_us} us"
         state = "in use" if self.in_use else "idle" if self._life.state is State.LIVE else self._life.state.value
         return f"<Signal: {kind}, {state}>"
+
+
+class AtOnce(Signal):
+    """Carried by a call that must not wait: without a free place in the queue it raises QueueFull."""
+
+    def _interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:
+        return QueueFull("the queue is full, and the call must not wait")

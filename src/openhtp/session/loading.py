@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.errors import BadModel, QnnError
-from openhtp.core.tensor import TensorSpec
 from openhtp.frontend.context_model import ContextModel, read_context_model
 from openhtp.frontend.model import OnnxModel, ValueType
 from openhtp.frontend.onnx_import import import_typed
@@ -49,6 +48,7 @@ class Plan:
     dims: Mapping[str, int] | None
     queue_depth: int
     transport: str
+    device_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def load(plan: Plan) -> Loaded:
     saved = read_context_model(model)
     # A CPU backend has no half precision and no device of its own.
     transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
-    kind = hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library)
+    kind = hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library, plan.device_name)
     if saved is not None:
         return _from_context(plan, kind, model, saved, path)
     request = context_cache.read_request(plan.entries, path)
@@ -184,8 +184,9 @@ def _loaded(
     inputs: Mapping[str, ValueType],
     outputs: Mapping[str, ValueType],
 ) -> Loaded:
-    specs: dict[str, TensorSpec] = {tensor.name: tensor.spec for tensor in graph.inputs}
-    if set(specs) != set(inputs) or {tensor.name for tensor in graph.outputs} != set(outputs):
+    if {tensor.name for tensor in graph.inputs} != set(inputs) or {tensor.name for tensor in graph.outputs} != set(
+        outputs
+    ):
         raise BadModel(f"graph {graph.name!r} has other inputs or outputs than the model says")
     return Loaded(
         kind=kind,
@@ -195,7 +196,9 @@ def _loaded(
         model=model,
         inputs=inputs,
         outputs=outputs,
-        stored={name: (spec.dtype.numpy, spec.shape) for name, spec in specs.items()},
+        stored={
+            tensor.name: (tensor.spec.dtype.numpy, tensor.spec.shape) for tensor in (*graph.inputs, *graph.outputs)
+        },
     )
 
 

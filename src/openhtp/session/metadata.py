@@ -1,0 +1,58 @@
+"""What a session tells about its model, in ONNX Runtime's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from openhtp.frontend.model import OnnxModel, ValueType
+
+_WORDS = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """Name, type and shape of an input or output, in ONNX Runtime's words."""
+
+    name: str
+    type: str
+    shape: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetadata:
+    """What the file says about itself."""
+
+    graph_name: str
+    producer_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+def type_in_words(dtype: np.dtype[Any]) -> str:
+    """``tensor(float)`` and its like."""
+    return f"tensor({_WORDS.get(dtype.name, dtype.name)})"
+
+
+def node_args(values: Mapping[str, ValueType]) -> list[NodeArg]:
+    """Inputs or outputs as ONNX Runtime lists them."""
+    return [NodeArg(name, type_in_words(kind.dtype), list(kind.shape)) for name, kind in values.items()]
+
+
+def metadata_of(model: OnnxModel) -> ModelMetadata:
+    """What a file that was read here says about itself."""
+    return ModelMetadata(
+        graph_name=model.name,
+        producer_name=model.producer,
+        domain=model.domain,
+        description=model.description,
+        graph_description="",
+        version=model.version,
+        custom_metadata_map=dict(model.metadata),
+    )
