@@ -7,7 +7,8 @@ Knows ONNX models (through the frontend) and the runtime's objects. Must not kno
 from openhtp.session.binding import IOBinding
 from openhtp.session.inference import InferenceSession
 from openhtp.session.metadata import ModelMetadata, NodeArg
+from openhtp.session.partition import AssignedPart
 from openhtp.session.pending import PendingRun
 from openhtp.session.values import OrtValue
 
-__all__ = ["IOBinding", "InferenceSession", "ModelMetadata", "NodeArg", "OrtValue", "PendingRun"]
+__all__ = ["AssignedPart", "IOBinding", "InferenceSession", "ModelMetadata", "NodeArg", "OrtValue", "PendingRun"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,12 +97,3 @@ def check_run_options(given: object) -> None:
         raise InvalidArgument(f"run_options is {shown(given)}; expected onnxruntime.RunOptions, or None")
     if given.terminate:
         raise Aborted("the run was not begun: terminate is set in its run_options")
-
-
-def on_event_loop() -> bool:
-    """Whether this thread runs an event loop, which must not be made to wait."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

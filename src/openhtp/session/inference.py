@@ -15,23 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.checks import shown
-from openhtp.core.errors import InvalidArgument, QueueFull, UnsupportedError
+from openhtp.core.errors import InvalidArgument, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.given import check_dims, check_source
+from openhtp.frontend.partitioning import AssignedNode
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.calls.execution import Execution, Outputs
+from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.options import check_callable, check_name
-from openhtp.runtime.signal import AtOnce
 from openhtp.runtime.step_names import ops_of_steps
 from openhtp.session import loading
 from openhtp.session.binding import IOBinding
 from openhtp.session.cpu import cpu_session
-from openhtp.session.feeding import arrays, check_run_options, checked_call, collected, on_event_loop
+from openhtp.session.feeding import arrays, check_run_options, checked_call, collected
 from openhtp.session.metadata import ModelMetadata, NodeArg, metadata_of, node_args
 from openhtp.session.node_events import EventFile
 from openhtp.session.options import CPU, QNN, read_providers
-from openhtp.session.pending import CarriedRun, Carrier, Collect, PendingRun, Results
+from openhtp.session.partition import AssignedPart, PartitionedModel, in_parts, on_cpu
+from openhtp.session.pending import CarriedRun, Carrier, PendingRun, Results
 from openhtp.session.profiling import ProfileFile
 from openhtp.session.values import OrtValue
 
@@ -101,7 +102,9 @@ class InferenceSession:
         loaded, fallback, used = self._load(plan, names)
         self._stop()
         self._plan, self._options, self._providers = plan, plan.options, used
-        self._loaded, self._fallback = loaded, fallback
+        self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
+        if isinstance(fallback, PartitionedModel):
+            self._closer = weakref.finalize(self, fallback.close)
         self._profile_file, self._events = None, None
         if loaded is None:
             return
@@ -118,10 +121,20 @@ class InferenceSession:
             try:
                 return loading.load(plan), None, names if CPU in names else [*names, CPU]
             except UnsupportedError as error:
-                if plan.entries.get("session.disable_cpu_ep_fallback") == "1":
-                    raise
+                parts = in_parts(plan, error, self._sess_options)
+                if parts is not None:
+                    return None, parts, names if CPU in names else [*names, CPU]
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
         return None, cpu_session(onnxruntime.InferenceSession, plan.source, self._sess_options), [CPU]
+
+    def get_partition(self) -> list[AssignedPart]:
+        """Which nodes run together, where, and why those on the CPU are not on the HTP; in running order."""
+        if isinstance(self._fallback, PartitionedModel):
+            return list(self._fallback.assigned)
+        if self._loaded is not None:
+            nodes = tuple(AssignedNode(node.name, node.op_type) for node in self._loaded.model.nodes)
+            return [AssignedPart(QNN, nodes)]
+        return [AssignedPart(CPU, on_cpu(self._plan, wanted=self._wants_htp))]
 
     def set_providers(
         self,
@@ -213,7 +226,7 @@ class InferenceSession:
         else:
             names, feeds = checked_call(loaded, output_names, input_feed)
             collect = functools.partial(collected, loaded, names)
-            pending = self._queued(loaded, feeds, collect, profile)
+            pending = self._carrier.queue(loaded.graph, feeds, collect, profile)
         if callback is not None or profile is not None:
             pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile, begin))
         return pending
@@ -282,6 +295,8 @@ class InferenceSession:
         if self._loaded is not None:
             self._closer()
             self._loaded = loading.closed(self._loaded)
+        elif isinstance(self._fallback, PartitionedModel):
+            self._closer()
         for file in (self._events, self._profile_file):
             if file is not None:
                 file.close()
@@ -293,6 +308,8 @@ class InferenceSession:
         self.close()
 
     def __repr__(self) -> str:
+        if isinstance(self._fallback, PartitionedModel):
+            return f"<InferenceSession on {self._plan.soc} and the CPU, in {len(self._fallback.assigned)} parts>"
         if self._loaded is None:
             return "<InferenceSession on the CPU>"
         loaded = self._loaded
@@ -313,24 +330,6 @@ class InferenceSession:
             found = loaded.graph.execute(feeds, outputs, profile=profile)
         self._note(profile, begin)
         return found
-
-    def _queued(self, loaded: loading.Loaded, feeds: Outputs, collect: Collect, profile: Any) -> PendingRun:
-        """Put a run into the queue, on another thread where waiting for a place would stop an event loop."""
-        if not on_event_loop():
-            return PendingRun(loaded.graph.execute_async(feeds, profile=profile), collect, profile)
-        if not self._carrier.is_busy:
-            try:
-                execution = loaded.graph.execute_async(feeds, profile=profile, signal=AtOnce())
-                return PendingRun(execution, collect, profile)
-            except QueueFull:
-                log.debug("the queue is full; a thread of the session waits for a place")
-        carried, held = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
-
-        def enqueue() -> tuple[Execution, Collect]:
-            return loaded.graph.execute_async(held, profile=profile), collect
-
-        self._carrier.submit(carried, enqueue)
-        return carried
 
     def _notified(
         self, run: PendingRun, callback: Callback | None, user_data: Any, profile: Any, begin_ns: int

@@ -13,7 +13,7 @@ import numpy as np
 from openhtp.core.errors import BadModel, QnnError
 from openhtp.frontend.context_model import ContextModel, read_context_model
 from openhtp.frontend.model import OnnxModel, ValueType
-from openhtp.frontend.onnx_import import import_typed
+from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
@@ -86,14 +86,19 @@ def config_entries(sess_options: Any) -> dict[str, str]:
     return found
 
 
+def host_kind(plan: Plan) -> hosts.HostKind:
+    """The device that a plan asks for."""
+    # A CPU backend has no half precision and no device of its own.
+    transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
+    return hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library, plan.device_name)
+
+
 def load(plan: Plan) -> Loaded:
     """Read the model and put it on a device."""
     model = read_model(plan.source, plan.dims)
     path = plan.source if isinstance(plan.source, Path) else None
     saved = read_context_model(model)
-    # A CPU backend has no half precision and no device of its own.
-    transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
-    kind = hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library, plan.device_name)
+    kind = host_kind(plan)
     if saved is not None:
         return _from_context(plan, kind, model, saved, path)
     request = context_cache.read_request(plan.entries, path)
@@ -101,7 +106,7 @@ def load(plan: Plan) -> Loaded:
     _tell_about_floats(plan, imported.graph)
     if plan.options["qnn_saver_path"]:
         saver.save_calls(imported.graph, Path(saver.FOLDER))
-    loaded = _composed(plan, kind, model, imported.graph, imported.inputs, imported.outputs)
+    loaded = _composed(plan, kind, model, imported)
     if request is not None:
         context_cache.write_cache(
             request,
@@ -129,29 +134,29 @@ def closed(loaded: Loaded) -> Loaded:
     return replace(loaded, is_closed=True)
 
 
-def _composed(
-    plan: Plan,
-    kind: hosts.HostKind,
-    model: OnnxModel,
-    source: IrGraph,
-    inputs: Mapping[str, ValueType],
-    outputs: Mapping[str, ValueType],
-) -> Loaded:
+def _composed(plan: Plan, kind: hosts.HostKind, model: OnnxModel, imported: Imported) -> Loaded:
     device = hosts.acquire(kind)
     try:
         context = device.create_context(
             queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
         )
-        graph = context.compose_graph(
-            source,
-            vtcm_mb=plan.options.vtcm_mb,
-            precision="float32" if plan.options.backend == "cpu" else "float16",
-        )
-        graph.finalize()
+        return composed_in(plan, kind, device, context, model, imported)
     except BaseException:
         hosts.release(kind)
         raise
-    return _loaded(kind, device, context, graph, model, inputs, outputs)
+
+
+def composed_in(
+    plan: Plan, kind: hosts.HostKind, device: Device, context: Context, model: OnnxModel, imported: Imported
+) -> Loaded:
+    """A graph of a context, compiled."""
+    graph = context.compose_graph(
+        imported.graph,
+        vtcm_mb=plan.options.vtcm_mb,
+        precision="float32" if plan.options.backend == "cpu" else "float16",
+    )
+    graph.finalize()
+    return _loaded(kind, device, context, graph, model, imported.inputs, imported.outputs)
 
 
 def _from_context(

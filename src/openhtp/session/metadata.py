@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.frontend.model import OnnxModel, ValueType
+from openhtp.frontend.onnx_reader import value_type
 
 _WORDS = {"float32": "float", "float64": "double"}
 
@@ -19,7 +20,7 @@ class NodeArg:
 
     name: str
     type: str
-    shape: list[int]
+    shape: list[int | str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,13 @@ def type_in_words(dtype: np.dtype[Any]) -> str:
 def node_args(values: Mapping[str, ValueType]) -> list[NodeArg]:
     """Inputs or outputs as ONNX Runtime lists them."""
     return [NodeArg(name, type_in_words(kind.dtype), list(kind.shape)) for name, kind in values.items()]
+
+
+def described(value: Any) -> NodeArg:
+    """An input or output as its file has it; sizes that are left open are names, or None."""
+    kind = value.type.tensor_type
+    shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param or None for dim in kind.shape.dim]
+    return NodeArg(value.name, type_in_words(value_type(kind.elem_type, value.name)), shape)
 
 
 def metadata_of(model: OnnxModel) -> ModelMetadata:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +13,14 @@ from typing import Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, ExecutionError, QnnError
+from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
 from openhtp.runtime.calls.execution import Execution, Outputs
+from openhtp.runtime.graph import Graph
 from openhtp.runtime.options import check_timeout
 from openhtp.runtime.profile import Profile
+from openhtp.runtime.signal import AtOnce
+
+log = logging.getLogger(__name__)
 
 Results = list[npt.NDArray[Any]]
 Collect = Callable[[Outputs], Results]
@@ -162,7 +167,21 @@ class Carrier:
         """Whether runs are before the next one."""
         return self._waiting > 0
 
-    def submit(self, run: CarriedRun, enqueue: Callable[[], tuple[Execution, Collect]]) -> None:
+    def queue(self, graph: Graph, feeds: Outputs, collect: Collect, profile: Profile | None) -> PendingRun:
+        """Put a run into a graph's queue; the thread waits for a place where that would stop an event loop."""
+        if not _on_event_loop():
+            return PendingRun(graph.execute_async(feeds, profile=profile), collect, profile)
+        if not self.is_busy:
+            try:
+                execution = graph.execute_async(feeds, profile=profile, signal=AtOnce())
+                return PendingRun(execution, collect, profile)
+            except QueueFull:
+                log.debug("the queue is full; a thread of the session waits for a place")
+        run, held = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
+        self._submit(run, lambda: (graph.execute_async(held, profile=profile), collect))
+        return run
+
+    def _submit(self, run: CarriedRun, enqueue: Callable[[], tuple[Execution, Collect]]) -> None:
         """Have ``enqueue`` wait for a place in the queue."""
 
         def accept() -> None:
@@ -199,6 +218,15 @@ class Carrier:
                     self._waiting -= 1
 
         self._pool.submit(carried)
+
+
+def _on_event_loop() -> bool:
+    """Whether this thread runs an event loop, which must not be made to wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _raise(error: BaseException) -> Results:
