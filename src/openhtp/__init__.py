@@ -47,6 +47,7 @@ from openhtp.runtime.mem import Mem
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
+from openhtp.tracing import trace
 
 if TYPE_CHECKING:
     from openhtp import onnx as onnx
@@ -108,6 +109,7 @@ __all__ = [
     "WrongState",
     "__version__",
     "estimate",
+    "trace",
 ]
 
 

@@ -2,8 +2,8 @@
 
 Every node starts on the HTP. Parts are imported as they would be for running; a node that the importer refuses
 goes to the CPU with the importer's reason, its quantizers with it, and the parts are made anew. A node's level
-grows wherever its data passes from one processor to the other, and nodes of one processor and level make a part: data
-never returns to a part that it has left, so parts can run one after the other.
+grows wherever its data passes from one processor to the other, and nodes of one processor and level make a part:
+data never returns to a part that it has left, so parts can run one after the other.
 """
 
 from __future__ import annotations

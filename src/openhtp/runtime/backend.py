@@ -13,7 +13,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.build import DeviceConfig, build_core
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime import forks, rescue
+from openhtp.runtime import forks, rescue, watching
 from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.device import Connect, Device
@@ -108,6 +108,7 @@ class Backend:
 
     def _adopt(self, device: Device) -> Device:
         self._devices.add(device)
+        watching.watcher.device_made(device)
         return device
 
     def create_signal(self, timeout_us: int | None = None) -> Signal:

@@ -16,7 +16,7 @@ from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
-from openhtp.runtime import forks, rescue
+from openhtp.runtime import forks, rescue, watching
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.context import Context
 from openhtp.runtime.lifecycle import Life, State
@@ -175,6 +175,7 @@ class Device:
         """Let the device go. Contexts on it are freed; its process ends with its last client."""
         self._life.require("free")
         self._ready.wait()
+        watching.watcher.device_leaves(self)
         for context in list(self._contexts):
             if context._life.state is not State.FREED:
                 context.free()

@@ -27,7 +27,7 @@ from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime import rescue
+from openhtp.runtime import rescue, watching
 from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
@@ -201,6 +201,7 @@ class Graph:
         if self._ports.is_dynamic:
             self._whole_program()  # now rather than during the first execution
         self._life.become(State.FINALIZED)
+        watching.watcher.graph_loaded(self)
 
     def _whole_program(self) -> QnnProgram:
         if self._program is None:
