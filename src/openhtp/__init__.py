@@ -4,6 +4,8 @@ A user builds or imports a graph, compiles it and queues it asynchronously on an
 pre-emption, limited memory and a profiler. Start at ``Backend``.
 """
 
+from typing import TYPE_CHECKING
+
 from openhtp.core.dtype import DType
 from openhtp.core.errors import (
     Aborted,
@@ -45,6 +47,18 @@ from openhtp.runtime.mem import Mem
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
+from openhtp.tracing import trace
+
+if TYPE_CHECKING:
+    from openhtp import onnx as onnx
+    from openhtp import ort as ort
+    from openhtp import testing as testing
+    from openhtp import zoo as zoo
+    from openhtp.estimation import estimate
+
+    # A package that can be called; a checker can have it as one of both.
+    from openhtp.plan import plan as plan
+    from openhtp.session import InferenceSession, PendingRun
 
 __version__ = VERSION
 
@@ -72,6 +86,7 @@ __all__ = [
     "Mem",
     "NameClash",
     "OutOfMemory",
+    "PendingRun",
     "Priority",
     "Profile",
     "ProfileEvent",
@@ -94,21 +109,30 @@ __all__ = [
     "WrongState",
     "__version__",
     "estimate",
+    "trace",
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Load on first use what not every program needs: the planner, and what brings in onnx and onnxruntime."""
-    if name == "InferenceSession":
-        from openhtp.session import InferenceSession
+# What not every program needs is loaded on first use: the planner, and what brings in onnx and onnxruntime.
+_LAZY = {
+    "InferenceSession": "openhtp.session",
+    "PendingRun": "openhtp.session",
+    "estimate": "openhtp.estimation",
+}
+_LAZY_MODULES = ("onnx", "ort", "plan", "testing", "zoo")
 
-        return InferenceSession
-    if name == "estimate":
-        from openhtp.estimation import estimate
 
-        return estimate
-    if name in ("onnx", "plan", "testing", "zoo"):
+if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours
+
+    def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        return import_module(f"openhtp.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        if name in _LAZY_MODULES:
+            return import_module(f"openhtp.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})

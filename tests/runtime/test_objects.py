@@ -276,3 +276,11 @@ def test_memory_layout(context: htp.Context) -> None:
 def test_bad_memory_sizes(context: htp.Context, size: object) -> None:
     with pytest.raises(htp.InvalidArgument, match="expected a whole number above 0"):
         context.register_memory(size)  # type: ignore[arg-type]
+
+
+def test_an_app_in_this_process_cannot_be_queued() -> None:
+    """Its device works only while somebody waits: the run would never end by itself."""
+    with htp.Backend() as backend:
+        app = backend.create_device(transport="inprocess").create_context().create_app("camera")
+        with pytest.raises(htp.UnsupportedFeature, match="run_async needs the device in its own process"):
+            app.run_async(10)

@@ -178,7 +178,7 @@ class _Reader:
         sorter = graphlib.TopologicalSorter[int]()
         in_order = True
         for index, proto in enumerate(protos):
-            reads = _reads(proto)
+            reads = node_reads(proto)
             before = {made[name] for name in reads if name in made}
             in_order = in_order and all(other < index for other in before)
             missing = [name for name in reads if name not in made and name not in known]
@@ -252,14 +252,14 @@ def read_attribute(proto: Any, folder: Path | None = None) -> Any:
     return list(value) if proto.type in (AttributeProto.INTS, AttributeProto.FLOATS) else value
 
 
-def _reads(proto: NodeProto) -> list[str]:
+def node_reads(proto: NodeProto) -> list[str]:
     """Names that a node reads, those included that the graphs inside it take from around them."""
     names = [name for name in proto.input if name]
     for item in proto.attribute:
         if item.type == AttributeProto.GRAPH:
             own = {value.name for value in (*item.g.input, *item.g.initializer)}
             own.update(name for inner in item.g.node for name in inner.output)
-            inside = [name for inner in item.g.node for name in _reads(inner)]
+            inside = [name for inner in item.g.node for name in node_reads(inner)]
             inside.extend(value.name for value in item.g.output)
             names.extend(name for name in inside if name not in own)
     return names

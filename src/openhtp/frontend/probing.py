@@ -10,7 +10,7 @@ from onnx import ModelProto, TensorProto, helper, version_converter
 
 from openhtp.core.errors import BadModel
 from openhtp.frontend.external_data import read_external
-from openhtp.frontend.fixing import Dims, Freeze, fix_inputs
+from openhtp.frontend.fixing import Ask, Dims, Freeze, fix_inputs
 from openhtp.frontend.onnx_reader import MAX_FILE_BYTES, ModelSource, model_bytes, open_model, parse_model
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
@@ -134,9 +134,14 @@ def with_opset(model: bytes, least: int) -> bytes:
 
 
 def with_fixed_inputs(
-    model: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None, *, may_stay_open: bool = False
+    model: ModelSource,
+    dims: Dims | None = None,
+    freeze: Freeze | None = None,
+    *,
+    ask: Ask | None = None,
+    may_stay_open: bool = False,
 ) -> bytes:
     """The model as one file in memory, with sizes and inputs fixed as ``fixing.fix_inputs`` does."""
     proto = whole_model(model)
-    fix_inputs(proto, dims, freeze, may_stay_open=may_stay_open)
+    fix_inputs(proto, dims, freeze, ask, may_stay_open=may_stay_open)
     return model_bytes(proto)

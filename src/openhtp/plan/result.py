@@ -56,6 +56,15 @@ class PlanResult:
         """Missed deadlines of all clients together."""
         return self.run.missed
 
+    def __repr__(self) -> str:
+        scenario, run = self.scenario, self.run
+        runs = sum(len(figures.latencies_ns) for figures in run.clients)
+        end = f"{scenario.in_unit(run.end_ns):g} {scenario.unit}"
+        return (
+            f"<PlanResult of {scenario.name!r}: {len(run.clients)} clients, {runs} runs in {end},"
+            f" {run.missed} missed deadlines>"
+        )
+
     def __getitem__(self, client: str) -> ClientSummary:
         return self.clients[client]
 

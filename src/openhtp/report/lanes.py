@@ -5,7 +5,6 @@ Plans and recordings come this way, so that the two can be compared.
 
 from __future__ import annotations
 
-import collections
 import itertools
 from collections.abc import Mapping
 
@@ -32,14 +31,18 @@ def kind_of(group: str) -> str:
 
 def trace_to_marks(trace: Trace) -> list[Mark]:
     """Everything that a device recorded. Clients of one name are told apart by their sessions."""
-    names = collections.Counter(track.name for track in trace.tracks.values())
     tracks = {
-        number: track
-        if names[track.name] == 1
-        else msgspec.structs.replace(track, name=f"{track.name} ({track.session}.{number})")
+        number: msgspec.structs.replace(track, name=named_track(trace, number))
         for number, track in trace.tracks.items()
     }
     return phases_to_marks(phases_of(trace), tracks)
+
+
+def named_track(trace: Trace, number: int) -> str:
+    """What a client's lane is called."""
+    track = trace.tracks[number]
+    alone = sum(other.name == track.name for other in trace.tracks.values()) == 1
+    return track.name if alone else f"{track.name} ({track.session}.{number})"
 
 
 def phases_to_marks(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:

@@ -131,6 +131,10 @@ class Backend:
         if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
 
+    def __repr__(self) -> str:
+        library = "" if self._library is None else f"{str(self._library)!r}, "
+        return f"<Backend of {len(self._devices)} devices, {library}{self._life.state.value}>"
+
 
 def _within(config: DeviceConfig) -> Connect:
     return lambda _: LocalLink(build_core(config))

@@ -16,7 +16,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Values
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
-from openhtp.runtime import forks, rescue
+from openhtp.runtime import forks, rescue, watching
 from openhtp.runtime.context import Context
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -58,6 +58,7 @@ class Device:
         self._link_now = self._make_link()
         self._ready.set()
         backend._devices.add(self)
+        watching.watcher.device_made(self)
 
     def _make_link(self) -> Link:
         """A fresh link, which does not keep this object alive: executions under way do, nothing else.
@@ -171,6 +172,7 @@ class Device:
         """Let the device go. Contexts on it are freed; its process ends with its last client."""
         self._life.require("free")
         self._ready.wait()
+        watching.watcher.device_leaves(self)
         for context in list(self._contexts):
             if context._life.state is not State.FREED:
                 context.free()

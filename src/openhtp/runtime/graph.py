@@ -23,7 +23,7 @@ from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
-from openhtp.runtime import rescue
+from openhtp.runtime import rescue, watching
 from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
@@ -31,6 +31,7 @@ from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.links.link import not_asynchronous
 from openhtp.runtime.loading import load_graphs
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
@@ -177,6 +178,7 @@ class Graph:
         self.steps = loaded.steps
         self._callee = self._make_callee(Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors))
         self._life.finish("finalize", State.FINALIZED)
+        watching.watcher.graph_loaded(self)
 
     def _make_callee(self, ports: Ports) -> Callee:
         context = self.context
@@ -312,10 +314,7 @@ class Graph:
         link = callee.link
         called_ns = link.now()
         if not synchronous and not link.supports_async:
-            raise UnsupportedFeature(
-                "execute_async needs the device in its own process: create it with transport='rpc'",
-                st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
-            )
+            raise not_asynchronous("execute_async")
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
         call = Call(

@@ -40,3 +40,12 @@ class Profile:
         if self._sheet.holder is not None:
             raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
         self._life.end(State.FREED)
+
+    def __repr__(self) -> str:
+        level, events = self.level.name.lower(), self.events
+        if self._sheet.holder is not None:
+            return f"<Profile {level}, being filled>"
+        if not events:
+            return f"<Profile {level}, empty>"
+        last = events[-1]
+        return f"<Profile {level}, {len(events)} events, {last.name}: {last.value} {last.unit}>"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.limits import MAX_WAIT_US
-from openhtp.runtime.calls.interrupt import Interrupt
-from openhtp.runtime.lifecycle import Life
+from openhtp.runtime.calls.interrupt import Impatience, Interrupt
+from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.options import check_count
 
 
@@ -44,3 +44,16 @@ class Signal:
         """Give the signal back; refused while a call carries it."""
         self._life.require("free")
         self._interrupt.free()
+
+    def __repr__(self) -> str:
+        kind = "abort" if self.timeout_us is None else f"timeout of {self.timeout_us} us"
+        state = "in use" if self.in_use else "idle" if self._life.state is State.LIVE else self._life.state.value
+        return f"<Signal: {kind}, {state}>"
+
+
+class AtOnce(Signal):
+    """Carried by a call that must not wait: without a free place in the queue it raises QueueFull."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._interrupt = Impatience(self._life, None)

@@ -4,7 +4,11 @@ Knows ONNX models (through the frontend) and the runtime's objects. Must not kno
 ``inference.py``; ``options.py`` has the provider options, ``context_cache.py`` the EPContext files.
 """
 
-from openhtp.session.inference import InferenceSession, ModelMetadata, NodeArg
+from openhtp.session.binding import IOBinding
+from openhtp.session.inference import InferenceSession
+from openhtp.session.metadata import ModelMetadata, NodeArg
+from openhtp.session.partition import AssignedPart
 from openhtp.session.pending import PendingRun
+from openhtp.session.values import OrtValue
 
-__all__ = ["InferenceSession", "ModelMetadata", "NodeArg", "PendingRun"]
+__all__ = ["AssignedPart", "IOBinding", "InferenceSession", "ModelMetadata", "NodeArg", "OrtValue", "PendingRun"]

@@ -20,6 +20,8 @@ class HostKind:
     transport: str
     # Path of the vendor's library, when that is the device.
     library: str | None = None
+    # Under which processes share it; None for this process's own.
+    name: str | None = None
 
 
 _lock = threading.Lock()
@@ -37,7 +39,10 @@ def acquire(kind: HostKind) -> Device:
             backend = _backends[kind.library]
             # The vendor's library has its own idea of threads.
             threads = kind.threads if kind.library is None else 1
-            held = (backend.create_device(soc=kind.soc, threads=threads, transport=kind.transport), 0)
+            held = (
+                backend.create_device(soc=kind.soc, name=kind.name, threads=threads, transport=kind.transport),
+                0,
+            )
         _devices[kind] = (held[0], held[1] + 1)
         return held[0]
 

@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from openhtp.core import status as st
-from openhtp.core.checks import items_of, shown
-from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, WrongState
+from openhtp.core.checks import shown
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.given import check_dims, check_path
-from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes
+from openhtp.frontend.partitioning import AssignedNode
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.options import check_callable, check_name
+from openhtp.runtime.step_names import ops_of_steps
 from openhtp.session import loading
+from openhtp.session.binding import IOBinding
 from openhtp.session.cpu import cpu_session
+from openhtp.session.feeding import arrays, check_run_options, checked_call, collected
 from openhtp.session.free_dimensions import free_dimensions
+from openhtp.session.metadata import ModelMetadata, NodeArg, metadata_of, node_args
+from openhtp.session.node_events import EventFile
 from openhtp.session.options import CPU, QNN, read_providers
-from openhtp.session.pending import PendingRun, Results
+from openhtp.session.partition import AssignedPart, PartitionedModel, in_parts, on_cpu
+from openhtp.session.pending import CarriedRun, Carrier, PendingRun, Results
 from openhtp.session.profiling import ProfileFile
 from openhtp.session.range_check import RangeWatch
+from openhtp.session.values import OrtValue
 
 log = logging.getLogger(__name__)
 
 Callback = Callable[[Results, Any, str], object]
 
-
-@dataclass(frozen=True, slots=True)
-class NodeArg:
-    """Name, type and shape of an input or output, in ONNX Runtime's words."""
-
-    name: str
-    type: str
-    shape: list[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelMetadata:
-    """What the file says about itself."""
-
-    graph_name: str
-    producer_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
+DEFAULT_SOC = "SM8650"
 
 
 class InferenceSession:
@@ -66,9 +53,9 @@ class InferenceSession:
 
     ``soc`` is the chip to emulate (or give the provider option ``soc_model``); ``dims`` fixes dimensions that the
     model leaves open (so do ONNX Runtime's free dimension overrides in ``sess_options``), ``freeze`` makes inputs
-    constants (``{"sr": 16000}``); ``queue_depth`` bounds the runs that ``run_async`` has under way;
-    ``transport="inprocess"`` keeps the device in this process, for debugging. Sessions on the same chip share one
-    device process.
+    constants (``{"sr": 16000}``); ``device_name`` joins the device that processes share under this name;
+    ``queue_depth`` bounds the runs that ``run_async`` has under way; ``transport="inprocess"`` keeps the device in
+    this process, for debugging. Sessions on the same chip share one device process.
 
     >>> from openhtp import zoo
     >>> session = InferenceSession(zoo.tiny_mlp(), transport="inprocess")
@@ -86,81 +73,117 @@ class InferenceSession:
         soc: str | None = None,
         dims: Dims | None = None,
         freeze: Freeze | None = None,
+        device_name: str | None = None,
         queue_depth: int = 10,
         transport: str = "rpc",
-        **kwargs: Any,
     ) -> None:
-        for name in kwargs:
-            log.warning("argument %r has no effect here", name)
         given = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
-        self._source = given if isinstance(given, bytes) else check_path(given)
+        self._source = bytes(given) if isinstance(given, bytes | bytearray | memoryview) else check_path(given)
         if sess_options is not None and not isinstance(sess_options, onnxruntime.SessionOptions):
             raise InvalidArgument(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
         self._sess_options = sess_options or onnxruntime.SessionOptions()
-        names, self._options = read_providers(providers, provider_options)
-        entries = loading.config_entries(self._sess_options)
-        self._cpu: Any = None
-        self._profile_file: ProfileFile | None = None
-        self._providers = names if CPU in names else [*names, CPU]
-        plan = loading.Plan(
+        names, options = read_providers(providers, provider_options)
+        self._soc = None if soc is None else find_soc(soc).name
+        self._plan = loading.Plan(
             source=self._source,
-            options=self._options,
-            entries=entries,
-            soc=find_soc(soc).name if soc is not None else self._options.soc or "SM8650",
+            options=options,
+            entries=loading.config_entries(self._sess_options),
+            soc=self._soc or options.soc or DEFAULT_SOC,
             threads=max(1, self._sess_options.intra_op_num_threads),
             dims=check_dims(dims),
             freeze=freeze,
             ask=functools.partial(free_dimensions, self._sess_options),
             queue_depth=check_depth(queue_depth),
             transport=check_name(transport, "transport"),
+            device_name=None if device_name is None else check_name(device_name, "device"),
         )
-        self._loaded = self._load(plan, names, may_fall_back=entries.get("session.disable_cpu_ep_fallback") != "1")
+        self._loaded: loading.Loaded | None = None
+        self._fallback: Any = None
+        self._profile_file: ProfileFile | None = None
+        self._events: EventFile | None = None
         self._watch: RangeWatch | None = None
-        if self._loaded is not None:
-            # Only an HTP computes floats in half precision.
-            if self._options.backend == "htp":
-                at_once = entries.get(loading.CHECK_RANGE) == "1"
-                self._watch = RangeWatch(self._source, dims, freeze, at_once=at_once)
-            self._closer = weakref.finalize(self, loading.unload, self._loaded)
-            level = self._options["profiling_level"]
-            if level != "off" and self._options["profiling_file_path"]:
-                self._profile_file = ProfileFile(self._options["profiling_file_path"])
+        self._carrier = Carrier()
+        self._closer: Callable[[], object] = int
+        self._start(self._plan, names)
 
-    def _load(self, plan: loading.Plan, names: list[str], *, may_fall_back: bool) -> loading.Loaded | None:
+    def _start(self, plan: loading.Plan, names: list[str]) -> None:
+        """Load the model and, if that went well, become the session of what was loaded."""
+        events = EventFile(self._sess_options.profile_file_prefix) if self._sess_options.enable_profiling else None
+        begin = time.monotonic_ns()
+        loaded, fallback, used = self._load(plan, names)
+        self._stop()
+        self._plan, self._options, self._providers = plan, plan.options, used
+        self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
+        if isinstance(fallback, PartitionedModel):
+            self._closer = weakref.finalize(self, fallback.close)
+        self._profile_file, self._events, self._watch = None, None, None
+        if loaded is None:
+            return
+        self._closer = weakref.finalize(self, loading.unload, loaded)
+        # Only an HTP computes floats in half precision.
+        if plan.options.backend == "htp":
+            at_once = plan.entries.get(loading.CHECK_RANGE) == "1"
+            self._watch = RangeWatch(plan.source, plan.dims, plan.freeze, at_once=at_once)
+        if self._options["profiling_level"] != "off" and self._options["profiling_file_path"]:
+            self._profile_file = ProfileFile(self._options["profiling_file_path"])
+        if events is not None:
+            events.add("Session", "session_initialization", begin, time.monotonic_ns())
+            self._events = events
+
+    def _load(self, plan: loading.Plan, names: list[str]) -> tuple[loading.Loaded | None, Any, list[str]]:
+        """The model on an HTP, or else what runs it instead, and the providers that are used."""
         refusal: UnsupportedError | None = None
         if QNN in names:
             try:
-                return loading.load(plan)
+                return loading.load(plan), None, names if CPU in names else [*names, CPU]
             except UnsupportedError as error:
-                if not may_fall_back:
-                    raise
+                parts = in_parts(plan, error, self._sess_options)
+                if parts is not None:
+                    return None, parts, names if CPU in names else [*names, CPU]
                 log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
                 refusal = error
-        self._providers = [CPU]
         source = self._source
         if plan.dims or plan.freeze:
             source = with_fixed_inputs(source, plan.dims, plan.freeze, may_stay_open=True)
         try:
-            self._cpu = cpu_session(onnxruntime.InferenceSession, source, self._sess_options)
+            return None, cpu_session(onnxruntime.InferenceSession, source, self._sess_options), [CPU]
         except BadModel as error:
             if refusal is None:
                 raise
             raise BadModel(f"the HTP cannot take the model ({refusal.message}), and {error.message}") from error
-        return None
+
+    def get_partition(self) -> list[AssignedPart]:
+        """Which nodes run together, where, and why those on the CPU are not on the HTP; in running order."""
+        if isinstance(self._fallback, PartitionedModel):
+            return list(self._fallback.assigned)
+        if self._loaded is not None:
+            nodes = tuple(AssignedNode(node.name, node.op_type) for node in self._loaded.model.nodes)
+            return [AssignedPart(QNN, nodes)]
+        return [AssignedPart(CPU, on_cpu(self._plan, wanted=self._wants_htp))]
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Load the model anew with other providers or options. If that fails, the session stays as it was."""
+        names, options = read_providers(providers, provider_options)
+        soc = self._soc or options.soc or DEFAULT_SOC
+        self._start(dataclasses.replace(self._plan, options=options, soc=soc), names)
 
     # Looking
 
     def get_inputs(self) -> list[NodeArg]:
         """What ``run`` takes."""
         if self._loaded is None:
-            return [NodeArg(item.name, item.type, list(item.shape)) for item in self._cpu.get_inputs()]
-        return _node_args(self._loaded.inputs)
+            return [NodeArg(item.name, item.type, list(item.shape)) for item in self._fallback.get_inputs()]
+        return node_args(self._loaded.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """What ``run`` returns."""
         if self._loaded is None:
-            return [NodeArg(item.name, item.type, list(item.shape)) for item in self._cpu.get_outputs()]
-        return _node_args(self._loaded.outputs)
+            return [NodeArg(item.name, item.type, list(item.shape)) for item in self._fallback.get_outputs()]
+        return node_args(self._loaded.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """None: constants are compiled in."""
@@ -182,18 +205,9 @@ class InferenceSession:
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says about itself."""
         if self._loaded is None:
-            meta = self._cpu.get_modelmeta()
+            meta = self._fallback.get_modelmeta()
             return ModelMetadata(**{name: getattr(meta, name) for name in ModelMetadata.__slots__})
-        model = self._loaded.model
-        return ModelMetadata(
-            graph_name=model.name,
-            producer_name=model.producer,
-            domain=model.domain,
-            description=model.description,
-            graph_description="",
-            version=model.version,
-            custom_metadata_map=dict(model.metadata),
-        )
+        return metadata_of(self._loaded.model)
 
     # Running
 
@@ -204,20 +218,12 @@ class InferenceSession:
         run_options: Any = None,
     ) -> Results:
         """Run once; returns the named outputs, or all."""
+        check_run_options(run_options)
         if self._loaded is None:
-            results: Results = self._cpu.run(output_names, dict(input_feed), run_options)
+            results: Results = self._fallback.run(output_names, arrays(input_feed), run_options)
             return results
-        loaded = self._loaded
-        names, feeds = self._checked(loaded, output_names, input_feed)
-        profile = self._profile()
-        if loaded.asynchronous:
-            # As a queued run, so that it may come between queued ones: a graph takes one kind at a time.
-            outputs = loaded.graph.execute_async(feeds, profile=profile).result()
-        else:
-            outputs = loaded.graph.execute(feeds, profile=profile)
-        if profile is not None and self._profile_file is not None:
-            self._profile_file.add(profile, "EXECUTE")
-        results = _collected(loaded, names, outputs)
+        names, feeds = checked_call(self._loaded, output_names, input_feed)
+        results = collected(self._loaded, names, self._execute(self._loaded, feeds, None))
         if self._watch is not None:
             self._watch.look(input_feed, names, results)
         return results
@@ -233,34 +239,95 @@ class InferenceSession:
         """Queue one run and return; ``callback(results, user_data, error)`` is called once when it is over.
 
         ``error`` is empty if all went well, else the results are an empty list. The returned object is a future
-        and can be awaited. Blocks only while the queue is full.
+        and can be awaited. Blocks only while the queue is full, and never where an event loop runs.
         """
         check_callable("callback", callback, "(results, user_data, error)")
-        loaded = self._loaded
+        check_run_options(run_options)
+        loaded, profile = self._loaded, self._profile()
+        begin = time.monotonic_ns()
         if loaded is None:
-            raise UnsupportedError("this model fell back to the CPU, where runs are not queued; use run()")
-        names, feeds = self._checked(loaded, output_names, input_feed)
-        profile = self._profile()
-        execution = loaded.graph.execute_async(feeds, profile=profile)
-        pending = PendingRun(execution, lambda outputs: _collected(loaded, names, outputs), profile)
+            carried = CarriedRun()
+            feeds = {name: np.array(array) for name, array in arrays(input_feed).items()}
+            fallback = self._fallback
+            self._carrier.compute(carried, lambda: fallback.run(output_names, feeds, run_options))
+            pending: PendingRun = carried
+        else:
+            names, feeds = checked_call(loaded, output_names, input_feed)
+            collect = functools.partial(collected, loaded, names)
+            pending = self._carrier.queue(loaded.graph, feeds, collect, profile)
         if callback is not None or profile is not None:
-            pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile))
+            pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile, begin))
         return pending
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> list[OrtValue]:
+        """Run once on values; returns values. Inputs that lie on the device's memory are not copied."""
+        results = self.run(output_names, input_dict_ort_values, run_options)
+        return [OrtValue(result) for result in results]
+
+    def io_binding(self) -> IOBinding:
+        """Inputs and outputs to be named once, for ``run_with_iobinding``."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Run once on what is bound. What lies in registered memory is read and written where it is."""
+        check_run_options(run_options)
+        if not isinstance(iobinding, IOBinding) or iobinding._session is not self:
+            raise InvalidArgument(
+                f"iobinding is {shown(iobinding)}; expected what io_binding() of this session made"
+            )
+        if self._loaded is None:
+            names = list(iobinding._outputs)
+            iobinding._store(dict(zip(names, self.run(names, iobinding._feeds()), strict=True)))
+            return
+        iobinding._make_room(self._loaded)
+        names, feeds = checked_call(self._loaded, list(iobinding._outputs), iobinding._feeds())
+        in_place = iobinding._in_place(self._loaded)
+        found = self._execute(self._loaded, feeds, in_place)
+        rest = [name for name in names if name not in in_place]
+        iobinding._store(dict(zip(rest, collected(self._loaded, rest, found), strict=True)))
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str = "npu", device_id: int = 0
+    ) -> OrtValue:
+        """A tensor of zeros in memory that this session's device reads and writes itself."""
+        value = OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
+        self._make_reachable(value)
+        return value
 
     def end_profiling(self) -> str:
         """Close the profile; returns the path of its file, empty if there is none."""
-        if self._profile_file is None:
-            return ""
-        self._profile_file.close()
-        return self._profile_file.path
+        if self._loaded is None:
+            return str(self._fallback.end_profiling())
+        written: list[ProfileFile | EventFile] = [
+            it for it in (self._events, self._profile_file) if it is not None
+        ]
+        for file in written:
+            file.close()
+        return written[0].path if written else ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the times of the profile begin, on the clock of ``time.monotonic_ns``; 0 without one."""
+        return 0 if self._events is None else self._events.start_ns
 
     def close(self) -> None:
         """Give the graph and, with its last session, the device back. Later runs raise."""
+        self._stop()
+        self._carrier.close()
+
+    def _stop(self) -> None:
         if self._loaded is not None:
             self._closer()
             self._loaded = loading.closed(self._loaded)
-        if self._profile_file is not None:
-            self._profile_file.close()
+        elif isinstance(self._fallback, PartitionedModel):
+            self._closer()
+        for file in (self._events, self._profile_file):
+            if file is not None:
+                file.close()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -268,13 +335,34 @@ class InferenceSession:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        if isinstance(self._fallback, PartitionedModel):
+            return f"<InferenceSession on {self._plan.soc} and the CPU, in {len(self._fallback.assigned)} parts>"
+        if self._loaded is None:
+            return "<InferenceSession on the CPU>"
+        loaded = self._loaded
+        state = "closed" if loaded.is_closed else "ready"
+        return f"<InferenceSession {loaded.model.name!r} on {loaded.device.soc}, {state}>"
+
     def _profile(self) -> Any:
-        level = self._options["profiling_level"]
+        level = "detailed" if self._events is not None else self._options["profiling_level"]
         return None if level == "off" or self._loaded is None else self._loaded.new_profile(level)
 
-    def _notified(self, run: PendingRun, callback: Callback | None, user_data: Any, profile: Any) -> None:
-        if profile is not None and self._profile_file is not None:
-            self._profile_file.add(profile, "EXECUTE")
+    def _execute(self, loaded: loading.Loaded, feeds: Outputs, outputs: Outputs | None) -> Outputs:
+        """Run once and wait."""
+        profile, begin = self._profile(), time.monotonic_ns()
+        if loaded.asynchronous:
+            # As a queued run, so that it may come between queued ones: a graph takes one kind at a time.
+            found = loaded.graph.execute_async(feeds, outputs, profile=profile).result()
+        else:
+            found = loaded.graph.execute(feeds, outputs, profile=profile)
+        self._note(profile, begin)
+        return found
+
+    def _notified(
+        self, run: PendingRun, callback: Callback | None, user_data: Any, profile: Any, begin_ns: int
+    ) -> None:
+        self._note(profile, begin_ns)
         if callback is None:
             return
         error = run.exception()
@@ -283,65 +371,20 @@ class InferenceSession:
         else:
             callback(run.result(), user_data, "")
 
-    def _checked(
-        self, loaded: loading.Loaded, output_names: Sequence[str] | None, feeds: Mapping[str, npt.ArrayLike]
-    ) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
-        if loaded.is_closed:
-            raise WrongState("the session was closed")
-        names = list(loaded.outputs) if output_names is None else items_of(output_names, len(loaded.outputs) + 1)
-        if names is None:
-            raise InvalidArgument(f"output_names is {shown(output_names)}; expected a list of names, or None")
-        if not isinstance(feeds, Mapping):
-            raise InvalidArgument(f"input_feed is a {type(feeds).__name__}; expected a mapping of names to arrays")
-        names = names or list(loaded.outputs)
-        for name in names:
-            if not isinstance(name, str) or name not in loaded.outputs:
-                known = ", ".join(loaded.outputs)
-                raise InvalidArgument(f"no output is called {shown(name)}; the model has {known}")
-        missing = [name for name in loaded.inputs if name not in feeds]
-        if missing:
-            raise InvalidArgument(f"required inputs {missing} are missing from the feed {list(feeds)}")
-        return names, {name: _fed(name, array, loaded) for name, array in feeds.items()}
+    def _note(self, profile: Any, begin_ns: int) -> None:
+        """Write down what a run cost, wherever that is asked for."""
+        if profile is None:
+            return
+        if self._profile_file is not None:
+            self._profile_file.add(profile, "EXECUTE")
+        if self._events is not None:
+            self._events.add_run(profile, QNN, self._step_ops, begin_ns, time.monotonic_ns())
 
+    @functools.cached_property
+    def _step_ops(self) -> list[Any]:
+        return [] if self._loaded is None else ops_of_steps(self._loaded.graph)
 
-def _fed(name: str, given: npt.ArrayLike, loaded: loading.Loaded) -> npt.NDArray[Any]:
-    kind = loaded.inputs.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise InvalidArgument(
-            f"no input is called {shown(name)}; the model has {', '.join(loaded.inputs)}",
-            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
-        )
-    try:
-        array = np.asarray(given)
-    except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-        raise InvalidArgument(
-            f"input {name!r} cannot be made from a {type(given).__name__}: {error}",
-            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
-        ) from error
-    if array.dtype != kind.dtype or array.shape != kind.shape:
-        raise InvalidArgument(
-            f"input {name!r} is {array.dtype}{list(array.shape)}; expected {kind.dtype}{list(kind.shape)}",
-            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
-        )
-    stored, shape = loaded.stored[name]
-    if array.dtype != stored or array.shape != shape:
-        return np.ascontiguousarray(array, stored).reshape(shape)
-    return array
-
-
-def _collected(loaded: loading.Loaded, names: Sequence[str], outputs: Outputs) -> Results:
-    results = []
-    for name in names:
-        kind, array = loaded.outputs[name], outputs[name]
-        if array.shape != kind.shape or array.dtype != kind.dtype:
-            array = array.reshape(kind.shape).astype(kind.dtype)
-        results.append(array)
-    return results
-
-
-def _node_args(values: Mapping[str, ValueType]) -> list[NodeArg]:
-    words = {"float32": "float", "float64": "double"}
-    return [
-        NodeArg(name, f"tensor({words.get(kind.dtype.name, kind.dtype.name)})", list(kind.shape))
-        for name, kind in values.items()
-    ]
+    def _make_reachable(self, value: OrtValue) -> None:
+        """Have a value lie where the device can read and write it, if it may move."""
+        if self._loaded is not None and not self._loaded.is_closed:
+            value._move_to(self._loaded.context)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.errors import BadModel, QnnError
-from openhtp.core.tensor import TensorSpec
 from openhtp.frontend.context_model import ContextModel, read_context_model
 from openhtp.frontend.fixing import Ask, Dims, Freeze
 from openhtp.frontend.model import OnnxModel, ValueType
-from openhtp.frontend.onnx_import import import_typed
+from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
@@ -55,6 +54,7 @@ class Plan:
     ask: Ask
     queue_depth: int
     transport: str
+    device_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +92,19 @@ def config_entries(sess_options: Any) -> dict[str, str]:
     return found
 
 
+def host_kind(plan: Plan) -> hosts.HostKind:
+    """The device that a plan asks for."""
+    # A CPU backend has no half precision and no device of its own.
+    transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
+    return hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library, plan.device_name)
+
+
 def load(plan: Plan) -> Loaded:
     """Read the model and put it on a device."""
     model = read_model(plan.source, plan.dims, plan.freeze, ask=plan.ask)
     path = plan.source if isinstance(plan.source, Path) else None
     saved = read_context_model(model)
-    # A CPU backend has no half precision and no device of its own.
-    transport = "inprocess" if plan.options.backend == "cpu" else plan.transport
-    kind = hosts.HostKind(plan.soc, plan.threads, transport, plan.options.library)
+    kind = host_kind(plan)
     if saved is not None:
         return _from_context(plan, kind, model, saved, path)
     request = context_cache.read_request(plan.entries, path)
@@ -107,7 +112,7 @@ def load(plan: Plan) -> Loaded:
     _tell_about_floats(plan, imported.graph)
     if plan.options["qnn_saver_path"]:
         saver.save_calls(imported.graph, Path(saver.FOLDER))
-    loaded = _composed(plan, kind, model, imported.graph, imported.inputs, imported.outputs)
+    loaded = _composed(plan, kind, model, imported)
     if request is not None:
         context_cache.write_cache(
             request,
@@ -135,29 +140,29 @@ def closed(loaded: Loaded) -> Loaded:
     return replace(loaded, is_closed=True)
 
 
-def _composed(
-    plan: Plan,
-    kind: hosts.HostKind,
-    model: OnnxModel,
-    source: IrGraph,
-    inputs: Mapping[str, ValueType],
-    outputs: Mapping[str, ValueType],
-) -> Loaded:
+def _composed(plan: Plan, kind: hosts.HostKind, model: OnnxModel, imported: Imported) -> Loaded:
     device = hosts.acquire(kind)
     try:
         context = device.create_context(
             queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
         )
-        graph = context.compose_graph(
-            source,
-            vtcm_mb=plan.options.vtcm_mb,
-            precision="float32" if plan.options.backend == "cpu" else "float16",
-        )
-        graph.finalize()
+        return composed_in(plan, kind, device, context, model, imported)
     except BaseException:
         hosts.release(kind)
         raise
-    return _loaded(kind, device, context, graph, model, inputs, outputs)
+
+
+def composed_in(
+    plan: Plan, kind: hosts.HostKind, device: Device, context: Context, model: OnnxModel, imported: Imported
+) -> Loaded:
+    """A graph of a context, compiled."""
+    graph = context.compose_graph(
+        imported.graph,
+        vtcm_mb=plan.options.vtcm_mb,
+        precision="float32" if plan.options.backend == "cpu" else "float16",
+    )
+    graph.finalize()
+    return _loaded(kind, device, context, graph, model, imported.inputs, imported.outputs)
 
 
 def _from_context(
@@ -190,8 +195,9 @@ def _loaded(
     inputs: Mapping[str, ValueType],
     outputs: Mapping[str, ValueType],
 ) -> Loaded:
-    specs: dict[str, TensorSpec] = {tensor.name: tensor.spec for tensor in graph.inputs}
-    if set(specs) != set(inputs) or {tensor.name for tensor in graph.outputs} != set(outputs):
+    if {tensor.name for tensor in graph.inputs} != set(inputs) or {tensor.name for tensor in graph.outputs} != set(
+        outputs
+    ):
         raise BadModel(f"graph {graph.name!r} has other inputs or outputs than the model says")
     return Loaded(
         kind=kind,
@@ -201,7 +207,9 @@ def _loaded(
         model=model,
         inputs=inputs,
         outputs=outputs,
-        stored={name: (spec.dtype.numpy, spec.shape) for name, spec in specs.items()},
+        stored={
+            tensor.name: (tensor.spec.dtype.numpy, tensor.spec.shape) for tensor in (*graph.inputs, *graph.outputs)
+        },
     )
 
 

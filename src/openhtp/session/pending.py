@@ -2,52 +2,232 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.core.errors import QnnError
+from openhtp.core import status as st
+from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
 from openhtp.runtime.calls.execution import Execution, Outputs
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.options import check_timeout
 from openhtp.runtime.profile import Profile
+from openhtp.runtime.signal import AtOnce
+
+log = logging.getLogger(__name__)
 
 Results = list[npt.NDArray[Any]]
+Collect = Callable[[Outputs], Results]
 
 
 class PendingRun:
     """Returned by ``InferenceSession.run_async``; ``result()``, ``done()``, ``cancel()`` and ``await``."""
 
-    def __init__(
-        self, execution: Execution, collect: Callable[[Outputs], Results], profile: Profile | None = None
-    ) -> None:
-        self.execution = execution
+    def __init__(self, execution: Execution, collect: Collect, profile: Profile | None = None) -> None:
+        self.execution: Execution | None = execution
         # Filled when it is over, if the session profiles.
         self.profile = profile
+        self._accepted = execution
         self._collect = collect
 
     def done(self) -> bool:
         """Whether it is over."""
-        return self.execution.done()
+        return self._accepted.done()
 
     def cancel(self) -> bool:
         """Ask for an early end; False if it is already over."""
-        return self.execution.cancel()
+        return self._accepted.cancel()
 
     def cancelled(self) -> bool:
         """Whether it was ended by ``cancel()``."""
-        return self.execution.cancelled()
+        return self._accepted.cancelled()
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
-        return self._collect(self.execution.result(timeout))
+        return self._collect(self._accepted.result(timeout))
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
-        return self.execution.exception(timeout)
+        return self._accepted.exception(timeout)
 
     def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
         """Call ``function(self)`` on the backend's thread once it is over."""
-        self.execution.add_done_callback(lambda _: function(self))
+        self._accepted.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        return self._collect((yield from self.execution.__await__()))
+        return self._collect((yield from self._accepted.__await__()))
+
+    def __repr__(self) -> str:
+        return f"<PendingRun: {self._accepted!r}>"
+
+
+class CarriedRun(PendingRun):
+    """A run that a thread of the session carries: it waits for a place in the queue, or is computed on the CPU.
+
+    ``execution`` is None until the queue has accepted it, and stays so on the CPU.
+    """
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        self.execution = None
+        self.profile = profile
+        self._lock = threading.Lock()
+        self._unwanted = False
+        self._future: Future[Results] = Future()
+        self._future.set_running_or_notify_cancel()  # ended by us alone, also if who awaits it is cancelled
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._future.done()
+
+    def cancel(self) -> bool:
+        """Ask for an early end; False if it is already over."""
+        with self._lock:
+            self._unwanted = True
+            execution = self.execution
+        if execution is not None:
+            return execution.cancel()
+        return not self._future.done()
+
+    def cancelled(self) -> bool:
+        """Whether it was ended by ``cancel()``."""
+        if not self._future.done():
+            return False
+        error = self._future.exception()
+        return isinstance(error, QnnError) and error.code == st.QNN_GRAPH_ERROR_ABORTED.code
+
+    def result(self, timeout: float | None = None) -> Results:
+        """Wait for the outputs, in the order asked for; raises the run's error."""
+        try:
+            return self._future.result(check_timeout(timeout))
+        except FutureTimeout:
+            raise TimeoutError(f"the run is not over after {timeout} s; it goes on") from None
+
+    def exception(self, timeout: float | None = None) -> QnnError | None:
+        """Wait for the end and return its error, or None."""
+        try:
+            error = self._future.exception(check_timeout(timeout))
+        except FutureTimeout:
+            raise TimeoutError(f"the run is not over after {timeout} s; it goes on") from None
+        assert error is None or isinstance(error, QnnError)
+        return error
+
+    def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
+        """Call ``function(self)`` on the thread that ends it."""
+        self._future.add_done_callback(lambda _: function(self))
+
+    def __await__(self) -> Generator[Any, None, Results]:
+        return (yield from asyncio.wrap_future(self._future).__await__())
+
+    def __repr__(self) -> str:
+        if self.execution is not None:
+            return f"<PendingRun: {self.execution!r}>"
+        return f"<PendingRun: {'over' if self.done() else 'waiting for its turn'}>"
+
+    # What the thread that carries it does
+
+    def _accept(self, execution: Execution, collect: Collect) -> None:
+        """The queue has it; it ends with the execution."""
+        with self._lock:
+            self.execution = execution
+            unwanted = self._unwanted
+        if unwanted:
+            execution.cancel()
+        execution.add_done_callback(lambda over: self._end(lambda: collect(over.result())))
+
+    def _end(self, work: Callable[[], Results]) -> None:
+        """End it with what ``work`` returns or raises, unless it is not wanted any more."""
+        try:
+            if self._unwanted and self.execution is None:
+                raise Aborted("the run was cancelled before it began")
+            results = work()
+        except QnnError as error:
+            self._future.set_exception(error)
+        except BaseException as error:
+            self._future.set_exception(ExecutionError(f"the run failed: {error!r}"))
+        else:
+            self._future.set_result(results)
+
+
+class Carrier:
+    """The thread that carries a session's runs, one after the other; started with the first."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="openhtp-session")
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether runs are before the next one."""
+        return self._waiting > 0
+
+    def queue(self, graph: Graph, feeds: Outputs, collect: Collect, profile: Profile | None) -> PendingRun:
+        """Put a run into a graph's queue; the thread waits for a place where that would stop an event loop."""
+        if not _on_event_loop():
+            return PendingRun(graph.execute_async(feeds, profile=profile), collect, profile)
+        if not self.is_busy:
+            try:
+                execution = graph.execute_async(feeds, profile=profile, signal=AtOnce())
+                return PendingRun(execution, collect, profile)
+            except QueueFull:
+                log.debug("the queue is full; a thread of the session waits for a place")
+        run, held = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
+        self._submit(run, lambda: (graph.execute_async(held, profile=profile), collect))
+        return run
+
+    def _submit(self, run: CarriedRun, enqueue: Callable[[], tuple[Execution, Collect]]) -> None:
+        """Have ``enqueue`` wait for a place in the queue."""
+
+        def accept() -> None:
+            if run._unwanted:
+                run._end(list)
+                return
+            try:
+                accepted = enqueue()
+            except BaseException as error:
+                failure = error
+                run._end(lambda: _raise(failure))
+            else:
+                run._accept(*accepted)
+
+        self._carry(accept)
+
+    def compute(self, run: CarriedRun, work: Callable[[], Results]) -> None:
+        """Have ``work`` make the results."""
+        self._carry(lambda: run._end(work))
+
+    def close(self) -> None:
+        """Take no more; what is waiting is ended by whoever closed the session."""
+        self._pool.shutdown(wait=False)
+
+    def _carry(self, task: Callable[[], None]) -> None:
+        with self._lock:
+            self._waiting += 1
+
+        def carried() -> None:
+            try:
+                task()
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+        self._pool.submit(carried)
+
+
+def _on_event_loop() -> bool:
+    """Whether this thread runs an event loop, which must not be made to wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _raise(error: BaseException) -> Results:
+    raise error

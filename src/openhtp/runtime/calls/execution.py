@@ -199,6 +199,14 @@ class Execution:
         except QnnError as error:
             return None, error
 
+    def __repr__(self) -> str:
+        call, error = self._call, self._error
+        if call is not None:
+            return f"<Execution {self.job} of {call.graph_name!r}, pending>"
+        if error is not None:
+            return f"<Execution {self.job}, failed: {error}>"
+        return f"<Execution {self.job}, done: {', '.join(self._outputs or ())}>"
+
     def _report(self, text: str, *details: object) -> None:
         with contextlib.suppress(BaseException):  # whoever listens to the log may fail too
             log.exception(text, *details)

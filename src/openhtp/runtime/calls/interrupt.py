@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, QnnError, TimedOut, WrongState
+from openhtp.core.errors import Aborted, QnnError, QueueFull, TimedOut, WrongState
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.locks import make_lock
 
@@ -87,3 +87,11 @@ class Interrupt:
         with self._lock:
             if self.holder is holder:
                 self.holder = self._target = self._waiting_at = None
+
+
+class Impatience(Interrupt):
+    """What a call carries that must not wait at all."""
+
+    def interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:
+        """The queue is full: that is enough."""
+        return QueueFull("the queue is full, and the call must not wait")

@@ -24,7 +24,9 @@ class Sparse:
     def densify(self, spec: TensorSpec) -> npt.NDArray[Any]:
         """The whole tensor. Raises if there are more elements than ``spec`` allows, or one lies outside."""
         if not isinstance(spec, TensorSpec):
-            raise InvalidArgument(f"spec is {shown(spec)}; expected a TensorSpec")
+            raise InvalidArgument(
+                f"spec is {shown(spec)}; expected a TensorSpec", st.QNN_GRAPH_ERROR_INVALID_TENSOR
+            )
         try:
             indices, values = np.asarray(self.indices), np.asarray(self.values, spec.dtype.numpy)
         except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:

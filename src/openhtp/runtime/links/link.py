@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from openhtp.core.errors import QnnError
+from openhtp.core import status as st
+from openhtp.core.errors import QnnError, UnsupportedFeature
 from openhtp.rpc import messages as ms
 from openhtp.runtime.calls.queue import Places
 
@@ -80,6 +81,14 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Let the device go."""
+
+
+def not_asynchronous(call: str) -> QnnError:
+    """Of a link whose device works only while somebody waits for it, so that nothing can be queued."""
+    return UnsupportedFeature(
+        f"{call} needs the device in its own process: create it with transport='rpc'",
+        st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
+    )
 
 
 def raise_reply(reply: ms.Reply) -> ms.Reply:

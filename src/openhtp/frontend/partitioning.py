@@ -1,0 +1,200 @@
+"""Which nodes of a model an HTP can take, and the parts that the model falls into.
+
+Every node starts on the HTP. Parts are imported as they would be for running; a node that the importer refuses
+goes to the CPU with the importer's reason, its quantizers with it, and the parts are made anew. A node's level
+grows wherever its data passes from one processor to the other, and nodes of one processor and level make a part:
+data never returns to a part that it has left, so parts can run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import ModelProto, ValueInfoProto, helper, shape_inference
+
+from openhtp.core.errors import FormatError, QnnError, UnsupportedError, UnsupportedFeature
+from openhtp.frontend.local_functions import inlined
+from openhtp.frontend.onnx_import import Imported, import_typed
+from openhtp.frontend.onnx_reader import node_reads, parse_model, read_model
+from openhtp.frontend.probing import with_lifted_constants
+
+# Alone these are not worth the way to the HTP and back.
+_NOTHING_TO_COMPUTE = {"QuantizeLinear", "DequantizeLinear", "Identity", "Constant", "Shape", "Cast"}
+_TRIVIAL = "computes nothing that is worth the way to the HTP"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedNode:
+    """A node, and why it is on the CPU (empty on the HTP)."""
+
+    name: str
+    op_type: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Nodes that run together: a model of its own. ``imported`` is there for the HTP's."""
+
+    nodes: tuple[AssignedNode, ...]
+    model: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    imported: Imported | None = None
+
+    @property
+    def on_htp(self) -> bool:
+        """Whether an HTP runs it."""
+        return self.imported is not None
+
+
+def partition(data: bytes) -> list[Part]:
+    """The parts of a model, in the order in which they run."""
+    work = _Work(_with_shapes(inlined(parse_model(with_lifted_constants(data)))))
+    parts = None
+    while parts is None:
+        parts = work.parts()
+    return parts
+
+
+def _with_shapes(proto: Any) -> Any:
+    try:
+        return shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # whatever it cannot infer is left open, and such nodes stay on the CPU
+        return proto
+
+
+class _Work:
+    def __init__(self, proto: Any) -> None:
+        self._proto = proto
+        graph = proto.graph
+        taken: set[str] = set()
+        for index, node in enumerate(graph.node):
+            if not node.name or node.name in taken:
+                node.name = f"{node.name or node.op_type}_{index}"
+            taken.add(node.name)
+        self._held = {tensor.name: tensor for tensor in graph.initializer}
+        known = (*graph.input, *graph.output, *graph.value_info)
+        self._types: dict[str, Any] = {value.name: value for value in known}
+        self._outputs = [value.name for value in graph.output]
+        self._reads = [[name for name in node_reads(node) if name not in self._held] for node in graph.node]
+        self._maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+        self._readers: dict[str, list[int]] = {}
+        for index, names in enumerate(self._reads):
+            for name in names:
+                self._readers.setdefault(name, []).append(index)
+        self._reasons: dict[int, str] = {}
+        self._tried: dict[tuple[int, ...], Imported] = {}
+        for index, names in enumerate(self._reads):
+            if any(self._maker.get(name, -1) >= index for name in names):
+                raise UnsupportedFeature("the nodes are not in the order of their data")
+            self._look_at_sizes(index)
+        if not all(name in self._maker for name in self._outputs):
+            raise UnsupportedFeature("an output of the model is not the result of a node")
+        self._move_quantizers()
+
+    def parts(self) -> list[Part] | None:
+        """The parts as they are now; None if a node was refused that was the HTP's so far."""
+        found: list[Part] = []
+        for on_htp, indices in self._groups():
+            model, inputs, outputs = self._extract(indices, f"{self._proto.graph.name or 'graph'}_{len(found)}")
+            imported = None
+            if on_htp:
+                imported = self._tried.get(indices) or self._import(indices, model)
+                if imported is None:
+                    return None
+                self._tried[indices] = imported
+            nodes = tuple(self._assigned(index) for index in indices)
+            part = Part(nodes=nodes, model=model, inputs=inputs, outputs=outputs, imported=imported)
+            found.append(part)
+        return found
+
+    def _assigned(self, index: int) -> AssignedNode:
+        node = self._proto.graph.node[index]
+        return AssignedNode(node.name, node.op_type, self._reasons.get(index, ""))
+
+    def _look_at_sizes(self, index: int) -> None:
+        """Between processors only tensors of fixed sizes can pass, so a node with others is the CPU's."""
+        for name in (*self._reads[index], *self._proto.graph.node[index].output):
+            if name and not _is_fixed(self._types.get(name)):
+                self._reasons[index] = f"the size of {name!r} is not known before it runs"
+                return
+
+    def _move_quantizers(self) -> None:
+        """A node's DequantizeLinear and QuantizeLinear are its own: they are computed where it is."""
+        nodes = self._proto.graph.node
+        for index in reversed(range(len(nodes))):
+            if nodes[index].op_type == "DequantizeLinear" and index not in self._reasons:
+                readers = [reader for name in nodes[index].output for reader in self._readers.get(name, ())]
+                if readers and all(reader in self._reasons for reader in readers):
+                    self._reasons[index] = f"belongs to {nodes[readers[0]].name!r}"
+        for index, node in enumerate(nodes):
+            maker = self._maker.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+            if maker in self._reasons and index not in self._reasons:
+                self._reasons[index] = f"belongs to {nodes[maker].name!r}"
+
+    def _groups(self) -> list[tuple[bool, tuple[int, ...]]]:
+        levels: dict[int, int] = {}
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for index in range(len(self._proto.graph.node)):
+            on_htp = index not in self._reasons
+            before = [self._maker[name] for name in self._reads[index] if name in self._maker]
+            levels[index] = max(
+                (levels[maker] + ((maker not in self._reasons) != on_htp) for maker in before), default=0
+            )
+            groups.setdefault((levels[index], on_htp), []).append(index)
+        return [(on_htp, tuple(groups[level, on_htp])) for level, on_htp in sorted(groups)]
+
+    def _import(self, indices: tuple[int, ...], model: bytes) -> Imported | None:
+        """Import a part; a refusal moves the node that is refused, or all of them if none is named."""
+        nodes = self._proto.graph.node
+        if all(nodes[index].op_type in _NOTHING_TO_COMPUTE for index in indices):
+            self._reasons.update(dict.fromkeys(indices, _TRIVIAL))
+            return None
+        try:
+            return import_typed(read_model(model))
+        except (UnsupportedError, FormatError) as error:
+            refused = self._refused(indices, error)
+            self._reasons.update(dict.fromkeys(refused, error.message))
+            self._move_quantizers()
+            return None
+
+    def _refused(self, indices: tuple[int, ...], error: QnnError) -> Iterable[int]:
+        """The nodes that an error speaks of, by their names; what the importer made of a node has its name too."""
+        nodes, told = self._proto.graph.node, str(error)
+        exact = [index for index in indices if f"node {nodes[index].name!r}" in told]
+        return exact or [index for index in indices if f"node '{nodes[index].name}" in told] or indices
+
+    def _extract(self, indices: tuple[int, ...], name: str) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+        """A model of some nodes: what they read from others are its inputs, what others read its outputs."""
+        graph, inside = self._proto.graph, set(indices)
+        nodes = [graph.node[index] for index in indices]
+        made = [output for node in nodes for output in node.output if output]
+        reads = dict.fromkeys(read for index in indices for read in self._reads[index])
+        inputs = tuple(read for read in reads if self._maker.get(read, -1) not in inside)
+        outputs = tuple(
+            output
+            for output in made
+            if output in self._outputs or any(reader not in inside for reader in self._readers.get(output, ()))
+        )
+        constants = dict.fromkeys(read for node in nodes for read in node_reads(node) if read in self._held)
+        extracted = helper.make_graph(
+            nodes,
+            name,
+            [self._types.get(read) or ValueInfoProto(name=read) for read in inputs],
+            [self._types.get(output) or ValueInfoProto(name=output) for output in outputs],
+            [self._held[constant] for constant in constants],
+        )
+        made_model = ModelProto(ir_version=self._proto.ir_version)
+        made_model.opset_import.extend(self._proto.opset_import)
+        made_model.graph.CopyFrom(extracted)
+        return made_model.SerializeToString(), inputs, outputs
+
+
+def _is_fixed(value: Any) -> bool:
+    if value is None or not value.type.HasField("tensor_type"):
+        return False
+    kind = value.type.tensor_type
+    return bool(kind.elem_type) and kind.HasField("shape") and all(dim.dim_value > 0 for dim in kind.shape.dim)

@@ -1,0 +1,65 @@
+"""ONNX Runtime's Python interface with the emulated HTP behind it: ``import openhtp.ort as ort``.
+
+Sessions, values and bindings are OpenHTP's; options and enumerations are ONNX Runtime's own, so that what was made
+with them for one works with the other.
+"""
+
+from __future__ import annotations
+
+from openhtp.engine.onnxruntime import onnxruntime as _runtime
+from openhtp.session import InferenceSession, IOBinding, ModelMetadata, NodeArg, OrtValue, PendingRun
+from openhtp.session.options import CPU as _CPU
+from openhtp.session.options import QNN as _QNN
+
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "PendingRun",
+    "RunOptions",
+    "SessionOptions",
+    "__version__",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "get_version_string",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
+]
+
+__version__: str = _runtime.__version__
+
+ExecutionMode = _runtime.ExecutionMode
+ExecutionOrder = _runtime.ExecutionOrder
+GraphOptimizationLevel = _runtime.GraphOptimizationLevel
+RunOptions = _runtime.RunOptions
+SessionOptions = _runtime.SessionOptions
+disable_telemetry_events = _runtime.disable_telemetry_events
+enable_telemetry_events = _runtime.enable_telemetry_events
+get_version_string = _runtime.get_version_string
+set_default_logger_severity = _runtime.set_default_logger_severity
+set_default_logger_verbosity = _runtime.set_default_logger_verbosity
+set_seed = _runtime.set_seed
+
+
+def get_available_providers() -> list[str]:
+    """The providers that a session can have, the preferred one first."""
+    return [_QNN, _CPU]
+
+
+def get_all_providers() -> list[str]:
+    """The same: there are no others to be had."""
+    return get_available_providers()
+
+
+def get_device() -> str:
+    """What ONNX Runtime says where the QNN provider is built in."""
+    return "CPU-QNN"

@@ -1,0 +1,39 @@
+"""Which ops a step of a loaded graph computes: for profiles and traces, which know steps by number."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from openhtp.compiler.driver import program_for
+from openhtp.engine.segments import choose_cuts, crossing_bytes, segment_count, step_seconds
+
+if TYPE_CHECKING:
+    from openhtp.runtime.graph import Graph
+
+# Names of the nodes, and the type of each.
+StepOps = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def ops_of_steps(graph: Graph) -> list[StepOps]:
+    """Nodes and their types for every step. Empty if the device cut the graph in a way that is not known here.
+
+    The device compiles a program and joins its steps by rules that depend on nothing else, so they are followed
+    again.
+    """
+    program = program_for(graph._whole_program(), graph.context.device.soc)
+    whole = list(range(len(program.steps)))
+    if graph.steps == len(whole):
+        cuts = whole[1:]
+    elif graph.steps == 1:
+        cuts = []
+    else:
+        seconds = step_seconds(program)
+        cuts = choose_cuts(seconds, crossing_bytes(program), segment_count(sum(seconds)))
+    if len(cuts) + 1 != graph.steps:
+        return []
+    found = []
+    for begin, end in pairwise((0, *cuts, len(whole))):
+        nodes = [node for step in program.steps[begin:end] for k in program.kernels_of(step) for node in k.nodes]
+        found.append((tuple(node.name for node in nodes), tuple(node.op for node in nodes)))
+    return found

@@ -1,0 +1,181 @@
+"""``OrtValue``: a tensor that a program holds, on its own memory or on memory that the device sees."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.checks import items_of, shown, whole_number
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.engine.onnx_graph import onnx_type
+from openhtp.frontend.onnx_reader import value_type
+from openhtp.runtime import rescue
+from openhtp.runtime.context import Context
+from openhtp.runtime.mem import Mem
+from openhtp.session.metadata import type_in_words
+
+Array = npt.NDArray[Any]
+
+CPU, NPU = "cpu", "npu"
+
+
+class OrtValue:
+    """A tensor. ``device_name()`` is ``npu`` once it lies in memory that a session's device shares.
+
+    A value that was made from an array of the caller's stays on it. Any other moves to the device's memory when it
+    is first bound to a session, unless somebody has looked at where it lies before.
+    """
+
+    def __init__(self, array: Array, *, movable: bool = False) -> None:
+        self._array = array
+        self._movable = movable
+        self._mem: Mem | None = None
+
+    @classmethod
+    def ortvalue_from_numpy(
+        cls, numpy_obj: Array, /, device_type: str = CPU, device_id: int = 0, vendor_id: int = -1
+    ) -> OrtValue:
+        """A tensor on the array itself, or for ``npu`` on a copy of it."""
+        if not isinstance(numpy_obj, np.ndarray):
+            raise InvalidArgument(f"numpy_obj is a {type(numpy_obj).__name__}; expected a numpy array")
+        if check_device(device_type, device_id) == CPU:
+            return cls(numpy_obj)
+        return cls(np.array(numpy_obj, order="C"), movable=True)
+
+    @classmethod
+    def ortvalue_from_shape_and_type(
+        cls,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = CPU,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """A tensor of zeros; the type is numpy's or the number of an ONNX type."""
+        check_device(device_type, device_id)
+        return cls(np.zeros(checked_shape(shape), element_dtype(element_type)), movable=True)
+
+    def numpy(self) -> Array:
+        """The tensor as an array, on the memory of the value."""
+        self._movable = False
+        return self._array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def data_ptr(self) -> int:
+        """The address of its first element."""
+        return int(self.numpy().ctypes.data)
+
+    def update_inplace(self, np_arr: Array) -> None:
+        """Overwrite the tensor with an array of the same shape and type."""
+        given = np.asarray(np_arr)
+        if given.shape != self._array.shape or given.dtype != self._array.dtype:
+            raise InvalidArgument(
+                f"np_arr is {given.dtype}{list(given.shape)}; the value is"
+                f" {self._array.dtype}{list(self._array.shape)}"
+            )
+        np.copyto(self._array, given)
+
+    def device_name(self) -> str:
+        """``cpu``, or ``npu`` if it lies in memory that the device shares."""
+        return CPU if self._mem is None else NPU
+
+    def shape(self) -> list[int]:
+        """Sizes of its dimensions."""
+        return list(self._array.shape)
+
+    def data_type(self) -> str:
+        """``tensor(float)`` and its like."""
+        return type_in_words(self._array.dtype)
+
+    def element_type(self) -> int:
+        """The number of its ONNX type."""
+        return onnx_type(self._array.dtype)
+
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes that it takes."""
+        return self._array.nbytes
+
+    def has_value(self) -> bool:
+        """Always: there are no optional values here."""
+        return True
+
+    def is_tensor(self) -> bool:
+        """Always."""
+        return True
+
+    def is_sparse_tensor(self) -> bool:
+        """Never."""
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        """Never."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"<OrtValue {self.data_type()}{self.shape()} on {self.device_name()}>"
+
+    def _move_to(self, context: Context) -> None:
+        """Lie in memory registered with a context from now on, if it may move and is not there already."""
+        if not self._movable or not self._array.nbytes:
+            return
+        mem = context.register_memory(self._array.nbytes)
+        array = mem.array("value", shape=self._array.shape, dtype=self._array.dtype)
+        np.copyto(array, self._array)
+        self._array, self._mem, self._movable = array, mem, False
+        # Not here and now, which is wherever the garbage collector happened to run.
+        weakref.finalize(self, rescue.post, (_take_back, (mem,))).atexit = False
+
+
+def _take_back(mem: Mem) -> None:
+    with contextlib.suppress(QnnError):  # the session was closed, or a run still uses it: then it goes with that
+        mem.deregister()
+
+
+def array_at(address: int, shape: Sequence[int], element_type: Any, name: str) -> Array:
+    """The array that lies at an address of this process."""
+    number, sizes, dtype = whole_number(address), checked_shape(shape), element_dtype(element_type)
+    if number is None or number <= 0:
+        raise InvalidArgument(f"buffer_ptr of {name!r} is {shown(address)}; expected the address of its memory")
+    nbytes = int(np.prod(sizes, dtype=np.int64)) * dtype.itemsize
+    buffer = memoryview((ctypes.c_ubyte * nbytes).from_address(number))
+    return np.frombuffer(buffer, np.uint8).view(dtype).reshape(sizes)
+
+
+def check_device(device_type: object, device_id: object) -> str:
+    """A device that a value can lie on."""
+    name = device_type.lower() if isinstance(device_type, str) else device_type
+    if name not in (CPU, NPU):
+        raise InvalidArgument(f"device_type is {shown(device_type)}; expected 'cpu' or 'npu'")
+    if device_id != 0:
+        raise InvalidArgument(f"device_id is {shown(device_id)}; there is one device, 0")
+    return str(name)
+
+
+def checked_shape(shape: object) -> tuple[int, ...]:
+    """Sizes of dimensions."""
+    sizes = [whole_number(size) for size in items_of(shape, 64) or ()]
+    if items_of(shape, 64) is None or any(size is None or size < 0 for size in sizes):
+        raise InvalidArgument(f"shape is {shown(shape)}; expected a list of sizes from 0")
+    return tuple(size for size in sizes if size is not None)
+
+
+def element_dtype(element_type: Any) -> np.dtype[Any]:
+    """The numpy type of numpy's or ONNX's name for it."""
+    number = whole_number(element_type)
+    if number is not None:
+        return value_type(number, "element_type")
+    try:
+        dtype: np.dtype[Any] = np.dtype(element_type)
+    except Exception:  # numpy has many ways to refuse
+        dtype = np.dtype(object)
+    if dtype.hasobject or not dtype.itemsize:
+        raise InvalidArgument(f"element_type is {shown(element_type)}; expected a numpy type, or an ONNX number")
+    return dtype

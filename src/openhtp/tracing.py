@@ -1,0 +1,133 @@
+"""``with openhtp.trace("out.json"):`` records every device of this process and writes one file for Perfetto."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from openhtp.core.checks import path_of, shown
+from openhtp.core.errors import InvalidArgument, QnnError, WrongState
+from openhtp.core.priority import Priority
+from openhtp.report.chrome import marks_to_chrome
+from openhtp.report.lanes import named_track, trace_to_marks
+from openhtp.report.marks import Flow, Mark, Span
+from openhtp.runtime import forks, watching
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.step_names import StepOps, ops_of_steps
+from openhtp.trace.records import Trace
+
+log = logging.getLogger(__name__)
+
+_one_at_a_time = threading.Lock()
+
+
+@contextlib.contextmanager
+def trace(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Record what all devices of this process do while the block runs; also if it raises.
+
+    The file is for ui.perfetto.dev and chrome://tracing: every graph with its steps, the ops in them, job,
+    priority and session, and who made way for whom. Devices that are created or freed inside are included.
+    """
+    target = path_of(path)
+    if target is None:
+        raise InvalidArgument(f"path is {shown(path)}; expected the path of a file to write")
+    if not _one_at_a_time.acquire(blocking=False):
+        raise WrongState("a trace is being recorded already; end that block first")
+    try:
+        if not target.parent.is_dir():
+            raise InvalidArgument(f"{str(target)!r} cannot be written: there is no folder {str(target.parent)!r}")
+        recording = _Recording()
+        with watching.watched(recording):
+            for backend in list(forks.backends):
+                for device in list(backend._devices):
+                    recording.device_made(device)
+            try:
+                yield
+            finally:
+                recording.end()
+                recording.write(target)
+    finally:
+        _one_at_a_time.release()
+
+
+class _Recording:
+    """What was found out so far. Devices are asked when they leave, or at the end."""
+
+    def __init__(self) -> None:
+        self._devices: list[Device] = []
+        self._graphs: list[Graph] = []
+        self._marks: list[Mark] = []
+
+    def device_made(self, device: Device) -> None:
+        """Begin to record it."""
+        try:
+            device.start_trace()
+        except QnnError as error:
+            log.warning("%r is not in the trace: %s", device, error)
+            return
+        self._devices.append(device)
+        self._graphs += [graph for context in list(device._contexts) for graph in context._graphs.values()]
+
+    def graph_loaded(self, graph: Graph) -> None:
+        """Keep it: its ops are looked up when the device has told what ran."""
+        self._graphs.append(graph)
+
+    def device_leaves(self, device: Device) -> None:
+        """Take what was recorded."""
+        if device not in self._devices:
+            return
+        self._devices.remove(device)
+        try:
+            pid, found = device.pid, device.stop_trace()
+        except QnnError as error:
+            log.warning("%r is not in the trace: %s", device, error)
+            return
+        ops = {graph._number: ops_of_steps(graph) for graph in self._graphs if graph.context.device is device}
+        title = f"{device.name or device.soc} (process {pid})"
+        self._marks += [_titled(mark, title) for mark in _explained(found, ops)]
+
+    def end(self) -> None:
+        """The block is over."""
+        for device in list(self._devices):
+            self.device_leaves(device)
+
+    def write(self, target: Path) -> None:
+        """All that was recorded."""
+        target.write_bytes(marks_to_chrome(self._marks))
+
+
+def _explained(found: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]:
+    """The marks of a recording; those of clients say whose they are, and steps which ops they compute."""
+    clients = {named_track(found, number): number for number in found.tracks}
+    for mark in trace_to_marks(found):
+        number = clients.get(mark.lane) if isinstance(mark, Span) and "client" in mark.group.lower() else None
+        if number is None or not isinstance(mark, Span):
+            yield mark
+            continue
+        track = found.tracks[number]
+        args = {**(mark.args or {}), "session": track.session, "priority": Priority(track.priority).name.lower()}
+        name = mark.name
+        if mark.category == "step":
+            steps = ops.get(number, [])
+            index = int(mark.name.removeprefix("step ")) % max(1, len(steps))
+            if steps:
+                names, kinds = steps[index]
+                args["ops"] = ", ".join(names)
+                name = "+".join(dict.fromkeys(kinds))
+        yield msgspec.structs.replace(mark, name=name, args=args)
+
+
+def _titled(mark: Mark, title: str) -> Mark:
+    """The mark under a heading of its device's."""
+    if isinstance(mark, Flow):
+        return msgspec.structs.replace(
+            mark, from_group=f"{title} {mark.from_group}", to_group=f"{title} {mark.to_group}"
+        )
+    return msgspec.structs.replace(mark, group=f"{title} {mark.group}")

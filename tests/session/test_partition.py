@@ -1,0 +1,213 @@
+"""A model with nodes that an HTP cannot take runs in parts, on the HTP and on the CPU."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import openhtp as htp
+from openhtp import zoo
+from openhtp.engine.onnxruntime import onnxruntime as ort
+from openhtp.frontend.partitioning import Part, partition
+
+QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+
+
+def _model(nodes: list[Any], shape: Any = (1, 4, 4), out: Any = (1, 4, 4), constants: Any = ()) -> bytes:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, list(out))
+    graph = helper.make_graph(nodes, "g", [x], [y], list(constants))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+def _node(op_type: str, inputs: str, outputs: str, **attrs: Any) -> Any:
+    return helper.make_node(op_type, inputs.split(), outputs.split(), name=f"{op_type.lower()}_{outputs}", **attrs)
+
+
+def _diamond() -> bytes:
+    """Around a node in the middle there is a way past it: one part could not hold both ends."""
+    return _model(
+        [
+            _node("Relu", "x", "a"),
+            _node("Det", "a", "d"),
+            _node("Mul", "a a", "b"),
+            _node("Add", "b d", "c"),
+            _node("Sigmoid", "c", "y"),
+        ]
+    )
+
+
+def _where(parts: list[Part]) -> list[tuple[bool, list[str]]]:
+    return [(part.on_htp, [node.op_type for node in part.nodes]) for part in parts]
+
+
+def _reference(model: bytes, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    return ort.InferenceSession(model, providers=[CPU]).run(None, feeds)[0]
+
+
+def _strict() -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    return options
+
+
+@pytest.fixture
+def feeds() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(3).random((1, 4, 4), np.float32)}
+
+
+def test_parts_are_convex_and_in_order() -> None:
+    assert _where(partition(_diamond())) == [
+        (True, ["Relu", "Mul"]),
+        (False, ["Det"]),
+        (True, ["Add", "Sigmoid"]),
+    ]
+
+
+def test_model_runs_in_parts_and_tells_which(feeds, caplog) -> None:
+    with caplog.at_level(logging.WARNING), htp.InferenceSession(_diamond()) as session:
+        assert "Det" in caplog.text
+        assert session.get_providers() == [QNN, CPU]
+        assert [part.provider for part in session.get_partition()] == [QNN, CPU, QNN]
+        (det,) = session.get_partition()[1].nodes
+        assert (det.name, det.op_type) == ("det_d", "Det")
+        assert "not supported" in det.reason
+        assert np.allclose(session.run(None, feeds)[0], _reference(_diamond(), feeds), atol=5e-3)
+        assert np.array_equal(session.run_async(["y"], feeds).result()[0], session.run(None, feeds)[0])
+        assert session.get_inputs()[0].shape == [1, 4, 4]
+        assert "3 parts" in repr(session)
+        with pytest.raises(htp.InvalidArgument, match="no output is called 'nope'"):
+            session.run(["nope"], feeds)
+        with pytest.raises(htp.InvalidArgument, match="missing"):
+            session.run(None, {})
+    with pytest.raises(htp.WrongState, match="closed"):
+        session.run(None, feeds)
+
+
+def test_graphs_of_the_parts_share_one_context_that_ends_with_the_session(feeds) -> None:
+    from openhtp.session import hosts
+
+    session = htp.InferenceSession(_diamond(), soc="SM8550")
+    context = session._fallback._context
+    assert len(context._graphs) == 2
+    kind = session._fallback._kind
+    session.close()
+    assert kind not in hosts._devices
+
+
+def test_without_the_cpu_all_reasons_are_told() -> None:
+    model = _model([_node("Det", "x", "d"), _node("Relu", "d", "e"), _node("Erf", "e", "y")], out=(1,))
+    with pytest.raises(htp.UnsupportedError) as caught:
+        htp.InferenceSession(model, _strict())
+    for part in ("2 of 3 nodes", "det_d", "erf_y"):
+        assert part in caught.value.message
+
+
+def test_quantizers_stay_with_their_node() -> None:
+    scale = numpy_helper.from_array(np.float32(0.05), "s")
+    zero = numpy_helper.from_array(np.uint8(128), "z")
+    model = _model(
+        [
+            _node("QuantizeLinear", "x s z", "xq"),
+            _node("DequantizeLinear", "xq s z", "xd"),
+            _node("Relu", "xd", "r"),
+            _node("QuantizeLinear", "r s z", "rq"),
+            _node("DequantizeLinear", "rq s z", "rd"),
+            _node("Det", "rd", "d"),
+            _node("QuantizeLinear", "d s z", "dq"),
+            _node("DequantizeLinear", "dq s z", "dd"),
+            _node("Sigmoid", "dd", "y"),
+        ],
+        out=(1,),
+        constants=[scale, zero],
+    )
+    parts = partition(model)
+    assert _where(parts) == [
+        (True, ["QuantizeLinear", "DequantizeLinear", "Relu", "QuantizeLinear"]),
+        (False, ["DequantizeLinear", "Det", "QuantizeLinear"]),
+        (True, ["DequantizeLinear", "Sigmoid"]),
+    ]
+    assert "det_d" in parts[1].nodes[0].reason
+    feeds = {"x": np.random.default_rng(5).random((1, 4, 4), np.float32)}
+    with htp.InferenceSession(model) as session:
+        assert np.allclose(session.run(None, feeds)[0], _reference(model, feeds), atol=0.02)
+
+
+def test_sizes_that_depend_on_data_are_the_cpus(feeds) -> None:
+    """What comes after NonZero has no fixed size until it is reduced to one."""
+    model = _model(
+        [
+            _node("Relu", "x", "a"),
+            _node("NonZero", "a", "n"),
+            _node("Cast", "n", "f", to=TensorProto.FLOAT),
+            _node("ReduceSum", "f", "r", keepdims=0),
+            _node("Mul", "a r", "m"),
+            _node("Sigmoid", "m", "y"),
+        ]
+    )
+    parts = partition(model)
+    assert [part.on_htp for part in parts] == [True, False, True]
+    assert "not known before it runs" in parts[1].nodes[0].reason
+    with htp.InferenceSession(model) as session:
+        assert np.allclose(session.run(None, feeds)[0], _reference(model, feeds), atol=5e-3)
+
+
+def test_loop_body_is_the_cpus(feeds) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["v", "a"], ["w"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, [1, 4, 4]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, 4, 4]),
+        ],
+    )
+    constants = [numpy_helper.from_array(np.int64(3), "n"), numpy_helper.from_array(np.bool_(True), "t")]
+    nodes = [_node("Relu", "x", "a"), _node("Loop", "n t a", "l", body=body), _node("Sigmoid", "l", "y")]
+    model = _model(nodes, constants=constants)
+    with htp.InferenceSession(model) as session:
+        on_htp, on_cpu = session.get_partition()
+        assert (on_htp.provider, on_cpu.provider) == (QNN, CPU)
+        # A loop may change the size of what it carries.
+        assert "the size of 'l'" in on_cpu.nodes[1].reason
+        assert np.allclose(session.run(None, feeds)[0], _reference(model, feeds), atol=5e-3)
+
+
+def test_what_computes_nothing_is_not_worth_the_way(feeds) -> None:
+    model = _model([_node("Identity", "x", "a"), _node("Det", "a", "y")], out=(1,))
+    with htp.InferenceSession(model) as session:
+        assert session.get_providers() == [CPU]
+        ((first, det),) = [part.nodes for part in session.get_partition()]
+        assert "worth" in first.reason
+        assert "not supported" in det.reason
+
+
+def test_context_of_parts_is_refused_in_words(tmp_path) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry("ep.context_file_path", str(tmp_path / "c.onnx"))
+    with pytest.raises(htp.UnsupportedFeature, match="3 parts"):
+        htp.InferenceSession(_diamond(), options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_whole_models_are_one_part() -> None:
+    model = zoo.tiny_mlp()
+    with htp.InferenceSession(model, transport="inprocess") as session:
+        (part,) = session.get_partition()
+        assert part.provider == QNN
+        assert {node.reason for node in part.nodes} == {""}
+    with htp.InferenceSession(model, providers=[CPU]) as session:
+        (part,) = session.get_partition()
+        assert {node.reason for node in part.nodes} == {f"{QNN} was not asked for"}
