@@ -20,6 +20,7 @@ from openhtp.report.marks import Flow, Mark, Span
 from openhtp.runtime import forks, watching
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
+from openhtp.runtime.side_door import graphs_on, number_of
 from openhtp.runtime.step_names import StepOps, ops_of_steps
 from openhtp.trace.records import Trace
 
@@ -73,7 +74,7 @@ class _Recording:
             log.warning("%r is not in the trace: %s", device, error)
             return
         self._devices.append(device)
-        self._graphs += [graph for context in list(device._contexts) for graph in context._graphs.values()]
+        self._graphs += graphs_on(device)
 
     def graph_loaded(self, graph: Graph) -> None:
         """Keep it: its ops are looked up when the device has told what ran."""
@@ -89,7 +90,7 @@ class _Recording:
         except QnnError as error:
             log.warning("%r is not in the trace: %s", device, error)
             return
-        ops = {graph._number: ops_of_steps(graph) for graph in self._graphs if graph.context.device is device}
+        ops = {number_of(graph): ops_of_steps(graph) for graph in self._graphs if graph.context.device is device}
         title = f"{device.name or device.soc} (process {pid})"
         self._marks += [_titled(mark, title) for mark in _explained(found, ops)]
 

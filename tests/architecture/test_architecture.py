@@ -51,9 +51,10 @@ _NOT_OURS = {"_exit", "_fields_", "_make", "_replace", "_value2member_map_", "_s
 
 
 def _room(path: Path) -> str:
-    """Modules that may know each other's private attributes: those of ``runtime``'s objects, else one alone."""
+    """Modules that may know each other's private attributes: those of a package's objects, else one alone."""
     inner = path.relative_to(ROOT / "src/openhtp")
-    return "runtime" if str(inner.parent) == "runtime" else str(inner)
+    package = str(inner.parent)
+    return package if package in ("runtime", "session") else str(inner)
 
 
 def _names(tree: ast.AST) -> set[str]:

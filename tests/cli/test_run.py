@@ -6,13 +6,13 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from openhtp import zoo
 from openhtp.cli.main import app
+from openhtp.engine.onnxruntime import onnxruntime
 
 
 def invoke(*args, code=0):

@@ -70,10 +70,8 @@ def test_bound_run_reads_and_writes_registered_memory(session, feeds) -> None:
     assert binding.get_outputs()[0].data_ptr() == address
     assert not np.array_equal(output.numpy(), wanted)
     # The runtime's own slots, into which arrays are copied, were made by the plain run; the bound ones need none.
-    assert (
-        session._loaded.graph._bindings.arguments(binding._feeds(), binding._in_place(session._loaded)).raw_count
-        == 0
-    )
+    bindings = session._loaded.graph._callee.bindings
+    assert bindings.arguments(binding._feeds(), binding._in_place(session._loaded)).raw_count == 0
 
 
 def test_addresses_and_arrays_can_be_bound(session, feeds) -> None:

@@ -18,3 +18,13 @@ def ask(device: Device, message: ms.Request) -> ms.Reply:
 def ask_about(runs: Graph | App, message: Callable[[int], ms.Request]) -> ms.Reply:
     """Ask the device of a graph or app about it; ``message`` is made from the number that it has there."""
     return runs.context._link.request(message(runs._number))
+
+
+def number_of(graph: Graph) -> int:
+    """The number that a graph has on its device, and in the device's trace."""
+    return graph._number
+
+
+def graphs_on(device: Device) -> list[Graph]:
+    """All graphs of a device, of this process."""
+    return [graph for context in list(device._contexts) for graph in context.graphs.values()]
