@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from openhtp.device.clock import WallClock
 from openhtp.device.core import DeviceCore
 from openhtp.device.jobs import Job
-from openhtp.device.runner import InlineRunner, Runner
+from openhtp.device.runner import BesideRunner, InlineRunner, Runner
 from openhtp.device.side_by_side import SideBySideRunner
-from openhtp.device.target import EmulatedChip
+from openhtp.device.target import EmulatedChip, Target
 from openhtp.hw.catalog import find_soc
 from openhtp.options import DEVICE, Values
 from openhtp.sched.policy import policy_named
@@ -83,4 +84,17 @@ def build_core(config: DeviceConfig) -> DeviceCore:
         clock=clock,
         target=EmulatedChip(engine, find_soc(config.soc)),
         make_runner=make_runner,
+    )
+
+
+def build_beside(
+    config: DeviceConfig, target: Target, submit: Callable[[Callable[[], Callable[[], None]]], None]
+) -> DeviceCore:
+    """A device that computes elsewhere: ``submit`` runs work there, and then what it returned on the loop."""
+    clock = WallClock()
+    return DeviceCore(
+        scheduler=Scheduler(config.resources(), policy_named(config.policy)),
+        clock=clock,
+        target=target,
+        make_runner=lambda jobs: BesideRunner(jobs, clock.now, submit),
     )
