@@ -24,7 +24,7 @@ class LoopOver(Exception):
 
 
 class LoopThread:
-    """Turns a loop until it is told to stop, or until ``watched`` is readable, as a process's descriptor is then."""
+    """Turns a loop until told to stop, or until ``watched`` is readable, as a dead process's descriptor is."""
 
     def __init__(self, name: str, watched: int) -> None:
         self.over = False

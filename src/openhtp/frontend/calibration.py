@@ -104,8 +104,8 @@ def _array(file: IO[bytes]) -> Array:
     if dtype.hasobject:
         raise ValueError("it holds Python objects; expected numbers")
     nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes > _MOST_BYTES:
-        raise ValueError(f"an array of {nbytes} bytes; expected at most {_MOST_BYTES}")
+    if min(shape, default=0) < 0 or nbytes > _MOST_BYTES:
+        raise ValueError(f"an array has shape {list(shape)}; expected at most {_MOST_BYTES} bytes")
     data = file.read(nbytes)
     if len(data) != nbytes:
         raise ValueError(f"an array has {len(data)} of its {nbytes} bytes")

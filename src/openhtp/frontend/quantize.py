@@ -100,8 +100,8 @@ class Recipe:
             ("weight", self.weight, WEIGHTS),
             ("method", self.method, METHODS),
         ):
-            if given not in known:
-                raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
+            if not isinstance(given, str) or given not in known:
+                raise InvalidArgument(f"{what} {shown(given)} is unknown; expected one of {', '.join(known)}")
 
 
 DEFAULT = Recipe()
