@@ -56,6 +56,7 @@ cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-mode
 docs: $(STAMP)  ## regenerate generated pages
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
+	$(BIN)/python tools/gen_scenario_schema.py
 
 clean:
 	rm -rf $(VENV) $(VENDOR) out
