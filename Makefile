@@ -57,6 +57,7 @@ docs: $(STAMP)  ## regenerate generated pages
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
 	$(BIN)/python tools/gen_scenario_schema.py
+	$(BIN)/python tools/gen_errors_doc.py
 
 clean:
 	rm -rf $(VENV) $(VENDOR) out
