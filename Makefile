@@ -53,11 +53,12 @@ vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulat
 cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
 	$(BIN)/python tools/fit_cost_model.py fit
 
-docs: $(STAMP)  ## regenerate generated pages
+docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into out/site
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
 	$(BIN)/python tools/gen_scenario_schema.py
 	$(BIN)/python tools/gen_errors_doc.py
+	$(BIN)/zensical build --clean --strict
 
 clean:
 	rm -rf $(VENV) $(VENDOR) out
