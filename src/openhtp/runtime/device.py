@@ -124,8 +124,9 @@ class Device:
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned.
 
-        A binary carries no queue depth: give it here, or the default holds. Graphs not named in
-        ``enable_graphs`` (if given) cannot be executed.
+        One that was made for another SoC is compiled again for this one, and the log says so. A binary carries
+        no queue depth: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given) cannot
+        be executed.
         """
         self._life.require("use")
         depth = check_depth(queue_depth)
@@ -148,6 +149,12 @@ class Device:
                     f"enable_graphs names {shown(name)}; the binary has {known}",
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
+        if parsed.info.soc not in ("", self.soc):
+            log.warning(
+                "the context binary was made for %s and is compiled again for %s, which takes longer; make one there",
+                shown(parsed.info.soc),
+                self.soc,
+            )
         context = self._open_context(depth, Priority.NORMAL if level is None else level)
         try:
             context._restore(parsed, names, level)
