@@ -151,7 +151,7 @@ class Device:
                 )
         if parsed.info.soc not in ("", self.soc):
             log.warning(
-                "the context binary was made for %s and is compiled again for %s, which takes longer; make one there",
+                "the context binary was made for %s and is compiled again for %s, which takes longer",
                 shown(parsed.info.soc),
                 self.soc,
             )
