@@ -15,6 +15,7 @@ OWN = {
     "bench/loading.py": "what it wrote itself",
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
     "cli/_checkup.py": "/proc and /sys",
+    "core/status_words.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/entrance.py": "/dev/null",
     "engine/prepared.py": "opens sessions, not files",

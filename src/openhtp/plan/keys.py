@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from openhtp.options.device import POLICIES as POLICIES
 from openhtp.plan.scenario import Pattern
 
 MODEL = ("model", "precision", "dims", "freeze")
@@ -16,5 +17,4 @@ CLIENT = ("name", "kind", "priority", *CLIENT_SIZES, "deadline", "depth", "steps
 PATTERNS = tuple(pattern.value for pattern in Pattern)
 EVENT = ("client", "run", *MODEL, *PATTERNS, "from", "until", "count", "seed", "think", "delay")
 POLICY = ("name", "window")
-POLICIES = ("strict", "edf", "fair")
 KINDS = ("graph", "app")
