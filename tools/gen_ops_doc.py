@@ -44,7 +44,7 @@ def _plain(value: Any) -> str:
 def _param(param: Param) -> str:
     form = f"{param.dtype.short}{'[]' * param.rank}"
     words = f"; {', '.join(f'{name} {number}' for name, number in param.choices.items())}" if param.choices else ""
-    return f"| `{param.name}` | {form} | {_default(param)}{words} |"
+    return f"| `{param.name}` | `{form}` | {_default(param)}{words} |"
 
 
 def _section(opdef: OpDef) -> str:

@@ -88,13 +88,21 @@ def test_another_user_gets_the_same_results_from_the_program(
 
 
 def test_a_device_of_another_soc_compiles_the_portable_program(
-    backend: htp.Backend, made: tuple[bytes, Outputs]
+    backend: htp.Backend, made: tuple[bytes, Outputs], caplog: pytest.LogCaptureFixture
 ) -> None:
     binary, expected = made
     device = backend.create_device(soc="SM8550", transport="inprocess")
     with device.create_context_from_binary(binary) as context:
         assert not was_prepared(context)
         check_results(context, expected)
+    assert "made for 'SM8650' and is compiled again for SM8550" in caplog.text
+
+
+def test_nothing_is_said_of_a_binary_for_this_soc(
+    backend: htp.Backend, made: tuple[bytes, Outputs], caplog: pytest.LogCaptureFixture
+) -> None:
+    with backend.create_device(transport="inprocess").create_context_from_binary(made[0]):
+        assert "compiled again" not in caplog.text
 
 
 def test_a_place_without_a_key_stores_the_program_alone(

@@ -20,8 +20,9 @@ from openhtp.core.errors import InvalidArgument
 class ScaleOffset:
     """One scale and offset for the whole tensor.
 
-    >>> ScaleOffset(0.5, -128).dequantize(np.array([128, 130], np.uint8)).tolist()
-    [0.0, 1.0]
+    Examples:
+        >>> ScaleOffset(0.5, -128).dequantize(np.array([128, 130], np.uint8)).tolist()
+        [0.0, 1.0]
     """
 
     scale: float

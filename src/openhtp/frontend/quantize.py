@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.core.checks import items_of
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, UnsupportedFeature
 from openhtp.engine.onnxruntime import part
 from openhtp.frontend.fixing import Dims, Freeze

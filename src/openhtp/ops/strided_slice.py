@@ -111,7 +111,7 @@ def _lower(node: Node, e: Emitter) -> None:
 OPS = (
     OpDef(
         name="StridedSlice",
-        summary="in[0][begin:end:stride] on each axis",
+        summary="elements begin:end:stride of in[0] on each axis",
         inputs=(Port("in[0]"),),
         outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 s16 u8 s8 n32 i32 i64 b"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from openhtp.core.errors import QnnError
 from openhtp.core.units import US
 from openhtp.hw.soc import SocSpec
+from openhtp.plan import keys
 from openhtp.plan.ranges import DIM, FROZEN
 from openhtp.plan.reading import Fields, Value
 from openhtp.plan.scenario import DEFAULT_STEPS, ModelChoice
@@ -21,15 +22,12 @@ ModelTime = Callable[[Path, SocSpec], int]
 """How long one run of a model file takes on a SoC, in nanoseconds."""
 
 
-KEYS = ("model", "precision", "dims", "freeze")
-"""The keys of a scenario that say which model."""
 _Kind = TypeVar("_Kind")
-_PRECISIONS = ("float", "w8a8", "w8a16")
 
 
 def read_choice(fields: Fields, default: ModelChoice | None = None) -> ModelChoice | None:
     """The model that a mapping of the scenario names, or None; what it leaves out is as in ``default``."""
-    given = [key for key in KEYS if key in fields]
+    given = [key for key in keys.MODEL if key in fields]
     if not given:
         return default
     if "model" not in fields and default is None:
@@ -39,7 +37,7 @@ def read_choice(fields: Fields, default: ModelChoice | None = None) -> ModelChoi
     base = same or ModelChoice(name=name, precision=default.precision if default is not None else None)
     return ModelChoice(
         name=name,
-        precision=fields["precision"].choice(*_PRECISIONS) if "precision" in fields else base.precision,
+        precision=fields["precision"].choice(*keys.PRECISIONS) if "precision" in fields else base.precision,
         dims=_pairs(fields["dims"], lambda value: value.integer(DIM)) if "dims" in fields else base.dims,
         freeze=_pairs(fields["freeze"], _frozen) if "freeze" in fields else base.freeze,
     )

@@ -13,8 +13,8 @@ from openhtp.core.units import MIB, bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
+from openhtp.plan import keys
 from openhtp.plan.amount import verify_amount
-from openhtp.plan.models import KEYS as MODEL_KEYS
 from openhtp.plan.models import Models, ModelTime, read_choice
 from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
@@ -22,14 +22,6 @@ from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Sce
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named
 from openhtp.sched.resources import DeviceResources, resources_of
-
-_TOP = ("name", "unit", "device", "clients", "events", "policy", "duration")
-_DEVICE_SIZES = ("soc", "hvx", "hmx", "vtcm_mb", "vtcm_bytes", "cores", "dma_gbs", "eviction")
-_DEVICE = (*_DEVICE_SIZES, "sharing", "windowing", "parallel_graphs", "platform")
-_CLIENT_SIZES = ("hmx", "hvx", "vtcm_mb", "vtcm_bytes", "page_mb", "core", "pd")
-_CLIENT = ("name", "kind", "priority", *_CLIENT_SIZES, "deadline", "depth", "steps", "timeout", "run", *MODEL_KEYS)
-_PATTERNS = tuple(pattern.value for pattern in Pattern)
-_EVENT = ("client", "run", *MODEL_KEYS, *_PATTERNS, "from", "until", "count", "seed", "think", "delay")
 
 
 def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> Scenario:
@@ -44,7 +36,7 @@ def parse_scenario(text: str, source: str = "scenario", *, model_time: ModelTime
 
 
 def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | None) -> Scenario:
-    top = value.fields(_TOP)
+    top = value.fields(keys.TOP)
     unit = top["unit"].choice(*UNITS) if "unit" in top else "us"
     times = _Times(UNITS[unit])
     device, soc, eviction, dma_gbs = _device(top["device"], times)
@@ -110,7 +102,7 @@ def _notes(soc: SocSpec | None, eviction: int | None) -> tuple[str, ...]:
 
 
 def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | None, int | None, float]:
-    fields = value.fields(_DEVICE)
+    fields = value.fields(keys.DEVICE)
     soc = None
     if "soc" in fields:
         try:
@@ -147,12 +139,12 @@ def _megabytes(fields: Fields, key: str) -> int | None:
 
 def _client(value: Value, times: _Times, device: DeviceResources, models: Models) -> tuple[ClientSpec, int | None]:
     """Return the client, and the duration of its runs if it is given here."""
-    fields = value.fields(_CLIENT)
+    fields = value.fields(keys.CLIENT)
     if "run" in fields and "model" in fields:
         fields["run"].fail("give 'run' or 'model', not both")
     model = read_choice(fields)
     timed = models.run(model, fields["model"]) if model is not None else None
-    kind = ClientKind(fields["kind"].choice("graph", "app")) if "kind" in fields else ClientKind.GRAPH
+    kind = ClientKind(fields["kind"].choice(*keys.KINDS)) if "kind" in fields else ClientKind.GRAPH
     graph = kind is ClientKind.GRAPH
     vtcm = _vtcm(fields)
     client = ClientSpec(
@@ -219,9 +211,9 @@ def _policy(value: Value | None, times: _Times) -> Policy:
     if value is None:
         return STRICT
     if isinstance(value.raw, str):
-        return policy_named(value.choice("strict", "edf", "fair"))
-    fields = value.fields(("name", "window"))
-    name = fields["name"].choice("strict", "edf", "fair")
+        return policy_named(value.choice(*keys.POLICIES))
+    fields = value.fields(keys.POLICY)
+    name = fields["name"].choice(*keys.POLICIES)
     if "window" in fields and name != "fair":
         fields["window"].fail("only the fair policy has a window")
     return policy_named(name, window_ns=times.get(fields, "window"))
@@ -247,7 +239,7 @@ class _Sources:
 
     def read(self, value: Value) -> list[Source]:
         """One entry; several sources if ``at`` is a list."""
-        fields = value.fields(_EVENT)
+        fields = value.fields(keys.EVENT)
         client = self._number(fields["client"])
         pattern = self._pattern(value, fields)
         base = Source(
@@ -290,7 +282,7 @@ class _Sources:
         return base
 
     def _pattern(self, value: Value, fields: Fields) -> Pattern:
-        words = [word for word in _PATTERNS if word in fields]
+        words = [word for word in keys.PATTERNS if word in fields]
         if "burst" in words:  # a burst may be placed (at) and repeated (every)
             words = [word for word in words if word not in ("at", "every")]
         if len(words) != 1:
@@ -308,7 +300,7 @@ class _Sources:
 
     def _run(self, value: Value, fields: Fields, client: int) -> int:
         run = self._times.get(fields, "run")
-        if run is not None and any(key in fields for key in MODEL_KEYS):
+        if run is not None and any(key in fields for key in keys.MODEL):
             value.fail("give 'run' or 'model', not both")
         if run is not None:
             return run

@@ -35,10 +35,11 @@ EXIT_PATIENCE_S = 60.0
 class Backend:
     """Creates devices, signals, profiles and logs.
 
-    >>> backend = Backend()
-    >>> backend.has_capability("GRAPH_SUPPORT_ASYNC_EXECUTION")
-    True
-    >>> backend.free()
+    Examples:
+        >>> backend = Backend()
+        >>> backend.has_capability("GRAPH_SUPPORT_ASYNC_EXECUTION")
+        True
+        >>> backend.free()
     """
 
     def __init__(self, library: str | os.PathLike[str] | None = None) -> None:

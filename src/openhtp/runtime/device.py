@@ -128,8 +128,9 @@ class Device:
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned.
 
-        A binary carries no ``queue_depth``: give it here, or the default holds. Graphs not named in
-        ``enable_graphs`` (if given) cannot be executed; a ``priority`` replaces that of each graph.
+        One that was made for another SoC is compiled again for this one, and the log says so. A binary carries
+        no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given) cannot
+        be executed; a ``priority`` replaces that of each graph.
         """
         self._life.require("use")
         chosen = CONTEXT.read(options, arch=find_soc(self.soc).arch)
@@ -145,6 +146,12 @@ class Device:
                     f"enable_graphs names {shown(name)}; the binary has {known}",
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
+        if parsed.info.soc not in ("", self.soc):
+            log.warning(
+                "the context binary was made for %s and is compiled again for %s, which takes longer",
+                shown(parsed.info.soc),
+                self.soc,
+            )
         context = self._open_context(chosen)
         try:
             context._restore(parsed, chosen.enable_graphs, chosen.priority)

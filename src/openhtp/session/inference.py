@@ -57,10 +57,11 @@ class InferenceSession:
     ``queue_depth`` bounds the runs that ``run_async`` has under way; ``transport="inprocess"`` keeps the device in
     this process, for debugging. Sessions on the same chip share one device process.
 
-    >>> from openhtp import zoo
-    >>> session = InferenceSession(zoo.tiny_mlp(), transport="inprocess")
-    >>> [output.shape for output in session.get_outputs()]
-    [[1, 10]]
+    Examples:
+        >>> from openhtp import zoo
+        >>> session = InferenceSession(zoo.tiny_mlp(), transport="inprocess")
+        >>> [output.shape for output in session.get_outputs()]
+        [[1, 10]]
     """
 
     def __init__(
