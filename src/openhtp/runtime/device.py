@@ -129,8 +129,8 @@ class Device:
         """Open a context from what ``Context.get_binary`` returned.
 
         One that was made for another SoC is compiled again for this one, and the log says so. A binary carries
-        no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given) cannot
-        be executed; a ``priority`` replaces that of each graph.
+        no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
+        cannot be executed; a ``priority`` replaces that of each graph.
         """
         self._life.require("use")
         chosen = CONTEXT.read(options, arch=find_soc(self.soc).arch)
