@@ -1,4 +1,7 @@
-"""An image classifier as people write it for ONNX Runtime. Only the import is OpenHTP's."""
+"""An image classifier as people write it for ONNX Runtime. Only the import is OpenHTP's.
+
+    python examples/ort_classifier.py
+"""
 
 import numpy as np
 
