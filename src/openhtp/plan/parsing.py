@@ -12,7 +12,7 @@ from openhtp.core.units import MIB, SECOND, bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
-from openhtp.plan.models import Models, ModelTime
+from openhtp.plan.models import ModelCache, Models, ModelTime
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.sched.events import ClientKind
@@ -35,15 +35,23 @@ _LONGEST_NS = 366 * 24 * 3600 * SECOND
 def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> Scenario:
     """Read and check a scenario file."""
     path = Path(path)
-    return _scenario(read_file(path), path.stem, path.parent, model_time)
+    return scenario_from(read_file(path), path.stem, path.parent, model_time=model_time)
 
 
 def parse_scenario(text: str, source: str = "scenario", *, model_time: ModelTime | None = None) -> Scenario:
     """Read and check a scenario given as text; ``source`` names it in messages."""
-    return _scenario(read_text(text, source), source, Path(), model_time)
+    return scenario_from(read_text(text, source), source, Path(), model_time=model_time)
 
 
-def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | None) -> Scenario:
+def scenario_from(
+    value: Value,
+    name: str,
+    folder: Path,
+    *,
+    model_time: ModelTime | None = None,
+    cache: ModelCache | None = None,
+) -> Scenario:
+    """The scenario of values that were read. Models lie relative to ``folder``; ``cache`` keeps them."""
     top = value.fields(_TOP)
     unit = top["unit"].choice(*UNITS) if "unit" in top else "us"
     times = _Times(UNITS[unit])
@@ -51,7 +59,7 @@ def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | Non
     clients_value = top["clients"]
     if not clients_value.items():
         clients_value.fail("a scenario needs at least one client")
-    models = Models(folder, soc, model_time)
+    models = Models(folder, soc, model_time, cache)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
     clients = tuple(client for client, _ in parsed)
     _verify_names(clients_value.items(), clients)
