@@ -5,6 +5,7 @@ Nothing is rewritten here: this module feeds that quantizer, keeps it quiet, and
 
 from __future__ import annotations
 
+import difflib
 import logging
 import tempfile
 import warnings
@@ -20,6 +21,7 @@ from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config,
 
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.frontend.masks import with_finite_masks
+from openhtp.frontend.onnx_reader import parse_model
 from openhtp.frontend.probing import with_lifted_constants, with_opset
 
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -86,17 +88,20 @@ def quantize_model(
     weight: str = "u8",
     per_channel: bool = False,
     method: str = "minmax",
+    layers: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Quantized:
     """The QDQ form of a float model, with ranges measured on ``samples``.
 
-    ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice and
-    BadModel when the quantizer cannot take the model.
+    ``layers`` gives nodes, by name, another type of activations than the rest; what lies between two types is
+    converted. ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice
+    and BadModel when the quantizer cannot take the model.
     """
     for what, given, known in (
         ("activation", activation, ACTIVATIONS),
         ("weight", weight, WEIGHTS),
         ("method", method, METHODS),
+        *((f"activation of layer {name!r}", given, ACTIVATIONS) for name, given in (layers or {}).items()),
     ):
         if given not in known:
             raise InvalidArgument(f"{what} {given!r} is unknown; expected one of {', '.join(known)}")
@@ -108,20 +113,27 @@ def quantize_model(
             lifted, masks = with_finite_masks(with_lifted_constants(model))
             source.write_bytes(with_opset(lifted, _PER_CHANNEL_OPSET) if per_channel else lifted)
         try:
-            made = _quantize(source, Path(folder), samples, activation, weight, per_channel, method, progress)
+            settings = _Settings(activation, weight, per_channel, method, layers or {})
+            made = _quantize(source, Path(folder), samples, settings, progress)
             return replace(made, masks=masks)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             raise BadModel(f"onnxruntime's quantizer refuses the model: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    activation: str
+    weight: str
+    per_channel: bool
+    method: str
+    layers: Mapping[str, str]
 
 
 def _quantize(
     source: Path,
     folder: Path,
     samples: Sequence[Feeds],
-    activation: str,
-    weight: str,
-    per_channel: bool,
-    method: str,
+    settings: _Settings,
     progress: Callable[[int], None] | None,
 ) -> Quantized:
     prepared = folder / "prepared.onnx"
@@ -130,14 +142,28 @@ def _quantize(
     config = get_qnn_qdq_config(
         str(prepared),
         _Reader(samples, progress),
-        calibrate_method=_METHODS[method],
-        activation_type=_TYPES[activation],
-        weight_type=_TYPES[weight],
-        per_channel=per_channel,
+        calibrate_method=_METHODS[settings.method],
+        activation_type=_TYPES[settings.activation],
+        weight_type=_TYPES[settings.weight],
+        per_channel=settings.per_channel,
+        init_overrides=_overrides(prepared, settings),
     )
     result = folder / "quantized.onnx"
     quantize(str(prepared), str(result), config)
     return Quantized(prepared.read_bytes(), result.read_bytes())
+
+
+def _overrides(prepared: Path, settings: _Settings) -> dict[str, list[dict[str, Any]]] | None:
+    """The results of layers that are to have a type of their own, as the quantizer wants them named."""
+    differing = {name: given for name, given in settings.layers.items() if given != settings.activation}
+    if not differing:
+        return None
+    outputs = {node.name: node.output[0] for node in parse_model(prepared.read_bytes()).graph.node}
+    for name in differing:
+        if name not in outputs:
+            near = difflib.get_close_matches(name, outputs, n=3, cutoff=0.3) or list(outputs)[:3]
+            raise InvalidArgument(f"the model has no node {name!r}; nearest known: {', '.join(near)}")
+    return {outputs[name]: [{"quant_type": _TYPES[given]}] for name, given in differing.items()}
 
 
 @contextmanager
