@@ -107,7 +107,7 @@ def __getattr__(name: str) -> object:
         from openhtp.estimation import estimate
 
         return estimate
-    if name in ("onnx", "plan", "testing", "zoo"):
+    if name in ("onnx", "plan", "sweep", "testing", "zoo"):
         from importlib import import_module
 
         return import_module(f"openhtp.{name}")
