@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from openhtp.cli._monte_carlo import monte_carlo_command
 from openhtp.cli._terminal import console, errors_reported, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
 from openhtp.plan import plan as run_plan
@@ -65,8 +66,24 @@ def plan(
         typer.Option("--optimize", help="Find priorities, queue depths and a policy that hold all deadlines."),
     ] = False,
     gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Plan so many different random arrivals; tells miss rates with confidence intervals."),
+    ] = None,
 ) -> None:
     """Plan a scenario on the virtual clock: latencies, waiting, yields, deadlines, utilisation (modelled)."""
+    if seeds is not None:
+        others = {
+            "--timeline": timeline,
+            "--picture": svg,
+            "--trace": trace,
+            "--window": window,
+            "--optimize": search,
+        }
+        for word in (word for word, given in others.items() if given):
+            raise typer.BadParameter(f"{word} shows one run; --seeds counts over many: give one of them")
+        monte_carlo_command(scenario, seeds, policy, json_file)
+        return
     shown = _window(window)
     advice = None
     with errors_reported():

@@ -30,7 +30,9 @@ from openhtp.sweep.study import BadStudy, Study
 
 __all__ = [
     "BadStudy",
+    "Engine",
     "NoWorkers",
+    "Progress",
     "Standing",
     "StoreError",
     "Study",
