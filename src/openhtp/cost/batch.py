@@ -7,9 +7,8 @@ settings are priced together.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,45 +58,58 @@ def price_many(kernels: Sequence[Kernel], settings: Sequence[Setting]) -> list[P
     """Price each setting; where ``estimate`` would raise, its error stands in the setting's place."""
     parameters = fitted_parameters()
     found: list[Priced | QnnError | None] = [None] * len(settings)
-    groups: dict[Precision | None, list[tuple[int, Setting, FoundRates]]] = {}
-    assigned: dict[Precision | None, list[Precision]] = {}
+    groups: dict[Precision | None, list[_Member]] = {}
+    # Settings are many, chips and precisions few. A chip is known by identity: hashing all it has costs more.
+    known: dict[tuple[int, Precision | None], FoundRates | QnnError] = {}
     for number, setting in enumerate(settings):
+        key = (id(setting.soc), setting.precision)
+        rates = known.get(key)
+        if rates is None:
+            rates = known[key] = _rates(kernels, setting.soc, setting.precision, parameters)
+        if isinstance(rates, QnnError):
+            found[number] = rates
+            continue
         try:
-            if setting.precision not in assigned:
-                assigned[setting.precision] = precisions_of(kernels, setting.precision)
-            rates = _rates(setting, frozenset(assigned[setting.precision]))
+            _verify(setting)
         except QnnError as error:
             found[number] = error
         else:
             groups.setdefault(setting.precision, []).append((number, setting, rates))
     for asked, members in groups.items():
-        amounts = _Amounts.of(kernels, assigned[asked], parameters)
+        amounts = _Amounts.of(kernels, precisions_of(kernels, asked), parameters)
         for (number, *_), priced in zip(members, _price(amounts, members, parameters), strict=True):
             found[number] = priced
     return [each for each in found if each is not None]
 
 
-@functools.lru_cache(maxsize=4096)
-def _rates(setting: Setting, precisions: frozenset[Precision]) -> FoundRates:
-    """The rates of a setting, once it is known to be possible."""
+_Member = tuple[int, Setting, FoundRates]
+"""A place among the settings, the setting, and the rates of its SoC."""
+
+
+def _rates(
+    kernels: Sequence[Kernel], soc: SocSpec, asked: Precision | None, parameters: Parameters
+) -> FoundRates | QnnError:
+    """The rates of a SoC, or why it does not compute these kernels."""
+    try:
+        given = precisions_of(kernels, asked)
+        verify_offered(soc, given)
+        found = find_rates(soc, parameters)
+        for precision in set(given):
+            prices(found.rates, precision, parameters)  # refuses what the SoC does not compute in
+    except QnnError as error:
+        return error
+    return found
+
+
+def _verify(setting: Setting) -> None:
+    """Refuse more than the SoC has."""
     soc = setting.soc
-    parameters = fitted_parameters()
-    verify_offered(soc, tuple(precisions))
-    for name, given, most in (
-        ("vtcm_mb", setting.vtcm_mb, soc.vtcm_mb),
-        ("hvx_threads", setting.hvx_threads, soc.hvx),
-    ):
-        if given is not None and not 1 <= given <= most:
-            raise InvalidArgument(f"{name} is {given}; {soc.name} has {most}")
+    if setting.vtcm_mb is not None and not 1 <= setting.vtcm_mb <= soc.vtcm_mb:
+        raise InvalidArgument(f"vtcm_mb is {setting.vtcm_mb}; {soc.name} has {soc.vtcm_mb}")
+    if setting.hvx_threads is not None and not 1 <= setting.hvx_threads <= soc.hvx:
+        raise InvalidArgument(f"hvx_threads is {setting.hvx_threads}; {soc.name} has {soc.hvx}")
     if setting.ddr_gbs is not None and not setting.ddr_gbs > 0:
         raise InvalidArgument(f"ddr_gbs is {setting.ddr_gbs}; expected a bandwidth above 0")
-    found = find_rates(soc, parameters)
-    for precision in precisions:
-        prices(found.rates, precision, parameters)  # refuses what the SoC does not compute in
-    share = 1.0 if setting.hvx_threads is None else setting.hvx_threads / soc.hvx
-    ddr_gbs = found.rates.ddr_gbs if setting.ddr_gbs is None else setting.ddr_gbs
-    own = replace(found.rates, vector_speed=found.rates.vector_speed * share, ddr_gbs=ddr_gbs)
-    return replace(found, rates=own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +159,12 @@ def _rates_of_one(parameters: Parameters) -> SocRates:
     return SocRates(soc="", launch_us=0.0, tmacs=dict.fromkeys(words, 1.0), vector_speed=1.0, ddr_gbs=1.0)
 
 
-def _price(
-    amounts: _Amounts, members: Sequence[tuple[int, Setting, FoundRates]], parameters: Parameters
-) -> list[Priced]:
+def _price(amounts: _Amounts, members: Sequence[_Member], parameters: Parameters) -> list[Priced]:
     rates = [found.rates for _, _, found in members]
     tmacs = np.array([[each.tmacs[p.value] for p in amounts.precisions] for each in rates])[:, amounts.which]
-    vector = np.array([[each.vector_speed] for each in rates])
-    ddr = np.array([[each.ddr_gbs] for each in rates])
+    threads = np.array([[1.0 if s.hvx_threads is None else s.hvx_threads / s.soc.hvx] for _, s, _ in members])
+    vector = np.array([[each.vector_speed] for each in rates]) * threads
+    ddr = np.array([[f.rates.ddr_gbs if s.ddr_gbs is None else s.ddr_gbs] for _, s, f in members])
     vtcm_mb = np.array([[(s.soc.vtcm_mb if s.vtcm_mb is None else s.vtcm_mb) * MIB / MEGA] for _, s, _ in members])
     spilled_mb = np.maximum(0.0, amounts.touched_mb - RESIDENT_SHARE * vtcm_mb)
     spill = spilled_mb * amounts.spill_us_per_mb / ddr

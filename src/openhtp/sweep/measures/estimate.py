@@ -9,6 +9,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.cost import Kernel, Precision, Priced, Setting, kernels_of, price_many
 from openhtp.estimation import ZOO, compiled
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.soc import SocSpec
 from openhtp.sweep.files import Files
 from openhtp.sweep.measures._kind import Measure, Measured, values_of
 from openhtp.sweep.study import Objective, Scalar, Study, Values
@@ -36,6 +37,7 @@ class Estimates:
 
     def __init__(self, study: Study, files: Files) -> None:
         self._files = files
+        self._socs: dict[Scalar, SocSpec] = {}
         self._kernels: dict[tuple[Scalar, ...], Sequence[Kernel] | QnnError | OSError] = {}
         # Dimensions are the only axes beside the model that change what is compiled.
         self._shaping = [axis.name for axis in study.axes if axis.name.startswith(DIMS)]
@@ -81,8 +83,11 @@ class Estimates:
         if isinstance(bandwidth, (str, bool)):
             raise InvalidArgument(f"ddr_gbs is {bandwidth!r}; expected a number")
         precision = values.get("precision")
+        name = values["soc"]
+        if name not in self._socs:
+            self._socs[name] = find_soc(str(name))
         return Setting(
-            soc=find_soc(str(values["soc"])),
+            soc=self._socs[name],
             precision=None if precision is None else Precision.parse(str(precision)),
             ddr_gbs=bandwidth,
             **options,
