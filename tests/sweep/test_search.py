@@ -68,3 +68,4 @@ def test_an_optimization_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_p
     again = Here()
     assert openhtp.sweep(study("optuna", 50), store=tmp_path, on=again).points == whole.points
     assert not before & {point.number for task in again.tasks for point in task.points}
+    assert max(len(task.points) for task in again.tasks) <= 5, "a batch of ten is shared by two workers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from openhtp.sweep.monte_carlo import ClientMisses, Interval, MonteCarlo
 
 
-def monte_carlo_command(scenario: Path, seeds: int, policy: str | None, json_file: Path | None) -> None:
-    """Run all seeds for each policy, and print a table each."""
+def monte_carlo_command(
+    scenario: Path, seeds: int, policy: str | None, json_file: Path | None, *, of_one_run: Mapping[str, object]
+) -> None:
+    """Run all seeds for each policy, and print a table each; refuses options that show a single run."""
+    for word in (word for word, given in of_one_run.items() if given):
+        raise typer.BadParameter(f"--{word} shows one run; --seeds counts over many: give one of them")
     # A single plan, which takes milliseconds, need not wait for this.
     from openhtp.sweep.monte_carlo import monte_carlo
 

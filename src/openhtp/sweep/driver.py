@@ -43,6 +43,7 @@ class Driver:
         self._engine = engine
         self._progress = progress
         self._size = find_measure(study.measure).chunk
+        self._largest = _LARGEST_TASK
         self._numbers = itertools.count()
         self._under_way: dict[int, Task] = {}
         self._again: deque[list[Point]] = deque()
@@ -57,6 +58,8 @@ class Driver:
         self._tell()
         started = False
         for batch in proposals(self._study, self._store):
+            if isinstance(batch, list):  # nothing comes after it until all of it is done: all workers share it
+                self._largest = max(1, -(-len(batch) // self._engine.slots))
             missing = (point for point in batch if point.number not in self._done)
             first = next(missing, None)
             if first is None:
@@ -92,7 +95,7 @@ class Driver:
             self._engine.submit(task)
 
     def _tasks(self, points: Iterator[Point]) -> Iterator[Task]:
-        while chunk := list(itertools.islice(points, self._size)):
+        while chunk := list(itertools.islice(points, min(self._size, self._largest))):
             yield Task(next(self._numbers), chunk)
 
     def _taken(self, task: Task, answer: Answer | Lost) -> Iterable[Row]:

@@ -37,7 +37,7 @@ class Estimates:
 
     def __init__(self, study: Study, files: Files) -> None:
         self._files = files
-        self._socs: dict[Scalar, SocSpec] = {}
+        self._socs: dict[str, SocSpec] = {}
         self._kernels: dict[tuple[Scalar, ...], Sequence[Kernel] | QnnError | OSError] = {}
         # Dimensions are the only axes beside the model that change what is compiled.
         self._shaping = [axis.name for axis in study.axes if axis.name.startswith(DIMS)]
@@ -83,11 +83,11 @@ class Estimates:
         if isinstance(bandwidth, (str, bool)):
             raise InvalidArgument(f"ddr_gbs is {bandwidth!r}; expected a number")
         precision = values.get("precision")
-        name = values["soc"]
-        if name not in self._socs:
-            self._socs[name] = find_soc(str(name))
+        chip = str(values["soc"])
+        if chip not in self._socs:
+            self._socs[chip] = find_soc(chip)
         return Setting(
-            soc=self._socs[name],
+            soc=self._socs[chip],
             precision=None if precision is None else Precision.parse(str(precision)),
             ddr_gbs=bandwidth,
             **options,
