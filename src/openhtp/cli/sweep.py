@@ -39,6 +39,7 @@ app = typer.Typer(
     help="Run a study (openhtp sweep study.yaml), or show what one found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
