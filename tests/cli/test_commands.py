@@ -55,6 +55,8 @@ def test_help_names_every_command(run) -> None:
         ["device", "start"],
         ["plan"],
         ["run-scenario"],
+        ["sweep", "run"],
+        ["sweep", "show"],
     ],
     ids=str,
 )
