@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Apart, so that nothing comes to need the vendor's library.
 VENDOR := .venv-vendor
+# Apart, because Ray is large and sweeps on one machine do not need it.
+SWEEP := .venv-sweep
 
-.PHONY: demo test lint test-slow browser soak hostile bench conformance trained-models vendor-diff cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile bench sweep-bench sweep-ray conformance trained-models vendor-diff cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -41,6 +43,12 @@ bench: $(STAMP)  ## sync against async, pre-emption, graphs side by side, whole 
 	$(BIN)/openhtp bench plan
 	$(BIN)/openhtp bench load
 
+sweep-bench: $(SWEEP)/.installed  ## points per second of sweeps, and what Ray adds
+	$(SWEEP)/bin/python tools/sweep_bench.py $(ARGS)
+
+sweep-ray: $(SWEEP)/.installed  ## sweeps on a Ray cluster of two nodes here, one of which is killed
+	$(SWEEP)/bin/python -m pytest -m ray tests/sweep --timeout 900
+
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
 	$(BIN)/python -W ignore tests/conformance/suite.py
 
@@ -63,12 +71,18 @@ docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into
 	$(BIN)/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(VENDOR) out
+	rm -rf $(VENV) $(VENDOR) $(SWEEP) out
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+$(SWEEP)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(SWEEP)
+	$(SWEEP)/bin/pip install --quiet --upgrade pip
+	$(SWEEP)/bin/pip install --quiet --editable ".[dev,sweep,ray]"
 	touch $@
 
 $(VENDOR)/.installed: pyproject.toml

@@ -1,6 +1,6 @@
 """An image classifier as people write it for ONNX Runtime. Only the import is OpenHTP's.
 
-    python examples/ort_classifier.py
+python examples/ort_classifier.py
 """
 
 import numpy as np

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from published_latencies import Latency
 
+from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.demand import AMOUNTS, demand_of
-from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Padding
 from openhtp.cost.sizes import KernelSize

@@ -18,7 +18,7 @@ import numpy as np
 from cost_fit import OVERLAP, PADDING, WORDS, Fit, factors
 from published_latencies import SOURCE, Latency, extract, read_kernels, read_latencies
 
-from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Parameters, parameters_from

@@ -119,7 +119,7 @@ _LAZY = {
     "PendingRun": "openhtp.session",
     "estimate": "openhtp.estimation",
 }
-_LAZY_MODULES = ("onnx", "ort", "plan", "testing", "zoo")
+_LAZY_MODULES = ("onnx", "ort", "plan", "sweep", "testing", "zoo")
 
 
 if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours

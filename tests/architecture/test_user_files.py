@@ -31,6 +31,9 @@ OWN = {
     "rpc/rendezvous.py": "a folder",
     "session/profiling.py": "writes",
     "session/saver.py": "writes",
+    "sweep/identity.py": "the package's own files",
+    "sweep/page.py": "a resource of the package",
+    "sweep/store.py": "a lock of its own",
     "testing/agreement.py": "tables of the project",
     "vendor/library.py": "the head of the library that is to be loaded",
 }

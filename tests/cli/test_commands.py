@@ -60,6 +60,8 @@ def test_help_names_every_command(run) -> None:
         ["quantize"],
         ["run"],
         ["run-scenario"],
+        ["sweep", "run"],
+        ["sweep", "show"],
     ],
     ids=str,
 )

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.kinds import MATRIX_KINDS, VECTOR_KINDS
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.cost import Bound, KernelSize, NumberFormat, estimate, sizes_of
-from openhtp.cost.kinds import MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.rates import find_rates, fitted_parameters, prices
 from openhtp.frontend.onnx_import import load

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress as Bar
 
+from openhtp.cli._monte_carlo import monte_carlo_command
 from openhtp.cli._plan_report import LARGE, print_advice, print_exceeded, print_results
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, write_file, write_json
 from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
@@ -24,10 +25,11 @@ from openhtp.plan.rewriting import rewritten
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, svg_to_png
 from openhtp.report.timeline import marks_to_html
-from openhtp.sched.policy import policy_named
+from openhtp.sched.policy import Policy, policy_named
 
 
 def plan(
+    ctx: typer.Context,
     scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
     json_file: JsonFile = None,
     timeline: Annotated[Path | None, typer.Option(help="Write an interactive timeline (one HTML file).")] = None,
@@ -51,15 +53,18 @@ def plan(
         list[str] | None, typer.Option(help="Exit with status 1 if a client's p99 is longer: camera=20ms.")
     ] = None,
     search: Annotated[
-        bool,
-        typer.Option("--optimize", help="Find priorities, queue depths and a policy that hold all deadlines."),
+        bool, typer.Option("--optimize", help="Find priorities, queue depths and a policy that hold deadlines.")
     ] = False,
     write: Annotated[
         Path | None, typer.Option(help="With --optimize: write the scenario with what was found to this file.")
     ] = None,
     gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
+    seeds: Annotated[int | None, typer.Option(help="Count misses over so many random arrivals.")] = None,
 ) -> None:
     """Plan a scenario on the virtual clock: latencies, waiting, yields, deadlines, utilisation (modelled)."""
+    if seeds is not None:
+        monte_carlo_command(ctx, scenario, seeds, policy, json_file)
+        return
     shown = _window(window)
     if write is not None and not search:
         raise typer.BadParameter("--write needs --optimize: there is nothing new to write")
@@ -68,11 +73,8 @@ def plan(
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
         times = dict(read_limit(text, loaded) for text in max_p99 or ())
         advice = optimize(replace(loaded, policy=policies[0])) if search else None
-        best = loaded if advice is None else advice.scenario
-        chosen = [best if advice is not None else replace(best, policy=policies[0])]
-        chosen += [replace(best, policy=other) for other in policies[1:]]
-        wants_files = any(path is not None for path in (json_file, timeline, svg, trace))
-        results = _run_all(chosen, advice, detail=wants_files, window=shown)
+        chosen = _chosen(loaded, advice, policies)
+        results = _run_all(chosen, advice, detail=any((json_file, timeline, svg, trace)), window=shown)
         rate = 0.0 if check and max_miss_rate is None else max_miss_rate
         over = [one for result in results for one in exceeded(result, max_miss_rate=rate, max_p99=times)]
         if advice is not None:
@@ -86,6 +88,12 @@ def plan(
         write_json(json_file, {} if json_file is None else _document(results, over))
     if over or (advice is not None and not advice.holds):
         raise typer.Exit(1)
+
+
+def _chosen(loaded: Scenario, advice: Advice | None, policies: Sequence[Policy]) -> list[Scenario]:
+    """What is planned: the scenario or what was found instead of it, and the same with the other policies."""
+    best = replace(loaded, policy=policies[0]) if advice is None else advice.scenario
+    return [best, *(replace(best, policy=other) for other in policies[1:])]
 
 
 def _run_all(

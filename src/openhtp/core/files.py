@@ -7,6 +7,7 @@ reads a path that was given goes through here; a test looks for those who do not
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ _KINDS = {
 }
 # The kernel gives at most 2 GiB at once; this much is asked for in one go.
 _CHUNK = 1 << 30
+_DIGESTED = 1 << 20
 
 
 def read_file(
@@ -57,6 +59,15 @@ def read_file(
                 f"{str(path)!r} holds more than the {len(found)} bytes that it says; expected {what} at rest"
             )
         return found
+
+
+def digest_of(path: str | os.PathLike[str], *, what: str, error: type[QnnError]) -> str:
+    """SHA-256 of a regular file of any size, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open_file(path, most=None, what=what, error=error) as (fd, _):
+        while part := os.read(fd, _DIGESTED):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

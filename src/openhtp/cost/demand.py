@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Padding
 from openhtp.cost.sizes import KernelSize
@@ -18,7 +18,7 @@ AMOUNTS = (*MATRIX_KINDS, *VECTOR_KINDS, *HELPER_KINDS, "weights", "spill", "lau
 _BY_WINDOW = frozenset({"depthwise", "pool"})
 _BY_COUNT = frozenset({"softmax", "norm", "transpose", "image_layout", "image_norm", "move", "concat", "reshape"})
 _BY_LARGER_SIDE = frozenset({"reduce", "gather"})
-_RESIDENT_SHARE = 0.5
+RESIDENT_SHARE = 0.5
 """Of the VTCM, for the tensors of one kernel: the rest holds weights and the next pieces."""
 
 
@@ -31,7 +31,7 @@ def demand_of(
     touched = (kernel.read + kernel.written) * precision.activation_bytes
     amounts = {
         "weights": kernel.weights * precision.weight_bytes / MEGA,
-        "spill": max(0.0, touched - _RESIDENT_SHARE * vtcm_bytes) / MEGA,
+        "spill": max(0.0, touched - RESIDENT_SHARE * vtcm_bytes) / MEGA,
         "launch": 0.0 if kernel.kind == "reshape" else 1.0,
         "edge": kernel.edge * precision.activation_bytes / MEGA,
     }

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.kinds import MATRIX_KINDS
 from openhtp.cost.demand import demand_of
-from openhtp.cost.kinds import MATRIX_KINDS
 from openhtp.cost.number_format import NumberFormat
 from openhtp.cost.rates import Band, Parameters, SocRates, find_rates, fitted_parameters, prices
 from openhtp.cost.sizes import KernelSize, sizes_of
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 
-_NO_TIME = 1e-12
+NO_TIME = 1e-12
+"""Keeps the share of a network without work defined."""
 
 
 class Bound(enum.Enum):
@@ -112,14 +113,13 @@ def estimate_kernels(
     """The same for kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
     found = find_rates(soc, parameters)
-    given = _precisions(kernels, precision)
-    if NumberFormat.FLOAT in given and not soc.fp16:
-        raise UnsupportedFeature(f"{soc.name} has no half precision; quantize the model, or say w8a8 or w8a16")
+    given = precisions_of(kernels, precision)
+    verify_offered(soc, given)
     parts = _busy_times(kernels, given, soc, found.rates, parameters)
     ops = _spread(kernels, parts, parameters.overlap)
     total = found.rates.launch_us + math.fsum(op.us for op in ops)
-    main = _most_common(given)
-    band = _band(parameters, main, extrapolated=found.taken_from is not None)
+    main = most_common(given)
+    band = band_of(parameters, main, extrapolated=found.taken_from is not None)
     return Estimate(
         soc=soc.name,
         precision=main.value,
@@ -173,7 +173,7 @@ def _spread(kernels: Sequence[KernelSize], parts: Sequence[_Busy], overlap: floa
 
     The whole is ``(own^q + weights^q)^(1/q)``; each side's share is its derivative times itself.
     """
-    own = math.fsum(part.own for part in parts) + _NO_TIME
+    own = math.fsum(part.own for part in parts) + NO_TIME
     weights = math.fsum(part.weights for part in parts)
     whole = (own**overlap + weights**overlap) ** (1 / overlap)
     own_share = (own / whole) ** (overlap - 1)
@@ -203,24 +203,32 @@ def _spread(kernels: Sequence[KernelSize], parts: Sequence[_Busy], overlap: floa
     return tuple(found)
 
 
-def _precisions(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> list[NumberFormat]:
+def precisions_of(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> list[NumberFormat]:
     """The precision of every kernel; kernels of integers count as the rest does."""
     fixed = {k.precision for k in kernels if k.precision not in (None, NumberFormat.FLOAT)}
     if asked is not None and fixed and fixed != {asked}:
         words = " and ".join(sorted(each.value for each in fixed if each))
         raise InvalidArgument(f"the model is quantized already, to {words}; leave the precision out")
     known = [kernel.precision for kernel in kernels if kernel.precision is not None]
-    usual = _most_common(known) if known else NumberFormat.FLOAT
+    usual = most_common(known) if known else NumberFormat.FLOAT
     if asked is not None and not fixed:
         return [asked] * len(kernels)
     return [kernel.precision or usual for kernel in kernels]
 
 
-def _most_common(precisions: Sequence[NumberFormat]) -> NumberFormat:
+def most_common(precisions: Sequence[NumberFormat]) -> NumberFormat:
+    """The precision that most kernels have, which is called that of the network."""
     return max(NumberFormat, key=lambda each: sum(precision is each for precision in precisions))
 
 
-def _band(parameters: Parameters, precision: NumberFormat, *, extrapolated: bool) -> Band:
+def verify_offered(soc: SocSpec, precisions: Sequence[NumberFormat]) -> None:
+    """Refuse half precision where the SoC has none."""
+    if NumberFormat.FLOAT in precisions and not soc.fp16:
+        raise UnsupportedFeature(f"{soc.name} has no half precision; quantize the model, or say w8a8 or w8a16")
+
+
+def band_of(parameters: Parameters, precision: NumberFormat, *, extrapolated: bool) -> Band:
+    """How far published times lie from modelled ones."""
     return parameters.bands["extrapolated" if extrapolated else precision.value]
 
 

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.cost.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.cost.number_format import NumberFormat
 from openhtp.hw.catalog import catalog
 from openhtp.hw.soc import SocSpec

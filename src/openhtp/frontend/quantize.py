@@ -1,4 +1,4 @@
-"""Quantization for the HTP, by onnxruntime's own quantizer with its QNN pre-processing and settings.
+"""Quantization for the HTP, by onnxruntime's own quantizer with its QNN pre-processing and recipe.
 
 Nothing is rewritten here: this module feeds that quantizer, keeps it quiet, leaves no file behind, and sees to it
 that the HTP takes what comes out.
@@ -6,6 +6,7 @@ that the HTP takes what comes out.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import tempfile
 import warnings
@@ -86,12 +87,16 @@ class _Reader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defined]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a model is quantized: 8 or 16 bits, a scale per tensor or per channel, and how ranges are found."""
+    """How a model is quantized: 8 or 16 bits, a scale per tensor or per channel, and how ranges are found.
+
+    ``layers`` has the types of activations of nodes, by name, that are to differ from the rest.
+    """
 
     activation: str = "u16"
     weight: str = "u8"
     per_channel: bool = False
     method: str = "minmax"
+    layers: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InvalidArgument for a choice that there is not."""
@@ -99,6 +104,7 @@ class Recipe:
             ("activation", self.activation, ACTIVATIONS),
             ("weight", self.weight, WEIGHTS),
             ("method", self.method, METHODS),
+            *((f"activation of layer {name!r}", given, ACTIVATIONS) for name, given in self.layers.items()),
         ):
             if not isinstance(given, str) or given not in known:
                 raise InvalidArgument(f"{what} {shown(given)} is unknown; expected one of {', '.join(known)}")
@@ -129,16 +135,20 @@ def quantize_model(
     weight: str = DEFAULT.weight,
     per_channel: bool = DEFAULT.per_channel,
     method: str = DEFAULT.method,
+    layers: Mapping[str, str] | None = None,
     dims: Dims | None = None,
     freeze: Freeze | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Quantized:
     """The QDQ form of a float model, with ranges measured on ``samples``. The HTP takes the result.
 
-    ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice or a model
-    that is quantized already, and UnsupportedError when the HTP or the quantizer cannot take the model.
+    ``layers`` gives nodes, by name, another type of activations than the rest; what lies between two types is
+    converted. ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice
+    or a model that is quantized already, and UnsupportedError when the HTP or the quantizer cannot take the model.
     """
-    recipe = Recipe(activation=activation, weight=weight, per_channel=per_channel, method=method)
+    recipe = Recipe(
+        activation=activation, weight=weight, per_channel=per_channel, method=method, layers=layers or {}
+    )
     recipe.check()
     samples = items_of(samples) or []
     if not samples or not all(isinstance(feeds, Mapping) for feeds in samples):
@@ -232,6 +242,7 @@ def _quantize(
     progress: Callable[[int], None] | None,
 ) -> bytes:
     result = folder / "quantized.onnx"
+    overrides = _overrides(prepared, recipe)
     with _translated():
         config = _qnn.get_qnn_qdq_config(
             str(prepared),
@@ -241,6 +252,7 @@ def _quantize(
             weight_type=_TYPES[recipe.weight],
             per_channel=recipe.per_channel,
             nodes_to_exclude=floats,
+            init_overrides=overrides,
         )
         _ort.quantize(str(prepared), str(result), config)
     return result.read_bytes()
@@ -253,6 +265,19 @@ def _translated() -> Iterator[None]:
         yield
     except Exception as error:
         raise UnsupportedFeature(f"onnxruntime's quantizer refuses the model: {error}") from error
+
+
+def _overrides(prepared: Path, recipe: Recipe) -> dict[str, list[dict[str, Any]]] | None:
+    """The results of layers that are to have a type of their own, as the quantizer wants them named."""
+    if not recipe.layers:
+        return None
+    outputs = {node.name: node.output[0] for node in parse_model(prepared.read_bytes()).graph.node}
+    for name in recipe.layers:
+        if name not in outputs:
+            near = difflib.get_close_matches(name, outputs, n=3, cutoff=0.3) or list(outputs)[:3]
+            raise InvalidArgument(f"the model has no node {name!r}; nearest known: {', '.join(near)}")
+    differing = {name: given for name, given in recipe.layers.items() if given != recipe.activation}
+    return {outputs[name]: [{"quant_type": _TYPES[given]}] for name, given in differing.items()} or None
 
 
 @contextmanager

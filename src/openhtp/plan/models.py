@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -63,44 +63,81 @@ class ModelRun:
     steps: int = DEFAULT_STEPS
 
 
+_Timed = tuple[ModelChoice, str]
+"""A model, by where it lies, and the name of a SoC."""
+
+
+class ModelCache:
+    """Programs of models, and their runs with what there is to say about them; kept over any number of scenarios.
+
+    ``sources`` has the files that do not lie on this machine, by where they would.
+    """
+
+    def __init__(self, sources: Mapping[str, bytes] | None = None) -> None:
+        self.sources = sources or {}
+        self.programs: dict[ModelChoice, QnnProgram] = {}
+        self.runs: dict[_Timed, tuple[ModelRun, tuple[str, ...]]] = {}
+
+
 class Models:
     """Times the models of one scenario, by the cost model or by what the caller gave instead of it."""
 
-    def __init__(self, folder: Path, soc: SocSpec | None, model_time: ModelTime | None) -> None:
+    def __init__(
+        self, folder: Path, soc: SocSpec | None, model_time: ModelTime | None, cache: ModelCache | None = None
+    ) -> None:
         self._folder = folder
         self.soc = soc
         self._model_time = model_time
-        self._programs: dict[ModelChoice, QnnProgram] = {}
-        self._runs: dict[ModelChoice, ModelRun] = {}
-        self.notes: list[str] = []
+        self._cache = cache or ModelCache()
+        self._notes: dict[_Timed, tuple[str, ...]] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say about the times, model by model."""
+        return [note for notes in self._notes.values() for note in notes]
 
     def run(self, choice: ModelChoice, at: Value) -> ModelRun:
         """The run of a model; a complaint names the place in the scenario."""
         if self.soc is None:
             at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")
-        if choice not in self._runs:
+        key = (self._placed(choice), self.soc.name)
+        runs = self._cache.runs
+        if key not in runs:
             try:
-                self._runs[choice] = self._timed(choice, self.soc)
+                runs[key] = self._timed(choice, self.soc)
             except (QnnError, OSError) as error:
                 message = error.message if isinstance(error, QnnError) else str(error)
                 at.fail(f"model {choice.name!r}: {message}")
-        return self._runs[choice]
+        run, self._notes[key] = runs[key]
+        return run
 
-    def _timed(self, choice: ModelChoice, soc: SocSpec) -> ModelRun:
-        model, precision = choice.name, choice.precision
+    def _placed(self, choice: ModelChoice) -> ModelChoice:
+        """A choice that means the same in scenarios of any folder."""
+        return replace(choice, name=model_place(choice.name, self._folder))
+
+    def _timed(self, choice: ModelChoice, soc: SocSpec) -> tuple[ModelRun, tuple[str, ...]]:
+        model = choice.name
         if self._model_time is not None:
-            return ModelRun(self._model_time(self._folder / model, soc))
+            return ModelRun(self._model_time(self._folder / model, soc)), ()
         # Brings in onnx, which a scenario without models does not need.
-        from openhtp.estimation import ZOO, compiled, estimate
+        from openhtp.estimation import compiled, estimate
 
-        same = replace(choice, precision=None)
-        if same not in self._programs:
-            source = model if model.startswith(ZOO) else self._folder / model
-            self._programs[same] = compiled(source, dict(choice.dims), dict(choice.freeze))
-        found = estimate(self._programs[same], soc, precision=precision)
-        self.notes.append(
+        placed = replace(self._placed(choice), precision=None)
+        programs = self._cache.programs
+        if placed not in programs:
+            source = self._cache.sources.get(placed.name, placed.name)
+            programs[placed] = compiled(source, dict(choice.dims), dict(choice.freeze))
+        found = estimate(programs[placed], soc, precision=choice.precision)
+        modelled = (
             f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}: modelled, likely between"
             f" {found.low_us:,.0f} and {found.high_us:,.0f} us"
         )
-        self.notes += [f"{model}: {note}" for note in found.notes]
-        return ModelRun(max(1, round(found.total_us * US)), found.steps)
+        notes = (modelled, *(f"{model}: {note}" for note in found.notes))
+        return ModelRun(max(1, round(found.total_us * US)), found.steps), notes
+
+
+def model_place(model: str, folder: Path) -> str:
+    """Where a model that a file in ``folder`` names is found: a path, or a name of the zoo."""
+    from openhtp.estimation import ZOO  # brings in onnx
+
+    return model if model.startswith(ZOO) else str(folder / model)

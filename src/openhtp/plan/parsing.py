@@ -15,7 +15,7 @@ from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
 from openhtp.plan import keys
 from openhtp.plan.amount import verify_amount
-from openhtp.plan.models import Models, ModelTime, read_choice
+from openhtp.plan.models import ModelCache, Models, ModelTime, read_choice
 from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
@@ -27,15 +27,23 @@ from openhtp.sched.resources import DeviceResources, resources_of
 def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> Scenario:
     """Read and check a scenario file."""
     path = Path(path)
-    return _scenario(read_file(path), path.stem, path.parent, model_time)
+    return scenario_from(read_file(path), path.stem, path.parent, model_time=model_time)
 
 
 def parse_scenario(text: str, source: str = "scenario", *, model_time: ModelTime | None = None) -> Scenario:
     """Read and check a scenario given as text; ``source`` names it in messages."""
-    return _scenario(read_text(text, source), source, Path(), model_time)
+    return scenario_from(read_text(text, source), source, Path(), model_time=model_time)
 
 
-def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | None) -> Scenario:
+def scenario_from(
+    value: Value,
+    name: str,
+    folder: Path,
+    *,
+    model_time: ModelTime | None = None,
+    cache: ModelCache | None = None,
+) -> Scenario:
+    """The scenario of values that were read. Models lie relative to ``folder``; ``cache`` keeps them."""
     top = value.fields(keys.TOP)
     unit = top["unit"].choice(*UNITS) if "unit" in top else "us"
     times = _Times(UNITS[unit])
@@ -45,7 +53,7 @@ def _scenario(value: Value, name: str, folder: Path, model_time: ModelTime | Non
         clients_value.fail("a scenario needs at least one client")
     if len(clients_value.items()) > MAX_CLIENTS:
         clients_value.fail(f"{len(clients_value.items())} clients; at most {MAX_CLIENTS} are planned")
-    models = Models(folder, soc, model_time)
+    models = Models(folder, soc, model_time, cache)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
     clients = tuple(client for client, _ in parsed)
     _verify_names(clients_value.items(), clients)

@@ -146,18 +146,18 @@ class Fields:
         return self._values[key].number(RANGES[key]) if key in self._values else None
 
 
-def read_file(path: Path) -> Value:
-    """Read a scenario file.
+def read_file(path: Path, what: str = "a scenario") -> Value:
+    """Read a scenario file, or another of the same form: ``what`` names it in messages.
 
     Raises:
         BadScenario: it cannot be read, is too large, or is neither YAML nor JSON.
     """
-    return read_text(file_text(path), str(path))
+    return read_text(file_text(path, what), str(path))
 
 
-def file_text(path: Path) -> str:
+def file_text(path: Path, what: str = "a scenario") -> str:
     """The text of a scenario file."""
-    data = read_bytes(path, most=MAX_BYTES, what="a scenario", error=BadScenario)
+    data = read_bytes(path, most=MAX_BYTES, what=what, error=BadScenario)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

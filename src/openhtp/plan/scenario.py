@@ -135,6 +135,19 @@ class Scenario:
         return replace(self, policy=policy, clients=clients)
 
     @property
+    def is_random(self) -> bool:
+        """Whether anything in it is drawn."""
+        return any(source.pattern is Pattern.POISSON for source in self.sources)
+
+    def with_seed(self, seed: int) -> Scenario:
+        """The same scenario with other arrivals; no two sources draw alike, as they would from equal seeds."""
+        sources = tuple(
+            replace(source, seed=(seed << 80) + (number << 64) + source.seed)
+            for number, source in enumerate(self.sources)
+        )
+        return replace(self, sources=sources)
+
+    @property
     def tracks(self) -> dict[int, Track]:
         """Its clients as a trace knows them; they are numbered in order."""
         return {

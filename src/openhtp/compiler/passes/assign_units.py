@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from openhtp.cost.kinds import MATRIX_KINDS
+from openhtp.core.kinds import MATRIX_KINDS
 from openhtp.program.htp_program import HtpProgram, Kernel, Unit
 
 _MOVES_NOTHING = "reshape"

@@ -1,0 +1,197 @@
+"""``openhtp sweep``: thousands of estimates, plans, quantizations or live runs, and what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from openhtp.cli._terminal import (
+    JsonFile,
+    confirm_written,
+    console,
+    errors_reported,
+    progress_console,
+    say,
+    write_file,
+    write_json,
+)
+from openhtp.sweep import Standing, SweepResult, load_results, load_study
+from openhtp.sweep import sweep as run_sweep
+from openhtp.sweep.page import result_to_html
+from openhtp.sweep.study import Row
+
+_CAUSES = 8
+
+
+class _RunUnlessNamed(TyperGroup):
+    """``openhtp sweep study.yaml`` is ``openhtp sweep run study.yaml``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command in if none is named."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunUnlessNamed,
+    help="Run a study (openhtp sweep study.yaml), or show what one found.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a report with plots and filters (one file).")]
+ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write all points as a Parquet file.")]
+Best = Annotated[int, typer.Option("--best", min=1, help="How many of the best points to print.")]
+
+
+@app.command()
+def run(
+    study: Annotated[Path, typer.Argument(help="Study file, YAML or JSON.")],
+    store: Annotated[
+        Path | None, typer.Option(help="Folder that keeps every finished point. Default: STUDY.sweep, here.")
+    ] = None,
+    on: Annotated[str, typer.Option(help="local, ray (the cluster here), or ray://host:port.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="How many at once; default: all cores.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Measure points that failed before once more.")] = False,
+    json_file: JsonFile = None,
+    html: HtmlFile = None,
+    parquet: ParquetFile = None,
+    count: Best = 5,
+) -> None:
+    """Measure all points of a study that are not in the store yet; the same command goes on where one ended."""
+    folder = store or Path(f"{study.stem}.sweep")
+    with errors_reported():
+        loaded = load_study(study)
+        try:
+            with _bar() as bar:
+                task = bar.add_task(loaded.name, total=None, failed=0)
+
+                def told(standing: Standing) -> None:
+                    bar.update(task, completed=standing.done, total=standing.total, failed=standing.failed)
+
+                result = run_sweep(loaded, store=folder, on=on, workers=workers, retry=retry, progress=told)
+        except KeyboardInterrupt:
+            say(f"interrupted; what is finished is in {folder}, and the same command goes on from there")
+            raise typer.Exit(130) from None
+        _write(result, json_file, html, parquet)
+    _print(result, count)
+    say(f"all points are in {folder}", style="dim")
+
+
+@app.command()
+def show(
+    store: Annotated[Path, typer.Argument(help="Folder of a study's points.")],
+    json_file: JsonFile = None,
+    html: HtmlFile = None,
+    parquet: ParquetFile = None,
+    count: Best = 10,
+) -> None:
+    """Show the best points, the Pareto front, which axis matters, and what failed."""
+    with errors_reported():
+        result = load_results(store)
+        _write(result, json_file, html, parquet)
+    _print(result, count)
+
+
+class _Rate(ProgressColumn):
+    """Points per second, and failures."""
+
+    def render(self, task: Task) -> Text:
+        rate = f"{task.finished_speed or task.speed or 0:,.0f}/s"
+        failed = task.fields["failed"]
+        return Text(f"{rate}, {failed:,} failed" if failed else rate, style="red" if failed else "")
+
+
+def _bar() -> Bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    return Bar(*columns, console=progress_console, transient=True)
+
+
+def _write(result: SweepResult, json_file: Path | None, html: Path | None, parquet: Path | None) -> None:
+    if json_file is not None:
+        write_json(json_file, result.to_json())
+    if html is not None:
+        write_file(html, result_to_html(result))
+    if parquet is not None:
+        result.write_parquet(parquet)
+        confirm_written(parquet)
+
+
+def _print(result: SweepResult, count: int) -> None:
+    study = result.study
+    times = "measured" if study.measure == "live" else "modelled"
+    console.print(
+        f"[bold]{escape(study.name)}[/]: {len(result.rows):,} points ({study.measure}, {times}),"
+        f" {len(result.feasible):,} feasible, {len(result.failed):,} failed",
+        highlight=False,
+    )
+    for objective in study.objectives:
+        if result.feasible:
+            word = "largest" if objective.largest else "smallest"
+            rows = result.best(objective, max(1, count // len(result.groups())))
+            console.print(_table(result, rows, f"{word} {objective.name}{_each(result)}"))
+    if len(study.objectives) > 1 and result.front:
+        title = f"Pareto front{_each(result)}: {len(result.front):,} points that nothing beats"
+        rows = sorted(result.front, key=lambda row: [objective.loss(row) for objective in study.objectives])
+        console.print(_table(result, rows[:count], title))
+    _print_effects(result)
+    for cause, times_met, first in result.causes()[:_CAUSES]:
+        words = f"failed {times_met:,} times: {cause} (first: {_setting(result, first)})"
+        console.print(words, style="red", markup=False, highlight=False, soft_wrap=True)
+    left = len(result.causes()) - _CAUSES
+    if left > 0:
+        console.print(f"and {left} more causes; --json has them all", style="red")
+
+
+def _each(result: SweepResult) -> str:
+    return f" for each {', '.join(result.study.each)}" if result.study.each else ""
+
+
+def _table(result: SweepResult, rows: list[Row], title: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left")
+    objectives = [objective.name for objective in result.study.objectives]
+    table.add_column("point", justify="right")
+    table.add_column("setting", overflow="fold")
+    for name in objectives:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        numbers = (_cell(row.number(name)) for name in objectives)
+        table.add_row(str(row.point.number), _setting(result, row), *numbers)
+    return table
+
+
+def _setting(result: SweepResult, row: Row) -> str:
+    return escape(", ".join(f"{axis.name} {_cell(row.point.values[axis.name])}" for axis in result.study.varied))
+
+
+def _cell(value: object) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def _print_effects(result: SweepResult) -> None:
+    if not result.measured:
+        return
+    table = Table(
+        title="which axis matters (part of the spread)", box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left"
+    )
+    found = {name: {each.axis: each.share for each in effects} for name, effects in result.sensitivity().items()}
+    table.add_column("axis", overflow="fold")
+    for name in found:
+        table.add_column(name, justify="right")
+    for axis in result.study.varied:
+        table.add_row(
+            axis.name, *(f"{shares[axis.name]:.1%}" if axis.name in shares else "-" for shares in found.values())
+        )
+    console.print(table)

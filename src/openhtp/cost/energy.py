@@ -1,0 +1,19 @@
+"""An order of magnitude of energy, for comparing settings with one another.
+
+No public source states the energy of an HTP, so there is no number in joules here, only a class: the next class is
+twice the energy. What counts is the ratio of arithmetic to movement, taken from the energies of a 45 nm process
+that M. Horowitz published ("Computing's energy problem", ISSCC 2014); newer processes scale both sides down.
+"""
+
+from __future__ import annotations
+
+from openhtp.cost.number_format import NumberFormat
+
+MAC_PJ = {NumberFormat.W8A8: 0.23, NumberFormat.W8A16: 0.5, NumberFormat.FLOAT: 1.5}
+"""One multiply-accumulate: multiplier and adder; 8 by 16 bits lies between the two that are published."""
+
+DDR_PJ_PER_BYTE = 160.0
+"""A word of 32 bits from DRAM is 640 pJ at best."""
+
+CLASS_0_PJ = 1e6
+"""Up to a microjoule of that process is class 0."""

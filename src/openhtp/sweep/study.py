@@ -1,0 +1,211 @@
+"""A study: what is varied, what is measured, what is wanted. Plain frozen data; it is all that a worker gets."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from openhtp.core import status as st
+from openhtp.core.errors import FormatError
+
+Scalar = str | int | float | bool | None
+Values = Mapping[str, Scalar]
+"""What a point sets, by axis; or what was measured, by name."""
+
+MAX_POINTS = 20_000_000
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+OPERATORS = tuple(_OPERATORS)
+
+
+class BadStudy(FormatError):
+    """A study cannot be run; the message names the place and what was expected."""
+
+    default_status = st.QNN_COMMON_ERROR_INVALID_ARGUMENT
+
+
+class Axis(Struct, frozen=True):
+    """One thing that is varied: its values in order, or else all numbers from ``low`` to ``high``."""
+
+    name: str
+    values: tuple[Scalar, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def continuous(self) -> bool:
+        """Whether it has no values to count."""
+        return not self.values
+
+
+class Objective(Struct, frozen=True):
+    """A number that should be small, or large: one that is measured, or an axis that one would like to go far."""
+
+    name: str
+    largest: bool = False
+
+    def loss(self, row: Row) -> float:
+        """The number with the sign that makes smaller better."""
+        value = row.number(self.name)
+        return -value if self.largest else value
+
+
+class Constraint(Struct, frozen=True):
+    """``margin >= 0.1``: of an axis, it shapes the space; of a measured number, it says which points will do."""
+
+    name: str
+    relation: str
+    bound: Scalar
+
+    def holds(self, values: Values) -> bool:
+        """Whether it does; a value of another kind never does."""
+        value = values.get(self.name)
+        if isinstance(value, str) != isinstance(self.bound, str) or value is None:
+            return False
+        return _OPERATORS[self.relation](value, self.bound)  # type: ignore[arg-type]
+
+    def excess(self, values: Values) -> float:
+        """How far it is from holding; 0 or less where it holds."""
+        if self.holds(values):
+            return 0.0
+        value = values.get(self.name)
+        if isinstance(value, str) or isinstance(self.bound, str) or value is None or self.bound is None:
+            return 1.0
+        return abs(value - self.bound) or 1e-9
+
+    def __str__(self) -> str:
+        bound = f"{self.bound:g}" if isinstance(self.bound, float) else self.bound
+        return f"{self.name} {self.relation} {bound}"
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """How points are chosen. The optimizer proposes ``batch`` points at a time, however many workers there are."""
+
+    method: Literal["grid", "random", "optuna"] = "grid"
+    samples: int = 0
+    seed: int = 0
+    batch: int = 24
+
+
+class Study(Struct, frozen=True, kw_only=True):
+    """Everything that decides the results.
+
+    ``each`` names axes that are no choice but a given, as the networks that all have to run: the best points and
+    the front are found for each of their values. ``files`` are those it reads, with what was in them (SHA-256).
+    """
+
+    name: str
+    measure: Literal["estimate", "plan", "accuracy", "live"]
+    axes: tuple[Axis, ...]
+    search: Search = Search()
+    objectives: tuple[Objective, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    each: tuple[str, ...] = ()
+    folder: str = ""
+    files: dict[str, str] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for studies with the same points, wherever their files lie.
+
+        Only the optimizer goes by objectives and by constraints of what is measured; otherwise they may change.
+        """
+        alike = msgspec.structs.replace(self, folder="", name="", each=())
+        if self.search.method != "optuna":
+            alike = msgspec.structs.replace(alike, objectives=(), constraints=self.space_constraints)
+        return hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()
+
+    @property
+    def space_constraints(self) -> tuple[Constraint, ...]:
+        """Those of axes, which say what is in the space at all."""
+        names = {axis.name for axis in self.axes}
+        return tuple(each for each in self.constraints if each.name in names)
+
+    @property
+    def result_constraints(self) -> tuple[Constraint, ...]:
+        """Those of what is measured."""
+        names = {axis.name for axis in self.axes}
+        return tuple(each for each in self.constraints if each.name not in names)
+
+    @property
+    def varied(self) -> tuple[Axis, ...]:
+        """Axes with more than one value."""
+        return tuple(axis for axis in self.axes if len(axis.values) != 1)
+
+    def admits(self, values: Values) -> bool:
+        """Whether a point belongs to the space."""
+        return all(constraint.holds(values) for constraint in self.space_constraints)
+
+
+class Point(Struct, frozen=True, array_like=True):
+    """One setting. ``number`` is its place in the study's order."""
+
+    number: int
+    values: dict[str, Scalar]
+
+    @property
+    def key(self) -> str:
+        """The same for the same setting."""
+        return key_of(self.values)
+
+
+class Row(Struct, frozen=True, array_like=True):
+    """A finished point: what was measured, or why nothing was."""
+
+    point: Point
+    measured: dict[str, Scalar] | None = None
+    error: str | None = None
+
+    def number(self, name: str) -> float:
+        """A measured number, or the place on an axis."""
+        measured = self.measured or {}
+        return float(measured[name] if name in measured else self.point.values[name])  # type: ignore[arg-type]
+
+
+def key_of(values: Values) -> str:
+    """One text for one setting."""
+    return msgspec.json.encode(dict(values), order="sorted").decode()
+
+
+def feasible(study: Study, row: Row) -> bool:
+    """Whether a point was measured and holds all constraints."""
+    measured = row.measured
+    return measured is not None and all(each.holds(measured) for each in study.result_constraints)
+
+
+def grid_size(study: Study) -> int:
+    """How many combinations the axes have, before constraints."""
+    size = 1
+    for axis in study.axes:
+        size *= len(axis.values)
+    return size
+
+
+def grid_values(study: Study, number: int) -> dict[str, Scalar]:
+    """The setting at a place of the grid; the last axis goes fastest."""
+    places: list[tuple[str, Scalar]] = []
+    for axis in reversed(study.axes):
+        number, place = divmod(number, len(axis.values))
+        places.append((axis.name, axis.values[place]))
+    return dict(reversed(places))
+
+
+def grid(study: Study) -> Iterator[Point]:
+    """All points of the grid that the constraints of axes leave."""
+    limited = bool(study.space_constraints)
+    for number in range(grid_size(study)):
+        values = grid_values(study, number)
+        if not limited or study.admits(values):
+            yield Point(number, values)
