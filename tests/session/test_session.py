@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import openhtp as htp
 from openhtp import zoo
@@ -351,3 +351,14 @@ def test_subsystem_restart_is_reported_and_a_new_session_works(model, feeds) -> 
             _run_often(first, feeds)
         with htp.InferenceSession(model, soc="SM8475") as second:
             assert np.array_equal(second.run(None, feeds)[0], wanted[0])
+
+
+def test_a_model_without_inputs_runs() -> None:
+    """As its constants are frozen, say. The API wants no inputs at all then, not an empty mapping."""
+    value = numpy_helper.from_array(np.arange(4, dtype=np.float32), "c")
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([helper.make_node("Neg", ["c"], ["y"])], "g", [], [output], [value])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = htp.InferenceSession(model.SerializeToString())
+    np.testing.assert_array_equal(session.run(None, {})[0], -np.arange(4))
+    np.testing.assert_array_equal(session.run_async(None, {}).result(10)[0], -np.arange(4))

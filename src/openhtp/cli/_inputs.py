@@ -18,9 +18,14 @@ Mean = Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1):
 Std = Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")]
 
 
-def samples_from(path: Path, model: bytes, mean: str, std: str) -> list[Feeds]:
+def samples_from(path: Path, model: bytes, normalization: Normalization) -> list[Feeds]:
     """Samples from files."""
-    return read_samples(path, model, Normalization(_numbers(mean, "mean"), _numbers(std, "std")))
+    return read_samples(path, model, normalization)
+
+
+def normalization_of(mean: str, std: str) -> Normalization:
+    """What ``--mean`` and ``--std`` say, checked also where no picture needs it."""
+    return Normalization(_numbers(mean, "mean"), _numbers(std, "std"))
 
 
 def _numbers(text: str, option: str) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._inputs import Mean, Std, samples_from
+from openhtp.cli._inputs import Mean, Std, normalization_of, samples_from
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
@@ -121,7 +121,10 @@ def _samples(
 ) -> list[dict[str, npt.NDArray[Any]]]:
     if (calibration is None) == (count == 0):
         raise InvalidArgument("give --calibration PATH or, to try it out, --random 8")
-    return random_feeds(source, count) if calibration is None else samples_from(calibration, source, mean, std)
+    normalization = normalization_of(mean, std)
+    if calibration is None:
+        return random_feeds(source, count)
+    return samples_from(calibration, source, normalization)
 
 
 def _print_overflows(overflows: list[Overflow]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._inputs import Feeds, Mean, Std, samples_from
+from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
 from openhtp.cli._run_report import as_json, print_outcome
 from openhtp.cli._running import Order, carry_out, save_outputs
 from openhtp.cli._terminal import (
@@ -88,4 +88,4 @@ def run(
 def _samples(model: bytes, inputs: Path | None, count: int, seed: int, mean: str, std: str) -> list[Feeds]:
     if inputs is None:
         return random_feeds(model, count, seed=seed)
-    return samples_from(inputs, model, mean, std)
+    return samples_from(inputs, model, normalization_of(mean, std))

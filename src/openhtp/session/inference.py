@@ -354,9 +354,9 @@ class InferenceSession:
         profile, begin = self._profile(), time.monotonic_ns()
         if loaded.asynchronous:
             # As a queued run, so that it may come between queued ones: a graph takes one kind at a time.
-            found = loaded.graph.execute_async(feeds, outputs, profile=profile).result()
+            found = loaded.graph.execute_async(feeds or None, outputs, profile=profile).result()
         else:
-            found = loaded.graph.execute(feeds, outputs, profile=profile)
+            found = loaded.graph.execute(feeds or None, outputs, profile=profile)
         self._note(profile, begin)
         return found
 

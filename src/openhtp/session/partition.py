@@ -183,8 +183,8 @@ def _run_part(part: Part, runner: Any, feeds: dict[str, Any], run_options: Any) 
         results: Results = runner.run(list(part.outputs), feeds, run_options)
         return results
     names, stored = checked_call(runner, part.outputs, feeds)
-    graph = runner.graph
-    outputs = graph.execute_async(stored).result() if runner.asynchronous else graph.execute(stored)
+    graph, inputs = runner.graph, stored or None
+    outputs = graph.execute_async(inputs).result() if runner.asynchronous else graph.execute(inputs)
     return collected(runner, names, outputs)
 
 

@@ -170,15 +170,15 @@ class Carrier:
     def queue(self, graph: Graph, feeds: Outputs, collect: Collect, profile: Profile | None) -> PendingRun:
         """Put a run into a graph's queue; the thread waits for a place where that would stop an event loop."""
         if not _on_event_loop():
-            return PendingRun(graph.execute_async(feeds, profile=profile), collect, profile)
+            return PendingRun(graph.execute_async(feeds or None, profile=profile), collect, profile)
         if not self.is_busy:
             try:
-                execution = graph.execute_async(feeds, profile=profile, signal=AtOnce())
+                execution = graph.execute_async(feeds or None, profile=profile, signal=AtOnce())
                 return PendingRun(execution, collect, profile)
             except QueueFull:
                 log.debug("the queue is full; a thread of the session waits for a place")
         run, held = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
-        self._submit(run, lambda: (graph.execute_async(held, profile=profile), collect))
+        self._submit(run, lambda: (graph.execute_async(held or None, profile=profile), collect))
         return run
 
     def _submit(self, run: CarriedRun, enqueue: Callable[[], tuple[Execution, Collect]]) -> None:
