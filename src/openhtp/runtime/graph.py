@@ -287,9 +287,11 @@ class Graph:
         """Queue one execution and return; blocks only while the context's queue is full.
 
         ``notify(notify_param, status)`` is called exactly once, on a thread of the backend, when an accepted
-        execution is over; a call that raises here never notifies. Inputs given as arrays are copied before the
-        call returns; registered memory must be left alone until the execution is over. ``deadline_us`` says
-        when, counted from the call, it should be done; the ``edf`` policy goes by it, and it ends nothing.
+        execution is over; a call that is refused never notifies. One that an interrupt (Ctrl-C) cuts short holds
+        nothing afterwards; if it was sent already, it is cancelled and notifies once. Inputs given as arrays are
+        copied before the call returns; registered memory must be left alone until the execution is over.
+        ``deadline_us`` says when, counted from the call, it should be done; the ``edf`` policy goes by it, and it
+        ends nothing.
         """
         if notify is not None:
             check_callable("notify", notify, "(param, status)")
