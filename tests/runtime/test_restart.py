@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.runtime.context import Context
 from openhtp.testing import hold
@@ -125,3 +127,27 @@ def test_an_execution_under_way_keeps_its_device() -> None:
     assert told.wait(10)
     del execution
     assert gone(pid)
+
+
+def test_a_lane_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device goes while a thread asks it for a data socket of its own."""
+    with htp.Backend() as backend:
+        graph = relu_graph(backend.create_device().create_context())
+        graph.execute_async({"x": ramp()}).result(10)  # so that there is memory for its arrays
+        link = graph.context._link
+        made: list[Any] = []
+        pair = channel.socket_pair
+
+        def remembered() -> Any:
+            made.append(pair())
+            return made[-1]
+
+        def refuse(message: Any, *rest: Any) -> Any:
+            raise htp.DeviceLost("gone")
+
+        monkeypatch.setattr(channel, "socket_pair", remembered)
+        monkeypatch.setattr(link, "request", refuse)
+        with pytest.raises(htp.DeviceLost):
+            graph.execute({"x": ramp()})
+        assert [sock.fileno() for sock in made[0]] == [-1, -1]
+        monkeypatch.undo()

@@ -174,10 +174,14 @@ class RpcLink:
             return self._lanes.pop()
         except IndexError:
             ours, theirs = channel.socket_pair()
-            with theirs:
-                lane = Lane(ours)
-                self.request(ms.AddLane(), (theirs.fileno(),))
-            return lane
+            try:
+                with theirs:
+                    lane = Lane(ours)
+                    self.request(ms.AddLane(), (theirs.fileno(),))
+                return lane
+            except BaseException:
+                ours.close()
+                raise
 
     def settle(self, execution: Execution) -> bool:
         """Make an execution end that may have been sent before an interrupt came."""
