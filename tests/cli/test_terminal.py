@@ -8,9 +8,9 @@ import pty
 import re
 import select
 import shutil
-import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -186,18 +186,24 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(folder, words) -> None:
 
 
 def test_ctrl_c_ends_it_quietly(folder) -> None:
-    scenario = folder / "scenario.fifo"
-    os.mkfifo(scenario)
-    with (
-        subprocess.Popen(
-            [COMMAND, "plan", scenario], env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process,
-        scenario.open("w"),
-    ):  # opens when the command does, which then waits for what comes
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert (output, errors) == (b"", b"")
+    """Typed while a command works: here by the command itself, so that it comes neither too early nor too late."""
+    script = """
+        import os, signal, sys, time
+        import openhtp.cli.plan as command
+        from openhtp.cli.main import main
+
+        def interrupted(path):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+
+        command.load_scenario = interrupted
+        sys.argv = ["openhtp", "plan", "scenario.yaml"]
+        sys.exit(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, env=environment(folder), capture_output=True, timeout=60, check=False)
+    assert done.returncode == 130
+    assert (done.stdout, done.stderr) == (b"", b"")
 
 
 SHELLS = {

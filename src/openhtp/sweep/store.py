@@ -49,8 +49,10 @@ class Store:
                 raise WrongStore(f"{folder} is no store of a sweep: it has no {FILE}")
             self._lock = _locked(folder) if folder is not None and create else None
             self._db = sqlite3.connect(":memory:" if folder is None else folder / FILE, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
+            if create:
+                # Only who writes says how: changing the mode beside another does not wait, it fails.
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
             raise self._failure(error) from error
