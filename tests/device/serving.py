@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from openhtp.device.build import DeviceConfig, build_core
+from openhtp.device.build import build_core
+from openhtp.device.config import DeviceConfig
 from openhtp.device.faults import FaultReach
 from openhtp.device.server import Server
 from openhtp.rpc import rendezvous

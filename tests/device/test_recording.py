@@ -6,7 +6,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.device import recording
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.testing import hold, release, virtual_device
 from openhtp.trace.phases import Phase, phases_of
 from openhtp.trace.records import Ended, Granted, Queued, Stepped

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.device.faults import FaultReach
 from openhtp.device.runner import SHORT_STEP_NS
 from openhtp.device.server import Server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openhtp.core.units import MIB
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.hw.catalog import catalog
 from openhtp.plan import parse_scenario, plan
 from openhtp.plan.result import percentile

@@ -9,7 +9,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core.outcome import Outcome
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 from openhtp.testing import hold, release, virtual_device

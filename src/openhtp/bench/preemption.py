@@ -14,7 +14,7 @@ import numpy as np
 import openhtp as htp
 from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.runtime.device import Device
 from openhtp.runtime.links.device_process import DeviceOptions
 

@@ -10,7 +10,7 @@ from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
 from openhtp.core.errors import DeviceLost, UsageError
 from openhtp.core.units import bytes_in_words
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE
 from openhtp.rpc import messages as ms
 from openhtp.rpc import rendezvous

@@ -10,7 +10,8 @@ import resource
 import socket
 import sys
 
-from openhtp.device.build import DeviceConfig, build_core
+from openhtp.device.build import build_core
+from openhtp.device.config import DeviceConfig
 from openhtp.device.faults import FaultReach
 from openhtp.device.server import Server
 from openhtp.rpc import rendezvous

@@ -21,7 +21,7 @@ import numpy as np
 
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.core.units import US
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.plan.scenario import ClientSpec, Scenario
 from openhtp.plan.simulate import simulate
 from openhtp.plan.sources import Asked, Traffic

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
-from openhtp.device.build import DeviceConfig, build_core
+from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE
 from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
@@ -19,7 +19,6 @@ from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.device import Connect, Device
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.links.local_link import LocalLink
 from openhtp.runtime.links.vendor_choice import vendor_connect, vendor_library
 from openhtp.runtime.log import Log
 from openhtp.runtime.profile import Profile
@@ -138,6 +137,10 @@ class Backend:
 
 
 def _within(config: DeviceConfig) -> Connect:
+    # A device's parts are loaded where a device is: mostly in a process of its own.
+    from openhtp.device.build import build_core
+    from openhtp.runtime.links.local_link import LocalLink
+
     return lambda _: LocalLink(build_core(config))
 
 

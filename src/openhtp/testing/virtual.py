@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from openhtp.device.build import DeviceConfig
 from openhtp.device.clock import VirtualClock
+from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore
 from openhtp.device.jobs import Job
 from openhtp.device.runner import ModelledRunner

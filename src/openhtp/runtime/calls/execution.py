@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -106,6 +105,8 @@ class Execution:
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         if not self.done():
+            import asyncio  # whoever awaits has it; others need not wait for it
+
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
 

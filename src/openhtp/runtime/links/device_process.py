@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from openhtp.core import interpreter
 from openhtp.core import status as st
 from openhtp.core.errors import ResourceError
-from openhtp.device.build import DeviceConfig
+from openhtp.device.config import DeviceConfig
 from openhtp.rpc import channel, rendezvous
 
 # How much of what a device wrote is shown when it has died.

@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError, UnsupportedFeature
-from openhtp.device.build import DeviceConfig, build_beside
+from openhtp.device.build import build_beside
+from openhtp.device.config import DeviceConfig
 from openhtp.device.loading import Loader
 from openhtp.device.loop_thread import LoopOver, LoopThread
 from openhtp.device.outlet import Outlet

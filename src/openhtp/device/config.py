@@ -1,0 +1,59 @@
+"""What can be chosen of an emulated device."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from openhtp.hw.catalog import find_soc
+from openhtp.options import DEVICE, Values
+from openhtp.sched.resources import DeviceResources, resources_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """Which HTP is emulated and how it behaves where chips and platforms differ.
+
+    ``platform="windows"`` gives all graphs one thread priority, as there the operating system decides.
+    ``parallel_graphs`` lets two graphs of one priority run side by side; ``vtcm_windowing`` lets clients of
+    different process domains share VTCM (some chips from v79 on). Units and VTCM are the SoC's unless given.
+    """
+
+    soc: str = "SM8650"
+    policy: str = "strict"
+    platform: str = "linux"
+    threads: int = 1
+    parallel_graphs: bool = False
+    vtcm_windowing: bool = False
+    cores: int | None = None
+    hmx: int | None = None
+    hvx: int | None = None
+    vtcm_bytes: int | None = None
+    sharing: bool | None = None
+    # Off only to measure what they cost: a program then runs in one piece.
+    yield_points: bool = True
+
+    @classmethod
+    def chosen(cls, options: Values) -> DeviceConfig:
+        """What a client chose of a device's options; the others are about how it is reached."""
+        return cls(
+            **{field.name: options[field.name] for field in dataclasses.fields(cls) if field.name in options}
+        )
+
+    def check(self) -> None:
+        """Raise for values that no device has."""
+        DEVICE.read({name: value for name, value in dataclasses.asdict(self).items() if name in DEVICE})
+
+    def resources(self) -> DeviceResources:
+        """What the scheduler has to give."""
+        return resources_of(
+            find_soc(self.soc),
+            cores=self.cores,
+            hmx=self.hmx,
+            hvx=self.hvx,
+            vtcm_bytes=self.vtcm_bytes,
+            sharing=self.sharing,
+            windowing=self.vtcm_windowing,
+            parallel_graphs=self.parallel_graphs,
+            flat_priorities=self.platform == "windows",
+        )
