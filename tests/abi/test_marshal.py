@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, ParamKind
-from openhtp.abi.power import dcvs_of, fill_dcvs
+from openhtp.abi.power import dcvs_of, fill_dcvs, fill_hmx, hmx_of
 from openhtp.abi.reading import call_of, data_of, spec_of
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import (
@@ -30,7 +30,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.hw.power import DcvsVote, PowerMode, VoltageCorner
+from openhtp.hw.power import DcvsVote, HmxVote, PowerMode, VoltageCorner
 
 U8 = DType.UFIXED_POINT_8
 STATIC = TensorKind.STATIC
@@ -287,7 +287,7 @@ class TestPower:
             DcvsVote,
             power_mode=st.sampled_from(PowerMode),
             dcvs_enable=st.none() | st.booleans(),
-            sleep_latency_us=st.none() | st.integers(0, 1 << 31),
+            sleep_latency_us=st.none() | st.integers(10, 65535),
             sleep_disable=st.none() | st.booleans(),
             bus=st.none() | st.tuples(*[st.sampled_from(VoltageCorner)] * 3).map(lambda c: tuple(sorted(c))),
         )
@@ -295,3 +295,23 @@ class TestPower:
     def test_votes_survive_the_way_there_and_back(self, vote: DcvsVote) -> None:
         fill_dcvs(body := struct("DcvsV3")(), vote, 1)
         assert dcvs_of(body) == vote
+
+    @pytest.mark.parametrize(
+        "vote",
+        [
+            HmxVote(pick_default=True),
+            HmxVote(corners="tur", level="low"),
+            HmxVote(corners=("svs", "nom", "max")),
+        ],
+    )
+    def test_hmx_votes_too(self, vote: HmxVote) -> None:
+        fill_hmx(body := struct("HmxV2")(), vote)
+        assert hmx_of(body) == vote
+
+    def test_numbers_that_name_nothing_are_told(self) -> None:
+        body = struct("DcvsV3")(power_mode=3)
+        with pytest.raises(InvalidArgument, match="power_mode is 3"):
+            dcvs_of(body)
+        body = struct("DcvsV3")(power_mode=1, set_core=1, core_min=64, core_target=65, core_max=96)
+        with pytest.raises(InvalidArgument, match="core corner is 65"):
+            dcvs_of(body)

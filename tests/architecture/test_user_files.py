@@ -26,6 +26,7 @@ OWN = {
     "frontend/calibration.py": "members of an archive whose bytes came through core/files.py",
     "frontend/pictures.py": "bytes that came through core/files.py",
     "frontend/quantize.py": "what the quantizer just wrote to a folder of ours",
+    "hw/clocks.py": "a resource of the package",
     "hw/catalog.py": "a resource of the package",
     "report/timeline.py": "a resource of the package",
     "rpc/rendezvous.py": "a folder",

@@ -1,10 +1,10 @@
-"""DCVS votes as the C structure that carries them, and back."""
+"""Power votes as the C structures that carry them, and back."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from openhtp.hw.power import Corners, DcvsVote, PowerMode, VoltageCorner
+from openhtp.hw.power import DcvsVote, HmxVote
 
 _PARTS = (
     ("dcvs_enable", "dcvs_enable"),
@@ -32,19 +32,31 @@ def fill_dcvs(body: Any, vote: DcvsVote, context_id: int) -> None:
 
 
 def dcvs_of(body: Any) -> DcvsVote:
-    """Read a vote. Raises InvalidArgument for corners out of order, ValueError for numbers that name nothing."""
+    """Read a vote. Raises InvalidArgument for corners out of order and for numbers that name nothing."""
     return DcvsVote(
-        power_mode=PowerMode(body.power_mode),
+        power_mode=body.power_mode,
         dcvs_enable=bool(body.dcvs_enable) if body.set_dcvs_enable else None,
         sleep_latency_us=body.sleep_latency if body.set_sleep_latency else None,
         sleep_disable=bool(body.sleep_disable) if body.set_sleep_disable else None,
-        bus=_corners(body, "bus"),
-        core=_corners(body, "core"),
+        bus=_corners(body, "bus_") if body.set_bus else None,
+        core=_corners(body, "core_") if body.set_core else None,
     )
 
 
-def _corners(body: Any, field: str) -> Corners | None:
-    if not getattr(body, f"set_{field}"):
-        return None
-    low, target, high = (VoltageCorner(getattr(body, f"{field}_{place}")) for place in _PLACES)
-    return low, target, high
+def fill_hmx(body: Any, vote: HmxVote) -> None:
+    """Write a vote for the HMX."""
+    body.pick_default, body.level = int(vote.pick_default), vote.level
+    for place, corner in zip(_PLACES, vote.corners or (), strict=False):
+        setattr(body, place, int(corner))
+
+
+def hmx_of(body: Any) -> HmxVote:
+    """Read a vote for the HMX; corners beside ``pick_default`` mean nothing and are left out."""
+    if body.pick_default:
+        return HmxVote(pick_default=True)
+    return HmxVote(corners=_corners(body, ""), level=body.level)
+
+
+def _corners(body: Any, prefix: str) -> Any:
+    """Three numbers, which the vote makes corners of."""
+    return tuple(getattr(body, f"{prefix}{place}") for place in _PLACES)

@@ -57,6 +57,7 @@ _STRUCTS = {
     " sleep_latency:u32 set_sleep_disable:u32 sleep_disable:u32"
     " set_bus:u32 bus_min:u32 bus_target:u32 bus_max:u32"
     " set_core:u32 core_min:u32 core_target:u32 core_max:u32",
+    "HmxV2": "pick_default:u32 min:u32 target:u32 max:u32 level:u32",
     "PowerConfig": "option:u32 of:PowerBody",
     # Context binaries (libQnnSystem)
     "GraphInfo": "version:u32 name:str num_inputs:u32 inputs:ptr num_outputs:u32 outputs:ptr later:u64*5",
@@ -79,7 +80,7 @@ _UNIONS = {
     "HtpContextBody": "flag:u8 number:u64 group:u64*2",
     "HtpGraphBody": "optimization:OptimizationOption number32:u32 number64:u64 flag:u8 room:u64*6",
     "HtpDeviceBody": "soc_model:u32 arch:MinimumArch",
-    "PowerBody": "dcvs:DcvsV3 number:u32",
+    "PowerBody": "dcvs:DcvsV3 hmx:HmxV2 number:u32",
 }
 
 _MADE = build(_STRUCTS, _UNIONS)

@@ -6,7 +6,7 @@ Values are strings, as that provider has them.
 from dataclasses import dataclass
 
 from openhtp.core import status as st
-from openhtp.hw.power import PERFORMANCE_MODES
+from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.options._kinds import Refused, Text
 from openhtp.options._table import Option, Table
 
@@ -50,6 +50,8 @@ class Word:
         raise Refused(self.words)
 
 
+# The provider has no word for leaving everything to the system but this one.
+PERFORMANCE_MODES = ("default", *(name for name in PERF_PROFILES if name != "system_settings"))
 _SWITCH = Word(("0", "1"))
 
 PROVIDER = Table(

@@ -1,0 +1,188 @@
+"""Perf profiles: sets of votes that have a name, and how they are lowered between the stages of a graph's life.
+
+A profile's vote stands while something is done for its client: a graph is made ready (INIT), run (INFERENCE) or
+freed (DE-INIT). Afterwards a lower one takes its place, at once or when a timer has run out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from dataclasses import dataclass
+
+from openhtp.core import status as st
+from openhtp.core.checks import shown
+from openhtp.core.errors import InvalidArgument
+from openhtp.hw.clocks import Clocks, Standing, clocks_for
+from openhtp.hw.power import MAX_RPC_POLLING_US, Corners, DcvsVote, PowerMode, VoltageCorner
+
+# How long the profiles that sustain their votes do so after the last inference. It is for the client to choose,
+# longer than what usually lies between two inferences; open clients of the API chose this one.
+SUSTAIN_US = 300_000
+DEFAULT_RPC_CONTROL_LATENCY_US = 100
+
+
+class Idle(enum.Enum):
+    """What stands between two stages."""
+
+    RELAXED = "relaxed"
+    RELEASED = "released"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfProfile:
+    """One row of the table. ``dcvs`` None leaves all votes to the system."""
+
+    name: str
+    about: str
+    dcvs: DcvsVote | None
+    polling: bool
+    idle: Idle
+    sustain_us: int = 0
+
+    @property
+    def rpc_polling_us(self) -> int:
+        """How long callers poll, unless it is chosen apart."""
+        return MAX_RPC_POLLING_US if self.polling else 0
+
+    @property
+    def rpc_control_latency_us(self) -> int:
+        """The latency that is asked of the way to the device, unless it is chosen apart."""
+        return 0 if self.dcvs is None else DEFAULT_RPC_CONTROL_LATENCY_US
+
+    @property
+    def busy(self) -> Standing:
+        """Votes while something is done."""
+        return Standing(dcvs=self.dcvs)
+
+    @property
+    def rest(self) -> Standing:
+        """Votes between stages."""
+        return Standing(dcvs=_IDLE_VOTES.get(self.idle, self.dcvs))
+
+    def clocks(self) -> Clocks:
+        """Clocks while something runs, if nobody else votes."""
+        return clocks_for([self.busy])
+
+
+def _vote(corner: VoltageCorner, sleep_latency_us: int) -> DcvsVote:
+    """A vote for one corner and no other."""
+    return DcvsVote(dcvs_enable=False, sleep_latency_us=sleep_latency_us, bus=_all(corner), core=_all(corner))
+
+
+def _lowered(low: VoltageCorner, target: VoltageCorner, sleep_latency_us: int) -> DcvsVote:
+    """What takes a vote's place: DCVS may go below the target."""
+    corners = (low, target, target)
+    return DcvsVote(
+        power_mode=PowerMode.POWER_SAVER,
+        dcvs_enable=True,
+        sleep_latency_us=sleep_latency_us,
+        bus=corners,
+        core=corners,
+    )
+
+
+def _all(corner: VoltageCorner) -> Corners:
+    return corner, corner, corner
+
+
+RELAXED = _lowered(VoltageCorner.SVS2, VoltageCorner.SVS, 2000)
+RELEASED = _lowered(VoltageCorner.MIN, VoltageCorner.MIN, 65535)
+_IDLE_VOTES = {Idle.RELAXED: RELAXED, Idle.RELEASED: RELEASED}
+
+PERF_PROFILES = {
+    profile.name: profile
+    for profile in (
+        PerfProfile(
+            name="burst",
+            about="The highest clocks, held between inferences by a timer.",
+            dcvs=_vote(VoltageCorner.MAX, 40),
+            polling=True,
+            idle=Idle.RELAXED,
+            sustain_us=SUSTAIN_US,
+        ),
+        PerfProfile(
+            name="sustained_high_performance",
+            about="Turbo clocks, held between inferences by a timer.",
+            dcvs=_vote(VoltageCorner.TURBO, 100),
+            polling=True,
+            idle=Idle.RELAXED,
+            sustain_us=SUSTAIN_US,
+        ),
+        PerfProfile(
+            name="high_performance",
+            about="Turbo clocks, relaxed between inferences.",
+            dcvs=_vote(VoltageCorner.TURBO, 100),
+            polling=True,
+            idle=Idle.RELAXED,
+        ),
+        PerfProfile(
+            name="balanced",
+            about="Above nominal clocks, relaxed between inferences.",
+            dcvs=_vote(VoltageCorner.NOM_PLUS, 1000),
+            polling=False,
+            idle=Idle.RELAXED,
+        ),
+        PerfProfile(
+            name="low_balanced",
+            about="Nominal clocks, relaxed between inferences.",
+            dcvs=_vote(VoltageCorner.NOM, 1000),
+            polling=False,
+            idle=Idle.RELAXED,
+        ),
+        PerfProfile(
+            name="high_power_saver",
+            about="Low clocks, released between inferences.",
+            dcvs=_vote(VoltageCorner.SVS_PLUS, 1000),
+            polling=False,
+            idle=Idle.RELEASED,
+        ),
+        PerfProfile(
+            name="power_saver",
+            about="Lower clocks, released between inferences.",
+            dcvs=_vote(VoltageCorner.SVS, 1000),
+            polling=False,
+            idle=Idle.RELEASED,
+        ),
+        PerfProfile(
+            name="low_power_saver",
+            about="Lower clocks still, released between inferences.",
+            dcvs=_vote(VoltageCorner.SVS2, 1000),
+            polling=False,
+            idle=Idle.RELEASED,
+        ),
+        PerfProfile(
+            name="extreme_power_saver",
+            about="No clock is asked for: the lowest there is.",
+            dcvs=_vote(VoltageCorner.DISABLE, 1000),
+            polling=False,
+            idle=Idle.RELEASED,
+        ),
+        PerfProfile(
+            name="system_settings",
+            about="No votes: whatever the system has set.",
+            dcvs=None,
+            polling=False,
+            idle=Idle.KEPT,
+        ),
+    )
+}
+"""From the highest performance to the lowest power, and the one that asks for nothing."""
+
+DEFAULT_PERF_PROFILE = "high_performance"
+"""What a backend extensions config has unless it says something else."""
+MODELLED_PERF_PROFILE = "burst"
+"""What published times were taken in, and so what modelled times are for unless told otherwise."""
+
+
+def find_perf_profile(name: object) -> PerfProfile:
+    """A profile by name. Raises for others, with those that are spelled alike."""
+    found = PERF_PROFILES.get(name) if isinstance(name, str) else None
+    if found is None:
+        near = difflib.get_close_matches(str(name)[:100], PERF_PROFILES, 2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(PERF_PROFILES)}"
+        raise InvalidArgument(
+            f"perf profile {shown(name)} is unknown; {hint}", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT
+        )
+    return found
