@@ -15,6 +15,7 @@ from openhtp.abi.numbers import DEFINED, VERSION_1, VERSION_2, EncodingKind, Mem
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import Array
 from openhtp.core import status as st
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
@@ -53,6 +54,7 @@ def spec_of(tensor: Any) -> TensorSpec:
         TensorKind.parse(tensor.kind),
         dynamic if any(dynamic) else (),
         elements,
+        DataFormat.parse(tensor.data_format),
     )
 
 

@@ -83,6 +83,7 @@ def tensor_struct(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctyp
         _fill_version_2(tensor, spec, keep)
     tensor.name = c_text(spec.name, "tensor name", keep)
     tensor.data_type = int(_stored_type(spec.dtype))
+    tensor.data_format = int(spec.data_format)
     # Never NULL: the library reads the dimensions whatever the rank says.
     dims = (ctypes.c_uint32 * max(1, spec.rank))(*spec.shape)
     tensor.dims = ctypes.addressof(dims)

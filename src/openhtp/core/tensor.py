@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import Encoding
@@ -85,7 +86,8 @@ def batched(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
 class TensorSpec:
     """A tensor without data. ``dynamic`` marks dimensions whose size an execution may lower.
 
-    ``sparse_elements`` makes it a sparse tensor in which at most so many elements are specified.
+    ``sparse_elements`` makes it a sparse tensor in which at most so many elements are specified. ``data_format``
+    says how the client's memory holds it; the shape is the logical one all the same.
     """
 
     name: str
@@ -95,6 +97,7 @@ class TensorSpec:
     kind: TensorKind = TensorKind.NATIVE
     dynamic: tuple[bool, ...] = field(default=())
     sparse_elements: int | None = None
+    data_format: DataFormat = DataFormat.DENSE
 
     @property
     def rank(self) -> int:
@@ -132,4 +135,5 @@ class TensorSpec:
         )
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype.short}{list(self.shape)}"
+        tiled = "" if self.data_format is DataFormat.DENSE else f" {self.data_format.name.lower()}"
+        return f"{self.name}: {self.dtype.short}{list(self.shape)}{tiled}"

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
@@ -66,6 +67,7 @@ class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     blob: Count | None = None
     sparse_elements: Count | None = None
     stored: Arrangement | None = None
+    data_format: int = 0
 
 
 class ParamTensor(msgspec.Struct, frozen=True, tag="t"):
@@ -151,6 +153,7 @@ def _record_tensor(spec: TensorSpec, blob: int | None, stored: Arrangement | Non
         blob,
         spec.sparse_elements,
         stored,
+        int(spec.data_format),
     )
 
 
@@ -188,6 +191,8 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
     """Spec of one tensor."""
     if tensor.dtype not in DType._value2member_map_ or tensor.kind not in TensorKind._value2member_map_:
         raise BadBinary(f"tensor {tensor.name!r} has type {tensor.dtype} or kind {tensor.kind} unknown here")
+    if tensor.data_format not in DataFormat._value2member_map_:
+        raise BadBinary(f"tensor {tensor.name!r} has data format {tensor.data_format}, unknown here")
     if tensor.dynamic and len(tensor.dynamic) != len(tensor.shape):
         raise BadBinary(f"tensor {tensor.name!r} has {len(tensor.dynamic)} dynamic flags")
     if (tensor.blob is None) == (tensor.kind == TensorKind.STATIC):
@@ -208,6 +213,7 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
         TensorKind(tensor.kind),
         tuple(tensor.dynamic),
         tensor.sparse_elements,
+        DataFormat(tensor.data_format),
     )
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.checks import is_showable, items_of, shown, whole_number
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.core.opcall import OpCall
@@ -34,6 +35,7 @@ def tensor_spec(
     kind: Any,
     dynamic: object,
     sparse_elements: object,
+    data_format: Any,
 ) -> TensorSpec:
     """A spec of checked values; whether they go together is for the builder to say."""
     name = check_name(name, "tensor")
@@ -55,6 +57,7 @@ def tensor_spec(
         TensorKind.parse(kind),
         tuple(bool(flag) for flag in flags),
         None if sparse_elements is None else check_count("sparse_elements", sparse_elements, 1 << 40),
+        DataFormat.parse(data_format),
     )
 
 

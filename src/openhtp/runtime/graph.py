@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core import status as st
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import UnsupportedFeature, error_context
 from openhtp.core.priority import Priority
@@ -78,6 +79,7 @@ class Graph:
         data: npt.ArrayLike | None = None,
         dynamic: Iterable[bool] = (),
         sparse_elements: int | None = None,
+        data_format: DataFormat | str | int = DataFormat.DENSE,
     ) -> Tensor:
         """Register a tensor.
 
@@ -85,11 +87,12 @@ class Graph:
         ``static`` (constant; the default when ``data`` is given) or one of the optional kinds. ``data`` is in the
         stored type: integers for fixed point. ``dynamic`` marks dimensions that an execution may lower;
         ``sparse_elements`` makes the tensor sparse, with at most so many elements specified.
+        ``data_format`` "hmx_weight_layout" is for the KV cache of a language model (``docs/llm.md``).
         """
         self._life.require("add_tensor")
         kind = kind if kind is not None else ("native" if data is None else "static")
         with error_context(graph=self.name):
-            spec = tensor_spec(name, shape, dtype, quant, kind, dynamic, sparse_elements)
+            spec = tensor_spec(name, shape, dtype, quant, kind, dynamic, sparse_elements, data_format)
             held = static_data(spec, data)
         with self._building("add_tensor") as builder:
             builder.add_tensor(spec, held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -46,6 +47,11 @@ class Tensor:
     def kind(self) -> TensorKind:
         """Who writes and who reads it."""
         return self.spec.kind
+
+    @property
+    def data_format(self) -> DataFormat:
+        """How its elements lie in memory."""
+        return self.spec.data_format
 
     @property
     def nbytes(self) -> int:

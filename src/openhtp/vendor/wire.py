@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from openhtp.core import errors
+from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.status import Status
@@ -39,6 +40,7 @@ class WireTensor(msgspec.Struct):
     scales: list[float]
     offsets: list[int]
     axis: int | None
+    data_format: int = 0
 
 
 class WireGraph(msgspec.Struct):
@@ -137,7 +139,16 @@ def spec_to_wire(spec: TensorSpec) -> WireTensor:
         scales, offsets = [spec.quant.scale], [spec.quant.offset]
     elif isinstance(spec.quant, AxisScaleOffset):
         scales, offsets, axis = list(spec.quant.scales), list(spec.quant.offsets), spec.quant.axis
-    return WireTensor(spec.name, list(spec.shape), int(spec.dtype), int(spec.kind), scales, offsets, axis)
+    return WireTensor(
+        spec.name,
+        list(spec.shape),
+        int(spec.dtype),
+        int(spec.kind),
+        scales,
+        offsets,
+        axis,
+        int(spec.data_format),
+    )
 
 
 def wire_to_spec(wire: WireTensor) -> TensorSpec:
@@ -147,7 +158,14 @@ def wire_to_spec(wire: WireTensor) -> TensorSpec:
         quant = ScaleOffset(wire.scales[0], wire.offsets[0])
     elif wire.scales and wire.axis is not None:
         quant = AxisScaleOffset(wire.axis, tuple(wire.scales), tuple(wire.offsets))
-    return TensorSpec(wire.name, tuple(wire.shape), DType.parse(wire.dtype), quant, TensorKind.parse(wire.kind))
+    return TensorSpec(
+        wire.name,
+        tuple(wire.shape),
+        DType.parse(wire.dtype),
+        quant,
+        TensorKind.parse(wire.kind),
+        data_format=DataFormat.parse(wire.data_format),
+    )
 
 
 def event_to_wire(event: ProfileEvent) -> WireEvent:
