@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import openhtp as htp
 from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.session import range_check
 from openhtp.session.accuracy import closeness, trace_nodes
 from openhtp.session.range_check import check_range
 
@@ -108,16 +109,32 @@ def test_a_session_in_full_precision_has_nothing_to_tell(caplog: pytest.LogCaptu
     assert not _warnings(caplog)
 
 
-def test_results_that_look_fine_are_looked_into_on_request(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("entry", "told"), [(None, 1), ("1", 1), ("0", 0)])
+def test_results_that_look_fine_are_looked_into_once(
+    caplog: pytest.LogCaptureFixture, entry: str | None, told: int
+) -> None:
     """One over infinity is 0: nothing shows at the output."""
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("openhtp.check_range", "1")
-    with caplog.at_level(logging.WARNING):
-        for sess_options in (None, options):
-            with htp.InferenceSession(summing(), sess_options, transport="inprocess") as session:
-                assert session.run(None, FEEDS)[0] == 0
-    (message,) = _warnings(caplog)
-    assert "node 'sum'" in message
+    if entry is not None:
+        options.add_session_config_entry("openhtp.check_range", entry)
+    with (
+        caplog.at_level(logging.WARNING),
+        htp.InferenceSession(summing(), options, transport="inprocess") as session,
+    ):
+        for _ in range(2):
+            assert session.run(None, FEEDS)[0] == 0
+    messages = _warnings(caplog)
+    assert len(messages) == told
+    assert all("node 'sum'" in message for message in messages)
+
+
+def test_large_models_are_looked_into_only_on_request(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_check, "SMALL_BYTES", summing().ByteSize() - 1)
+    with htp.InferenceSession(summing(), transport="inprocess") as session:
+        assert session.run(None, FEEDS)[0] == 0
+    assert not _warnings(caplog)
 
 
 def test_a_float_model_held_against_itself_shows_where_it_is_lost() -> None:

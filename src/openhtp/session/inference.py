@@ -123,8 +123,8 @@ class InferenceSession:
         self._closer = weakref.finalize(self, loading.unload, loaded)
         # Only an HTP computes floats in half precision.
         if plan.options.backend == "htp":
-            at_once = plan.entries.get(loading.CHECK_RANGE) == "1"
-            self._watch = RangeWatch(plan.source, plan.dims, plan.freeze, at_once=at_once)
+            first_run = {"0": False, "1": True}.get(plan.entries.get(loading.CHECK_RANGE, ""))
+            self._watch = RangeWatch(plan.source, plan.dims, plan.freeze, first_run=first_run)
         if self._options["profiling_level"] != "off" and self._options["profiling_file_path"]:
             self._profile_file = ProfileFile(self._options["profiling_file_path"])
         if events is not None:

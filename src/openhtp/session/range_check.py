@@ -7,25 +7,30 @@ wrong.
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.units import MIB
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.masks import USES
-from openhtp.frontend.onnx_reader import ModelSource
+from openhtp.frontend.onnx_reader import ModelSource, open_model
 from openhtp.frontend.probing import with_fixed_inputs, with_outputs
 
 log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
+# A model of that size is looked into without being asked: a fraction of a second, once.
+SMALL_BYTES = 32 * MIB
 LARGEST = float(np.finfo(np.float16).max)
 _FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)")
 _HIDE = frozenset((*USES, "Softmax", "LogSoftmax"))
@@ -137,14 +142,17 @@ def _session(model: bytes) -> Any:
 class RangeWatch:
     """Looks at the results of a session until they are infinite or no numbers, and then tells once where from.
 
-    With ``at_once`` the first run is looked into whatever its results are.
+    ``first_run`` says whether the first run is looked into whatever its results are; None for models in floats
+    that are small enough for it not to be felt.
     """
 
-    def __init__(self, source: ModelSource, dims: Dims | None, freeze: Freeze | None, *, at_once: bool) -> None:
+    def __init__(
+        self, source: ModelSource, dims: Dims | None, freeze: Freeze | None, *, first_run: bool | None
+    ) -> None:
         self._source = source
         self._dims = dims
         self._freeze = freeze
-        self._at_once = at_once
+        self._first_run = first_run
         self._done = False
 
     def look(self, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str], results: Sequence[Array]) -> None:
@@ -152,21 +160,35 @@ class RangeWatch:
         if self._done:
             return
         broken = [name for name, array in zip(names, results, strict=True) if not _is_finite(array)]
-        if broken or self._at_once:
-            self._done = True
-            self._tell(feeds, broken)
+        first, self._first_run = self._first_run, False
+        if broken or first or (first is None and _is_small_and_float(self._source)):
+            # Where the first run went wrong nowhere, a later one still may.
+            self._done = self._tell(feeds, broken) or bool(broken)
 
-    def _tell(self, feeds: Mapping[str, npt.ArrayLike], broken: Sequence[str]) -> None:
+    def _tell(self, feeds: Mapping[str, npt.ArrayLike], broken: Sequence[str]) -> bool:
         try:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
             found = check_range(self._source, [arrays], dims=self._dims, freeze=self._freeze)
         except Exception as error:  # A report must not end a run that is over.
             log.debug("the range of values cannot be checked: %s", error)
-            return
+            return False
         if found:
             what = f"output {broken[0]!r} has infinities or NaNs" if broken else "a run left half precision"
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             log.warning("%s: %s%s; quantize the model, or scale its values down", what, found[0], more)
+        return bool(found)
+
+
+def _is_small_and_float(source: ModelSource) -> bool:
+    """Whether looking into a run of a model costs little, and is of use: quantized values have ranges."""
+    if isinstance(source, (str, os.PathLike)) and Path(source).stat().st_size > SMALL_BYTES:
+        return False
+    proto, _, _ = open_model(source)
+    return (
+        proto.ByteSize() <= SMALL_BYTES
+        and all(tensor.data_location != TensorProto.EXTERNAL for tensor in proto.graph.initializer)
+        and not any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
+    )
 
 
 def _is_finite(array: Array) -> bool:
