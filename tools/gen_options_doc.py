@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
+from openhtp.core.groups import GroupRegistration
 from openhtp.core.priority import Priority
 '''
 
@@ -92,6 +93,14 @@ def _facts(row: Option) -> list[str]:
         facts.append(f"Another unit of `{row.same_as}`.")
     if row.excludes:
         facts.append(f"Not with {', '.join(f'`{name}`' for name in row.excludes)}.")
+    if row.needs:
+        facts.append(f"Only with {', '.join(f'`{name}`' for name in row.needs)}.")
+    if row.origins:
+        facts.append(f"For {', '.join(f'`{name}`' for name in row.origins)}.")
+    if row.platforms:
+        facts.append(f"Platforms: {', '.join(row.platforms)}.")
+    if row.aliases:
+        facts.append(f"Also `{'`, `'.join(row.aliases)}`.")
     if row.since_arch:
         facts.append(f"From Hexagon v{row.since_arch} on.")
     if row.prepared.name != "ANYWHERE":

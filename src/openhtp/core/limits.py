@@ -7,6 +7,12 @@ from openhtp.core.units import MIB
 SESSION_LIMIT_BYTES = 3840 * MIB
 """What one session (process domain) of an HTP can address: 3.75 GB, weights and tensors together."""
 
+MAX_SHARED_WEIGHT_GRAPHS = 64
+"""Graphs of one context whose common weights can be stored once."""
+
+MAX_READ_BUDGET_MB = 1 << 20
+"""The largest piece in which a binary is read; more than any file."""
+
 DEFAULT_QUEUE_DEPTH = 10
 MAX_QUEUE_DEPTH = 300
 """Executions that a context's queue holds."""

@@ -5,8 +5,8 @@ room that reads its value. Start at ``_table.py``, then any table: ``graph.py`` 
 config files, the vendor's bindings, binaries and ``docs/options.md`` all read these rows.
 """
 
-from openhtp.options._kinds import Choice, Flag, Kind, Level, Member, Names, Text, Whole
-from openhtp.options._table import Arguments, Changes, Number, Option, Prepared, Table, Values
+from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Member, Names, Text, Whole
+from openhtp.options._table import Arguments, Changes, Number, Option, Origin, Prepared, Table, Values
 from openhtp.options.backend import BACKEND
 from openhtp.options.context import CONTEXT
 from openhtp.options.device import DEVICE
@@ -28,12 +28,14 @@ __all__ = [
     "Changes",
     "Choice",
     "Flag",
+    "Group",
     "Kind",
     "Level",
     "Member",
     "Names",
     "Number",
     "Option",
+    "Origin",
     "Prepared",
     "Table",
     "Text",

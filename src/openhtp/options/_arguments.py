@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
+from openhtp.core.groups import GroupRegistration
 from openhtp.core.priority import Priority
 
 
@@ -27,6 +28,24 @@ class ContextArguments(TypedDict, total=False):
     queue_depth: int
     priority: Priority | str | int | None
     enable_graphs: Iterable[str] | None
+    compatibility: str
+    is_persistent_binary: bool
+    memory_limit_hint: int
+    graph_retention_order: Iterable[str] | None
+    weight_sharing_enabled: bool
+    lora_weight_sharing_enabled: bool
+    prepare_only: bool
+    register_multi_contexts: GroupRegistration | None
+    register_concurrent_resource_sharing: GroupRegistration | None
+    share_resources: bool
+    share_resources_optimization_type: str
+    file_read_memory_budget_in_mb: int
+    io_memory_estimation: bool
+    init_acceleration: bool
+    dsp_memory_profiling_enabled: bool
+    skip_validation_on_binary_section: bool
+    spill_fill_buffer: int
+    weights_buffer: int
 
 
 class GraphArguments(TypedDict, total=False):

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from openhtp.core.checks import is_encodable, items_of, whole_number
 from openhtp.core.errors import InvalidArgument
+from openhtp.core.groups import GroupRegistration
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.priority import Priority
 
 _MAX_TEXT = 4096
@@ -143,6 +145,25 @@ class Names:
         if names is None or not all(isinstance(name, str) and name for name in names):
             raise Refused(self.words)
         return tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Membership in a group of contexts that share buffers."""
+
+    words = "a GroupRegistration"
+    python_type = "GroupRegistration"
+
+    def read(self, value: object) -> GroupRegistration:
+        """Accept one that begins a group with a size, or joins one with or without."""
+        if not isinstance(value, GroupRegistration):
+            raise Refused(self.words)
+        nbytes = whole_number(value.max_spill_fill_buffer)
+        if nbytes is None or not 0 <= nbytes <= SESSION_LIMIT_BYTES:
+            raise Refused(f"max_spill_fill_buffer from 0 to {SESSION_LIMIT_BYTES} bytes")
+        if value.first is None and nbytes == 0:
+            raise Refused("the first context of a group to say max_spill_fill_buffer, above 0")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,14 @@ class Prepared(enum.Enum):
     OFFLINE = "offline only"
 
 
+class Origin(enum.StrEnum):
+    """How a context comes to be: its graphs are composed in it, or come from one binary, or from one of a list."""
+
+    COMPOSED = "create_context"
+    BINARY = "create_context_from_binary"
+    LIST = "create_contexts_from_binaries"
+
+
 class Changes(enum.Enum):
     """Until when a value can be changed."""
 
@@ -51,6 +59,8 @@ class Number:
 class Option:
     """One row. ``default`` None leaves the choice to the object above, or to the device.
 
+    ``aliases`` are other names that the documents have for it. ``origins`` and ``platforms`` say where it can be
+    given, everywhere if empty; ``needs`` names options that must be on with it.
     ``same_as`` names the option of which this is another unit: ``factor`` of those make one of these.
     ``no_effect`` says, for an option that is accepted and does nothing yet, why that is so.
     ``sets`` names the option of another table that this one leads to, as ``graph.vtcm_mb``.
@@ -67,6 +77,10 @@ class Option:
     changes: Changes = Changes.NEVER
     in_binary: bool = False
     excludes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    platforms: tuple[str, ...] = ()
     same_as: str | None = None
     factor: int = 1
     sets: str | None = None
@@ -153,7 +167,8 @@ class Table:
     _by_name: dict[str, Option] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {row.name: row for row in self.rows})
+        names = {name: row for row in self.rows for name in (row.name, *row.aliases)}
+        object.__setattr__(self, "_by_name", names)
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
@@ -163,7 +178,8 @@ class Table:
         row = self._by_name.get(name)
         if row is None:
             near = difflib.get_close_matches(name, self._by_name, 3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(self._by_name)}"
+            names = ", ".join(row.name for row in self.rows)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {names}"
             raise InvalidArgument(f"{self.owner} option {shown(name)} does not exist; {hint}", self.status)
         return row
 
@@ -178,26 +194,35 @@ class Table:
         """What holds when nothing is given."""
         return self.read({})
 
-    def read(self, given: Arguments, *, arch: int | None = None) -> Values:
+    def read(
+        self,
+        given: Arguments,
+        *,
+        arch: int | None = None,
+        platform: str | None = None,
+        origin: Origin | None = None,
+    ) -> Values:
         """Check arguments against the rows and against each other.
 
-        None counts as not given where the row has no default; ``arch`` is that of the chip, where it is known.
+        None counts as not given where the row has no default; ``arch`` is that of the chip, ``platform`` that of
+        the device and ``origin`` how the object is made, where they are known.
         """
-        rows = {name: self.option(name) for name in given}
-        chosen = {
-            name: value for name, value in given.items() if value is not None or rows[name].default is not None
-        }
-        for name in chosen:
-            self._check_together(rows[name], chosen)
-            self._check_arch(rows[name], arch)
         values = {row.name: row.default for row in self.rows if row.same_as is None}
-        for name, value in chosen.items():
-            row = rows[name]
+        # What was asked for in other words than by leaving the option alone.
+        chosen: dict[str, Option] = {}
+        for name, value in given.items():
+            row = self.option(name)
+            if value is None and row.default is None:
+                continue
             checked = row.read(value, self.owner, self.status)
-            if row.same_as is None:
-                values[name] = checked
-            else:
-                values[row.same_as] = checked * row.factor
+            if row.name in chosen and values[row.same_as or row.name] != checked * row.factor:
+                raise InvalidArgument(f"{self.owner} option {row.name} is given twice", self.status)
+            values[row.same_as or row.name] = checked if row.same_as is None else checked * row.factor
+            if checked != row.default:
+                chosen[row.name] = row
+        for row in chosen.values():
+            self._check_together(row, chosen)
+            self._check_where(row, arch, platform, origin)
         return Values(self, values)
 
     def read_stored(self, stored: Arguments) -> Values:
@@ -213,18 +238,32 @@ class Table:
                 )
         return self.read(known)
 
-    def _check_together(self, row: Option, chosen: Arguments) -> None:
+    def _check_together(self, row: Option, chosen: Mapping[str, Option]) -> None:
         for other in row.excludes:
             if other in chosen:
                 raise InvalidArgument(
                     f"{self.owner} options {row.name} and {other} exclude each other", self.status
                 )
+        for other in row.needs:
+            if other not in chosen:
+                raise InvalidArgument(
+                    f"{self.owner} option {row.name} needs {other} as well; give both or neither", self.status
+                )
 
-    def _check_arch(self, row: Option, arch: int | None) -> None:
+    def _check_where(self, row: Option, arch: int | None, platform: str | None, origin: Origin | None) -> None:
+        what = f"{self.owner} option {row.name}"
         if arch is not None and row.since_arch is not None and arch < row.since_arch:
             raise UnsupportedFeature(
-                f"{self.owner} option {row.name} needs a Hexagon v{row.since_arch} or newer; this one is v{arch}",
+                f"{what} needs a Hexagon v{row.since_arch} or newer; this one is v{arch}", self.status
+            )
+        if platform is not None and row.platforms and platform not in row.platforms:
+            raise UnsupportedFeature(
+                f"{what} exists on {' and '.join(row.platforms)} only; this device's platform is {platform}",
                 self.status,
+            )
+        if origin is not None and row.origins and origin not in row.origins:
+            raise InvalidArgument(
+                f"{what} is for {' and '.join(row.origins)} only; it was given to {origin}", self.status
             )
 
 

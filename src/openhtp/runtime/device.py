@@ -13,7 +13,7 @@ from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, UsageError
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
-from openhtp.options import CONTEXT, Values
+from openhtp.options import CONTEXT, Origin, Values
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue, watching
@@ -49,6 +49,7 @@ class Device:
         self.cores = options.config.resources().cores
         self.name = options.name
         self.restarts = 0
+        self._platform = options.config.platform
         self._life = Life("device", options.name or "")
         self._lock = make_lock("device")
         self._contexts: set[Context] = set()
@@ -101,13 +102,11 @@ class Device:
         ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` is that of graphs without one of their own.
         """
         self._life.require("use")
-        chosen = CONTEXT.read(options, arch=find_soc(self.soc).arch)
-        if chosen.enable_graphs is not None:
-            raise InvalidArgument(
-                f"enable_graphs is {shown(chosen.enable_graphs)}; only a binary has graphs to choose from",
-                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
-            )
-        return self._open_context(chosen)
+        return self._open_context(self._read_options(options, Origin.COMPOSED))
+
+    def _read_options(self, options: ContextArguments, origin: Origin) -> Values:
+        """What is chosen for a context of this device."""
+        return CONTEXT.read(options, arch=find_soc(self.soc).arch, platform=self._platform, origin=origin)
 
     def _open_context(self, chosen: Values) -> Context:
         link = self._link
@@ -133,7 +132,7 @@ class Device:
         cannot be executed; a ``priority`` replaces that of each graph.
         """
         self._life.require("use")
-        chosen = CONTEXT.read(options, arch=find_soc(self.soc).arch)
+        chosen = self._read_options(options, Origin.BINARY)
         if not isinstance(binary, (bytes, bytearray, memoryview)):
             raise InvalidArgument(
                 f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT

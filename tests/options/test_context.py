@@ -1,0 +1,87 @@
+"""The options of contexts: which go together, and where each can be given."""
+
+from __future__ import annotations
+
+import pytest
+
+import openhtp as htp
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.groups import GroupRegistration
+from openhtp.options import CONTEXT, Origin
+
+SWITCHING = {"is_persistent_binary": True, "memory_limit_hint": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "origin", "said"),
+    [
+        ({"enable_graphs": ["a"]}, Origin.COMPOSED, "enable_graphs is for create_context_from_binary and"),
+        ({"weight_sharing_enabled": True}, Origin.BINARY, "is for create_context only"),
+        ({"prepare_only": True}, Origin.LIST, "it was given to create_contexts_from_binaries"),
+        ({"share_resources": True}, Origin.BINARY, "is for create_contexts_from_binaries only"),
+        (
+            {"register_multi_contexts": GroupRegistration(max_spill_fill_buffer=1)},
+            Origin.LIST,
+            "is for create_context_from_binary only",
+        ),
+        ({"memory_limit_hint": 1}, Origin.BINARY, "memory_limit_hint needs is_persistent_binary as well"),
+        ({**SWITCHING, "share_resources": True}, Origin.LIST, "exclude each other"),
+        ({"graph_retention_order": ["a"], "share_resources": True}, Origin.LIST, "exclude each other"),
+        ({"weights_buffer": -1}, Origin.BINARY, "weights_buffer needs memory_limit_hint"),
+        ({"register_multi_contexts": 5}, Origin.BINARY, "expected a GroupRegistration"),
+        ({"register_multi_contexts": GroupRegistration()}, Origin.BINARY, "max_spill_fill_buffer, above 0"),
+        ({"is_persistent_binary": True, "persistent_binary": False}, Origin.BINARY, "is given twice"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, object], origin: Origin, said: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        CONTEXT.read(given, arch=81, platform="linux", origin=origin)
+    assert said in caught.value.message
+    assert caught.value.name == "QNN_CONTEXT_ERROR_INVALID_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("given", "origin", "arch", "platform", "said"),
+    [
+        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 69, "linux", "needs a Hexagon v73 or newer"),
+        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "windows", "exists on linux only"),
+        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "android", "exists on linux only"),
+        (
+            {"register_concurrent_resource_sharing": GroupRegistration(max_spill_fill_buffer=1)},
+            Origin.BINARY,
+            79,
+            "android",
+            "needs a Hexagon v81",
+        ),
+        (
+            {"register_concurrent_resource_sharing": GroupRegistration(max_spill_fill_buffer=1)},
+            Origin.BINARY,
+            81,
+            "windows",
+            "exists on android and linux only; this device's platform is windows",
+        ),
+        ({"dsp_memory_profiling_enabled": True}, Origin.BINARY, 75, "windows", "exists on android and qnx"),
+    ],
+)
+def test_what_a_device_does_not_have_is_refused(
+    given: dict[str, object], origin: Origin, arch: int, platform: str, said: str
+) -> None:
+    with pytest.raises(UnsupportedFeature) as caught:
+        CONTEXT.read(given, arch=arch, platform=platform, origin=origin)
+    assert said in caught.value.message
+
+
+def test_an_option_that_is_off_is_in_nobodys_way() -> None:
+    off = {"share_resources": False, "weight_sharing_enabled": False, "prepare_only": False}
+    chosen = CONTEXT.read({**off, **SWITCHING}, arch=68, platform="windows", origin=Origin.BINARY)
+    assert chosen.memory_limit_hint == 1
+
+
+def test_options_are_known_by_every_name_that_they_have() -> None:
+    chosen = CONTEXT.read({"persistent_binary": True, "async_execution_queue_depth": 20})
+    assert (chosen.is_persistent_binary, chosen.queue_depth) == (True, 20)
+
+
+def test_a_device_passes_on_what_it_is(shared_device: htp.Device) -> None:
+    with pytest.raises(InvalidArgument, match="enable_graphs is for"):
+        shared_device.create_context(enable_graphs=["a"])
