@@ -180,3 +180,19 @@ def test_what_is_not_there_is_one_clear_line(words, expected):
     text = invoke(*words, code=2)
     assert expected in text
     assert "Traceback" not in text
+
+
+def test_a_model_in_parts_tells_which_node_is_where_and_why(tmp_path):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Det", ["a"], ["d"], name="middle"),
+        helper.make_node("Mul", ["a", "d"], ["y"], name="last"),
+    ]
+    path = saved(tmp_path / "det.onnx", nodes, [floats("x", [1, 4, 4])], [floats("y", [1, 4, 4])])
+    report = tmp_path / "run.json"
+    text = invoke(path, "--repeat", 1, "--json", report)
+    assert "runs in 3 parts" in text
+    assert "middle (Det)" in text
+    parts = json.loads(report.read_text())["partition"]
+    assert [[node["name"] for node in part["nodes"]] for part in parts] == [["first"], ["middle"], ["last"]]
+    assert "not supported" in parts[1]["nodes"][0]["reason"]

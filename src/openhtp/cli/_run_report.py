@@ -12,9 +12,11 @@ from rich.text import Text
 from openhtp.cli._running import Outcome, summaries
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import say, show
+from openhtp.session.options import CPU
 from openhtp.session.range_check import LARGEST, Overflow
 
 _SHOWN = 12
+_COLUMNS = ("part", "where", "nodes", "why not on the HTP")
 _STEPS = 407  # the event under which a profile has its steps
 
 
@@ -23,6 +25,8 @@ def print_outcome(ran: Outcome, title: str) -> None:
     say(title)
     if "QNNExecutionProvider" not in ran.providers:
         say("the HTP cannot take this model: all of it ran on the CPU", "yellow")
+    if any(part.provider == CPU for part in ran.partition):
+        show(_partition(ran))
     show(_outputs(ran))
     show(_latency(ran))
     for sheet in _profile(ran):
@@ -43,6 +47,7 @@ def as_json(ran: Outcome) -> dict[str, Any]:
     return {
         "soc": order.soc,
         "providers": ran.providers,
+        "partition": [dataclasses.asdict(part) for part in ran.partition],
         "asynchronous": order.depth is not None,
         "latency_ms": {"times": "measured", **ran.latency()},
         "outputs": summaries(ran),
@@ -58,6 +63,22 @@ def as_json(ran: Outcome) -> dict[str, Any]:
         "overflows": [dataclasses.asdict(overflow) for overflow in ran.overflows],
         "profile": [] if ran.profile is None else [dataclasses.asdict(event) for event in ran.profile.events],
     }
+
+
+def _partition(ran: Outcome) -> Sheet:
+    """One line per part on the HTP and per node that is not."""
+    sheet = Sheet(f"runs in {len(ran.partition)} parts", _COLUMNS, _COLUMNS[2:])
+    left = _SHOWN
+    for number, part in enumerate(ran.partition, 1):
+        if part.provider != CPU:
+            sheet.add(str(number), "HTP", f"{len(part.nodes)} node{'s' * (len(part.nodes) > 1)}", "")
+            continue
+        for node in part.nodes[: max(0, left)]:
+            sheet.add(str(number), "CPU", f"{node.name} ({node.op_type})", node.reason)
+        left -= len(part.nodes)
+    if left < 0:
+        sheet.note = f"{-left} more nodes on the CPU: --json has all of them"
+    return sheet
 
 
 def _outputs(ran: Outcome) -> Sheet:

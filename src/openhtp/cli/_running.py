@@ -20,6 +20,7 @@ from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.runtime.profile import Profile
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
+from openhtp.session.partition import AssignedPart
 from openhtp.session.pending import PendingRun
 from openhtp.session.range_check import Overflow, check_range
 from openhtp.trace.records import Trace
@@ -47,6 +48,7 @@ class Outcome:
 
     order: Order
     providers: list[str] = field(default_factory=list)
+    partition: list[AssignedPart] = field(default_factory=list)
     outputs: dict[str, list[Array]] = field(default_factory=dict)
     latencies_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -94,7 +96,7 @@ def _run_samples(order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
         settings["profiling_level"] = "detailed"
     qnn = [("QNNExecutionProvider", settings)]
     with InferenceSession(order.source, None, qnn, soc=order.soc, queue_depth=order.depth or 10) as session:
-        ran.providers = session.get_providers()
+        ran.providers, ran.partition = session.get_providers(), session.get_partition()
         names = [output.name for output in session.get_outputs()]
         results = [session.run(names, feeds) for feeds in samples]
         ran.outputs = {name: [result[index] for result in results] for index, name in enumerate(names)}
