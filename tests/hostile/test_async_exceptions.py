@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,9 +62,18 @@ class Rig:
     def tell(self, number: int, status: int) -> None:
         self.told[number] = self.told.get(number, 0) + 1
 
+    def session(self) -> dict[str, Any]:
+        found: dict[str, Any]
+        (found,) = (item for item in self.device.info()["sessions"] if item["pid"] == os.getpid())
+        return found
+
     def contexts_on_device(self) -> int:
-        (session,) = (item for item in self.device.info()["sessions"] if item["pid"] == os.getpid())
-        return int(session["contexts"])
+        return int(self.session()["contexts"])
+
+    def graphs_on_device(self) -> set[str]:
+        while self.session()["tasks"]:
+            time.sleep(0.0005)
+        return set(self.session()["graphs"])
 
     # What is interrupted
 
@@ -99,6 +109,13 @@ class Rig:
 
     def create_context(self) -> None:
         self.device.create_context().free()
+
+    def finalize(self) -> None:
+        self.made += 1
+        graph = self.context.create_graph(f"made {self.made}")
+        x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+        graph.add_node("Relu", inputs=[x], outputs=[graph.add_tensor("y", (1, 8), "float32", kind="app_read")])
+        graph.finalize(signal=self.signal if self.made % 2 else None)
 
     # What must hold afterwards
 
@@ -177,6 +194,7 @@ ACTIONS = [
     Rig.info,
     Rig.register_memory,
     Rig.create_context,
+    Rig.finalize,
 ]
 
 
@@ -193,6 +211,8 @@ def test_at_every_place(rig: Rig, action: Callable[[Rig], None]) -> None:
             rig.check_results()
     rig.check()
     assert rig.contexts_on_device() == len(rig.device._contexts), "a context that nobody can free"
+    finalized = {graph.name for graph in rig.context.graphs.values() if graph.is_finalized}
+    assert rig.graphs_on_device() == finalized, "a graph that nobody can execute"
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError], ids=lambda kind: kind.__name__)

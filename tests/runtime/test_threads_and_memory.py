@@ -128,11 +128,11 @@ def test_a_failed_finalize_leaves_the_graph_as_it_was(
 ) -> None:
     graph, profile = unfinalized(context), shared_backend.create_profile()
 
-    def refuse(packed: object) -> None:
+    def refuse(*arguments: object) -> None:
         raise htp.OutOfMemory("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(graph, "_load", refuse)
+        patch.setattr("openhtp.runtime.graph.load_graphs", refuse)
         with pytest.raises(htp.OutOfMemory):
             graph.finalize(profile=profile)
     graph.add_tensor("z", (1,), "float32")

@@ -31,11 +31,16 @@ class DeviceGraph:
         info: GraphInfo,
         loaded: LoadedProgram,
         program: QnnProgram | None,
+        grant: Grant,
     ) -> None:
-        """``program`` is what it was made from; None if that was a prepared form."""
+        """``program`` is what it was made from; None if that was a prepared form.
+
+        ``grant`` is for the binary that it came in, which others may have come in, too.
+        """
         self.number = number
         self.context = context
         self.program = program
+        self.grant = grant
         self.loaded = loaded
         self.steps = loaded.steps
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
@@ -116,3 +121,11 @@ class DeviceContext:
         self.memories: dict[int, Grant] = {}
         self.weights: list[Grant] = []
         self.pending = 0  # executions accepted and neither over nor cancelled
+
+    def settle_weights(self) -> None:
+        """Give back what binaries count of which no graph is left."""
+        used = [graph.grant for graph in self.graphs.values() if isinstance(graph, DeviceGraph)]
+        for grant in list(self.weights):
+            if not any(grant is other for other in used):
+                self.weights.remove(grant)
+                grant.give_back()

@@ -107,6 +107,7 @@ class DeviceCore:
             channel.close_all(descriptors)
             descriptors.clear()
         if isinstance(found, Task):
+            found.request = request.number
             found.context.session.tasks.add(found)
         return found
 

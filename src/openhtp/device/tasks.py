@@ -60,6 +60,9 @@ class Task(Generic[_T]):
         self.context = context
         self.state = State.WAITING
         self.cancelled = False
+        # Of the request that it answers; 0 where nobody tells requests apart.
+        self.request = 0
+        self._reason: QnnError | None = None
         self._progress: tuple[int, int, str] = (0, 0, "")
         self._work, self._finish, self._discard, self._undo = work, finish, discard, undo
         self._results: list[_T] = []
@@ -71,8 +74,12 @@ class Task(Generic[_T]):
         state = "cancelled" if self.cancelled else self.state.value
         return {"what": self.what, "state": state, "done": done, "total": total, "now": now}
 
-    def cancel(self) -> None:
-        """Ask for its early end. What it made so far is given back on the way."""
+    def cancel(self, reason: QnnError | None = None) -> None:
+        """Ask for its early end. What it made so far is given back on the way.
+
+        ``reason`` is what whoever waits for it is told; that its context was freed, if none is given.
+        """
+        self._reason = self._reason or reason
         self.cancelled = True
 
     # For the work itself
@@ -114,7 +121,7 @@ class Task(Generic[_T]):
                 return self._finish(self._results.pop())
             for result in self._results:
                 self._discard(result)
-            raise InvalidHandle(f"the context was freed while {self.what} was under way")
+            raise self._reason or InvalidHandle(f"the context was freed while {self.what} was under way")
         except QnnError as error:
             self._undo()
             return error_reply(bare(error))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Pace
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,6 +83,19 @@ class PackGraph(Request):
     """
 
     graph: int
+
+
+class FreeGraphs(Request):
+    """Free some graphs of a context, and what they were loaded with once nothing of it is left."""
+
+    context: int
+    graphs: list[int]
+
+
+class Cancel(Request):
+    """End the slow work that another request asked for, if it is still under way; that one is answered then."""
+
+    request: int
 
 
 class AddApp(Request):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
     from openhtp.runtime.device import Device
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.stopping import Stop
 
 
 class Context:
@@ -52,9 +53,10 @@ class Context:
         self._restored = False
         self._number = 0
 
-    def _open(self) -> None:
+    def _open(self, stop: Stop | None) -> None:
         message = ms.CreateContext(queue_depth=self.queue_depth, priority=int(self.priority))
-        self._number = self._link.request(message, undo=lambda made: ms.FreeContext(context=made)).value
+        made = self._link.request(message, undo=lambda reply: ms.FreeContext(context=reply.value), stop=stop)
+        self._number = made.value
 
     def _discard(self) -> None:
         self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm
@@ -210,7 +212,11 @@ class Context:
     # Restoring
 
     def _restore(
-        self, binary: ContextBinary, enable_graphs: Collection[str] | None, priority: Priority | None
+        self,
+        binary: ContextBinary,
+        enable_graphs: Collection[str] | None,
+        priority: Priority | None,
+        stop: Stop | None = None,
     ) -> None:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
@@ -234,7 +240,7 @@ class Context:
                 continue
             wanted.append((graph, packed))
         if wanted:
-            load_graphs(self, binary.parts([graph.name for graph, _ in wanted]), wanted)
+            load_graphs(self, binary.parts([graph.name for graph, _ in wanted]), wanted, stop)
 
     # What graphs, memory and the device need
 

@@ -23,6 +23,9 @@ from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.locks import make_lock
+from openhtp.runtime.options import check_handle
+from openhtp.runtime.signal import Signal
+from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 
@@ -108,12 +111,12 @@ class Device:
         """What is chosen for a context of this device."""
         return CONTEXT.read(options, arch=find_soc(self.soc).arch, platform=self._platform, origin=origin)
 
-    def _open_context(self, chosen: Values) -> Context:
+    def _open_context(self, chosen: Values, stop: Stop | None = None) -> Context:
         link = self._link
         level = Priority.NORMAL if chosen.priority is None else chosen.priority
         context = Context(self, link, queue_depth=chosen.queue_depth, priority=level)
         try:
-            context._open()
+            context._open(stop)
             self._contexts.add(context)
             if not self._ready.is_set() or self._link_now is not link:
                 context._lose()  # who tells contexts of the loss may have come by before this one
@@ -123,15 +126,27 @@ class Device:
         return context
 
     def create_context_from_binary(
-        self, binary: bytes | bytearray | memoryview, **options: Unpack[ContextArguments]
+        self,
+        binary: bytes | bytearray | memoryview,
+        *,
+        signal: Signal | None = None,
+        **options: Unpack[ContextArguments],
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned.
 
         One that was made for another SoC is compiled again for this one, and the log says so. A binary carries
         no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
-        cannot be executed; a ``priority`` replaces that of each graph.
+        cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end it early: then nothing
+        of the context is left.
         """
         self._life.require("use")
+        check_handle("signal", signal, Signal)
+        with stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
+            return self._create_from_binary(binary, options, stop)
+
+    def _create_from_binary(
+        self, binary: bytes | bytearray | memoryview, options: ContextArguments, stop: Stop | None
+    ) -> Context:
         chosen = self._read_options(options, Origin.BINARY)
         if not isinstance(binary, (bytes, bytearray, memoryview)):
             raise InvalidArgument(
@@ -151,9 +166,9 @@ class Device:
                 shown(parsed.info.soc),
                 self.soc,
             )
-        context = self._open_context(chosen)
+        context = self._open_context(chosen, stop)
         try:
-            context._restore(parsed, chosen.enable_graphs, chosen.priority)
+            context._restore(parsed, chosen.enable_graphs, chosen.priority, stop)
         except BaseException:
             rescue.post((context._discard, ()))
             rescue.flush()

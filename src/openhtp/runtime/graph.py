@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.compiler.driver import CompileOptions, portable_program
-from openhtp.core import status as st
 from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
-from openhtp.core.errors import UnsupportedFeature, error_context
+from openhtp.core.errors import error_context
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind
@@ -38,10 +37,16 @@ from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
+from openhtp.runtime.stopping import OF_GRAPH, stopping
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
+
+
+def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGraph]:
+    program = portable_program(source, CompileOptions(graph=options))
+    return program, pack_program(program)[0]
 
 
 class Graph:
@@ -146,31 +151,27 @@ class Graph:
         """Compile the graph and load it on the device. Afterwards it can be executed and no longer changed.
 
         Of several threads that finalize it one does; the others wait and are told that it is finalized. If it
-        fails, the graph stays as it was.
+        fails, or ``signal`` ends it, the graph stays as it was and nothing of it is left on the device.
         """
         self._life.require("finalize")
         self.context._life.require("use")
         check_handle("profile", profile, Profile)
-        if signal is not None:
-            raise UnsupportedFeature(
-                "finalize cannot be signalled; pass the signal to execute or execute_async",
-                st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
-            )
+        check_handle("signal", signal, Signal)
         filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
-        with self._building("finalize") as builder, filling as fill:
+        halting = stopping(signal, f"finalizing graph {self.name!r}", OF_GRAPH)
+        with self._building("finalize") as builder, filling as fill, halting as stop:
             link = self.context._link
             begin = link.now()
-            program = portable_program(builder.finish(), CompileOptions(graph=self._options))
+            source, options = builder.finish(), self._options
+            program, packed = (
+                _compiled(source, options) if stop is None else stop.run(lambda: _compiled(source, options))
+            )
+            with error_context(graph=self.name):
+                load_graphs(self.context, pack_graphs([packed], BinaryInfo()), [(self, packed)], stop)
             self._program = program
-            self._load(pack_program(program)[0])
             self._builder = None
             if fill is not None:
                 fill(ProfileEvent(300, "QNN (finalize) time", (link.now() - begin) // 1000, "us"))
-
-    def _load(self, packed: PackedGraph) -> None:
-        """Send the graph to the device and become executable."""
-        with error_context(graph=self.name):
-            load_graphs(self.context, pack_graphs([packed], BinaryInfo()), [(self, packed)])
 
     def _adopt_loaded(self, packed: PackedGraph, loaded: ms.LoadedGraph) -> None:
         """The device has made the graph ready: be executable."""

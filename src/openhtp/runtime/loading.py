@@ -12,16 +12,25 @@ from openhtp.core.units import bytes_in_words
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime import rescue
+from openhtp.runtime.links.link import Undo
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
     from openhtp.runtime.graph import Graph
+    from openhtp.runtime.stopping import Stop
 
 
 def load_graphs(
-    context: Context, parts: Sequence[bytes | memoryview], graphs: Sequence[tuple[Graph, PackedGraph]]
+    context: Context,
+    parts: Sequence[bytes | memoryview],
+    graphs: Sequence[tuple[Graph, PackedGraph]],
+    stop: Stop | None = None,
 ) -> None:
-    """Send the pieces of a binary, which holds these graphs in this order; then they are executable."""
+    """Send the pieces of a binary, which holds these graphs in this order; then they are executable.
+
+    Whoever is interrupted on the way, or stopped, leaves nothing of them on the device.
+    """
     nbytes = sum(memoryview(part).nbytes for part in parts)
     if nbytes > SESSION_LIMIT_BYTES:
         names = ", ".join(repr(graph.name) for graph, _ in graphs)
@@ -37,8 +46,18 @@ def load_graphs(
             for place, (graph, _) in enumerate(graphs)
         ]
         request = ms.LoadGraphs(context=context._number, nbytes=buffer.nbytes, graphs=wanted)
-        reply = context._link.request(request, (buffer.fd,))
+        link, undo = context._link, _undo(context)
+        reply = link.request(request, (buffer.fd,), undo, stop)
     finally:
         buffer.close()
-    for (graph, packed), loaded in zip(graphs, reply.graphs, strict=True):
-        graph._adopt_loaded(packed, loaded)
+    try:
+        for (graph, packed), loaded in zip(graphs, reply.graphs, strict=True):
+            graph._adopt_loaded(packed, loaded)
+    except BaseException:
+        rescue.post((link.tell, (undo(reply),)))
+        raise
+
+
+def _undo(context: Context) -> Undo:
+    number = context._number
+    return lambda reply: ms.FreeGraphs(context=number, graphs=[loaded.graph for loaded in reply.graphs])

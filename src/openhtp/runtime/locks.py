@@ -14,7 +14,7 @@ ORDER = (
     "building",  # one thread at a time finalizes a graph
     "device",  # which link a device has, and whether it was freed
     "growth",  # one thread at a time adds slots to a pool, which asks the device to register memory
-    "control",  # one request at a time; held until it is answered
+    "control",  # one request at a time is sent
     "local",  # the device in this process; held while its loop turns, which completes executions
     "bindings",
     "slots",

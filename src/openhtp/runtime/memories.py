@@ -140,7 +140,7 @@ class Memories:
         """The number of the memory on the device, which is asked before any of it is taken."""
         link = self._context._link
         message = ms.RegisterMemory(context=self._context._number)
-        made = link.request(message, (buffer.fd,), lambda made: ms.DeregisterMemory(memory=made)).value
+        made = link.request(message, (buffer.fd,), lambda made: ms.DeregisterMemory(memory=made.value)).value
         try:
             buffer.take()
         except BaseException:

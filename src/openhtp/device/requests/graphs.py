@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from openhtp.core.errors import QnnError, error_context
+from openhtp.core import status as st
+from openhtp.core.errors import Aborted, QnnError, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.budget import Grant, Use
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
@@ -67,7 +68,9 @@ def loaded(
     """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
     buffer.close()
     session = context.session
-    graphs = [DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program) for made in ready]
+    graphs = [
+        DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program, grant) for made in ready
+    ]
     context.weights.append(grant)
     try:
         for graph, made, asks in zip(graphs, ready, wanted, strict=True):
@@ -103,6 +106,26 @@ def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.Wante
             )
         )
     core.introduce(graph)
+
+
+@handles(ms.FreeGraphs)
+def free(asked: Asked, request: ms.FreeGraphs) -> ms.Reply:
+    """Graphs that nobody wants, because whoever had them loaded was interrupted."""
+    session = asked.session
+    context = find(session.contexts, request.context, "context")
+    for graph in [find(context.graphs, number, "graph") for number in dict.fromkeys(request.graphs)]:
+        asked.core.free_graph(session, graph)
+    context.settle_weights()
+    return ms.Reply()
+
+
+@handles(ms.Cancel)
+def cancel(asked: Asked, request: ms.Cancel) -> ms.Reply:
+    """Slow work of this client's; that it may be over already is no mistake."""
+    for task in asked.session.tasks:
+        if task.request == request.request:
+            task.cancel(Aborted(f"{task.what} was cancelled", st.QNN_CONTEXT_ERROR_ABORTED))
+    return ms.Reply()
 
 
 @handles(ms.PackGraph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, QueueFull, TimedOut, WrongState
@@ -10,8 +10,14 @@ from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.links.link import Link
+
+
+class Waiting(Protocol):
+    """Where a call waits that a signal may end."""
+
+    def wake_all(self) -> None:
+        """Let everybody who waits look again."""
 
 
 class Interrupt:
@@ -25,7 +31,7 @@ class Interrupt:
         self._lock = make_lock("signal")
         self._triggered = False
         self._target: tuple[Link, int] | None = None
-        self._waiting_at: Places | None = None
+        self._waiting_at: Waiting | None = None
 
     def trigger(self) -> None:
         """Abort the call, wherever it is."""
@@ -49,8 +55,13 @@ class Interrupt:
                 raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
             self._life.end(State.FREED)
 
-    def begin(self, holder: object, places: Places) -> None:
-        """Serve a call that may have to wait at ``places``."""
+    @property
+    def is_triggered(self) -> bool:
+        """Whether the call that carries it was aborted."""
+        return self._triggered
+
+    def begin(self, holder: object, waiting_at: Waiting) -> None:
+        """Serve a call that may have to wait there."""
         self._life.require("use")
         with self._lock:
             if self.holder is not None:
@@ -60,7 +71,7 @@ class Interrupt:
                 )
             self._triggered = False
             self._target = None
-            self._waiting_at = places
+            self._waiting_at = waiting_at
             self.holder = holder
 
     def interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:

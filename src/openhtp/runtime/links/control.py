@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import queue
 import socket
 import threading
+import time
+from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
@@ -23,7 +26,13 @@ from openhtp.runtime import rescue
 from openhtp.runtime.links.link import Undo, raise_reply
 from openhtp.runtime.locks import make_lock
 
+if TYPE_CHECKING:
+    from openhtp.runtime.stopping import Stop
+
 log = logging.getLogger(__name__)
+
+# How long one whose signal ended the waiting is kept, so that the device has given back what it made so far.
+GRACE_S = 0.06
 
 
 class Silence(Disconnected):
@@ -33,15 +42,31 @@ class Silence(Disconnected):
 class _Question:
     """One request under way."""
 
-    __slots__ = ("answered", "data", "forsaken", "reply", "undos")
+    __slots__ = ("answered", "data", "forsaken", "news", "reply", "undos")
 
     def __init__(self, undo: Undo | None) -> None:
-        self.answered = threading.Lock()
-        self.answered.acquire()
+        self.answered = False
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.reply: ms.Reply | None = None
         self.data = b""  # what came beside the reply
         self.forsaken = False
         self.undos = [] if undo is None else [undo]
+
+    def answer(self) -> None:
+        """Let whoever waits for it go on."""
+        self.answered = True
+        self.news.put(None)
+
+    def wait(self, patience_s: float | None) -> bool:
+        """Wait for the answer; False if the time ran out."""
+        until_s = None if patience_s is None else time.monotonic() + patience_s
+        while not self.answered:
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
+            with contextlib.suppress(queue.Empty):
+                self.news.get(timeout=left_s)
+        return True
 
 
 class Control:
@@ -62,9 +87,10 @@ class Control:
         descriptors: tuple[int, ...] = (),
         undo: Undo | None = None,
         patience_s: float | None = None,
+        stop: Stop | None = None,
     ) -> ms.Reply:
         """Send a request and wait for its answer; raises the error in it, or Disconnected."""
-        return self._ask(message, descriptors, _Question(undo), patience_s)
+        return self._ask(message, descriptors, _Question(undo), patience_s, stop)
 
     def fetch(self, message: ms.Request) -> bytes:
         """Ask for something that comes in shared memory."""
@@ -102,6 +128,7 @@ class Control:
         descriptors: tuple[int, ...],
         question: _Question,
         patience_s: float | None = None,
+        stop: Stop | None = None,
     ) -> ms.Reply:
         number = next(self._numbers)
         data = self._encode(message, number)
@@ -111,8 +138,10 @@ class Control:
                 if self._over:
                     raise Disconnected("the connection is over")
                 channel.send(self.sock, data, descriptors)
-                if not question.answered.acquire(timeout=-1 if patience_s is None else patience_s):
-                    raise Silence(f"no answer within {patience_s} s")
+            if stop is not None:
+                self._wait_or_stop(number, question, stop)
+            elif not question.wait(patience_s):
+                raise Silence(f"no answer within {patience_s} s")
             reply = question.reply
             if reply is None:
                 raise Disconnected("end of connection")
@@ -120,6 +149,15 @@ class Control:
             return raise_reply(reply)
         except BaseException:
             rescue.post((self._forsake, (number, question)))
+            raise
+
+    def _wait_or_stop(self, number: int, question: _Question, stop: Stop) -> None:
+        """Wait for the answer. When the call is to end before it comes, so is the device's work."""
+        try:
+            stop.wait(question.news, lambda: question.answered)
+        except QnnError:
+            self.tell(ms.Cancel(request=number))
+            question.wait(GRACE_S)
             raise
 
     @staticmethod
@@ -146,6 +184,8 @@ class Control:
         question.forsaken = True
         if question.reply is not None:
             self._take_back(question)
+        elif number in self._asked:
+            self.tell(ms.Cancel(request=number))
 
     def _take_back(self, question: _Question) -> None:
         reply = question.reply
@@ -155,7 +195,7 @@ class Control:
         except IndexError:
             return
         if not reply.error:
-            self.tell(undo(reply.value))
+            self.tell(undo(reply))
 
     def _read(self) -> None:
         try:
@@ -169,7 +209,7 @@ class Control:
         self._over = True
         while self._asked:
             with contextlib.suppress(KeyError):
-                self._asked.popitem()[1].answered.release()
+                self._asked.popitem()[1].answer()
 
     def _deliver(self, packet: bytes, descriptors: list[int]) -> None:
         try:
@@ -185,7 +225,7 @@ class Control:
             return
         question.data = data
         question.reply = reply
-        question.answered.release()
+        question.answer()
         if question.forsaken:
             self._take_back(question)
 

@@ -12,8 +12,10 @@ from openhtp.runtime.calls.queue import Places
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.execution import Execution
+    from openhtp.runtime.stopping import Stop
 
-Undo = Callable[[int], ms.Request]
+# From the reply to a request, the one that takes back what it made.
+Undo = Callable[[ms.Reply], ms.Request]
 # Asked while waiting: why not to go on.
 Interrupted = Callable[[], QnnError | None]
 # Called with the job's number as soon as the execution was sent.
@@ -35,12 +37,16 @@ class Link(Protocol):
         """The device's time in nanoseconds, in which timeouts are given."""
 
     def request(
-        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+        self,
+        message: ms.Request,
+        descriptors: tuple[int, ...] = (),
+        undo: Undo | None = None,
+        stop: Stop | None = None,
     ) -> ms.Reply:
         """Ask and wait for the answer. Raises what the device answered, or DeviceLost.
 
-        ``undo`` makes, from the reply's value, the request that takes back what this one made; it is sent if the
-        caller is interrupted before it has the reply.
+        ``undo`` makes, from the reply, the request that takes back what this one made; it is sent if the caller
+        is interrupted before it has the reply. ``stop`` may end the waiting, and with it the device's work.
         """
 
     def tell(self, message: ms.Request) -> None:

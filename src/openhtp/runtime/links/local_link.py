@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from typing import Any
 
 from openhtp.core.errors import QnnError
 from openhtp.device.core import DeviceCore
@@ -17,6 +18,7 @@ from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.runtime.locks import make_lock
+from openhtp.runtime.stopping import Stop, do_task
 
 
 class LocalLink:
@@ -38,10 +40,33 @@ class LocalLink:
         return self._core.clock.now()
 
     def request(
-        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+        self,
+        message: ms.Request,
+        descriptors: tuple[int, ...] = (),
+        undo: Undo | None = None,
+        stop: Stop | None = None,
     ) -> ms.Reply:
         """Ask the core directly. Descriptors are duplicated: the core owns what it is given."""
-        return self._ask(message, descriptors)[0]
+        if stop is None:
+            return self._ask(message, descriptors)[0]
+        owned = [os.dup(fd) for fd in descriptors]
+        with self._lock:
+            answer = self._core.request(self._session, message, owned)
+        if not isinstance(answer, Task):
+            assert isinstance(answer, ms.Reply)
+            return raise_reply(answer)
+        reply = do_task(answer, self._conclude, stop, lambda made: self._take_back(made, undo))
+        return raise_reply(reply)
+
+    def _conclude(self, task: Task[Any]) -> ms.Reply:
+        with self._lock:
+            reply = task.conclude()
+        assert isinstance(reply, ms.Reply)
+        return reply
+
+    def _take_back(self, reply: ms.Reply, undo: Undo | None) -> None:
+        if undo is not None and not reply.error:
+            self.tell(undo(reply))
 
     def _ask(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> tuple[ms.Reply, bytes]:
         """The reply, and what would have come beside it."""

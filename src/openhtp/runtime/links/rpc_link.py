@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError
@@ -25,6 +26,9 @@ from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, c
 from openhtp.runtime.links.lane import Lane
 from openhtp.runtime.links.link import Interrupted, Sent, Undo
 from openhtp.runtime.locks import make_lock
+
+if TYPE_CHECKING:
+    from openhtp.runtime.stopping import Stop
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +104,15 @@ class RpcLink:
     # Requests
 
     def request(
-        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+        self,
+        message: ms.Request,
+        descriptors: tuple[int, ...] = (),
+        undo: Undo | None = None,
+        stop: Stop | None = None,
     ) -> ms.Reply:
         """Ask and wait for the answer."""
         try:
-            return self._control.ask(message, descriptors, undo)
+            return self._control.ask(message, descriptors, undo, stop=stop)
         except Disconnected as error:
             raise self._gone(f"the device process went away during {type(message).__name__}") from error
 

@@ -16,7 +16,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError, UnsupportedFeature
@@ -33,6 +33,7 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
+from openhtp.runtime.stopping import Stop, do_task
 from openhtp.vendor.engine import VendorEngine
 from openhtp.vendor.worker import VendorProcess
 
@@ -72,7 +73,11 @@ class VendorLink:
     # Requests
 
     def request(
-        self, message: ms.Request, descriptors: tuple[int, ...] = (), undo: Undo | None = None
+        self,
+        message: ms.Request,
+        descriptors: tuple[int, ...] = (),
+        undo: Undo | None = None,
+        stop: Stop | None = None,
     ) -> ms.Reply:
         """Ask the core on the loop's thread. Descriptors are duplicated: the core owns what it is given."""
         if isinstance(message, (ms.AddApp, ms.SetPace)):
@@ -85,8 +90,7 @@ class VendorLink:
         try:
             answer = self._ask(lambda: core.request(session, message, owned))
             if isinstance(answer, Task):
-                answer.run()
-                answer = self._ask(answer.conclude)
+                answer = do_task(answer, self._conclude, stop, lambda made: self._take_back(made, undo))
         finally:
             channel.close_all(owned)
         assert isinstance(answer, ms.Reply)
@@ -96,6 +100,15 @@ class VendorLink:
         if isinstance(message, ms.Inspect):
             reply.info.update(self._describe())
         return reply
+
+    def _conclude(self, task: Task[Any]) -> ms.Reply:
+        reply = self._ask(task.conclude)
+        assert isinstance(reply, ms.Reply)
+        return reply
+
+    def _take_back(self, reply: ms.Reply, undo: Undo | None) -> None:
+        if undo is not None and not reply.error:
+            self.tell(undo(reply))
 
     def tell(self, message: ms.Request) -> None:
         """Ask for something whose outcome does not matter."""
