@@ -29,7 +29,7 @@ def main() -> None:
         for execution in pending:
             execution.result(timeout=60)
     print(f"the camera overtook {behind} of {len(pending)} runs in the background")
-    for event in profile.events:
+    for event in profile.events():
         print(f"  {event.name}: {event.value} {event.unit}")
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "options.md"
 TYPES = ROOT / "src" / "openhtp" / "options" / "_arguments.py"
 # Tables whose options are keyword arguments of a method; the others are written out where they are taken.
-TYPED = ("device", "context", "graph")
+TYPED = ("device", "context", "graph", "profile")
 
 HEAD = """# Options
 

@@ -87,7 +87,7 @@ def test_abort_of_a_synchronous_execution(shared_backend: htp.Backend, graph: ht
 def test_profile(shared_backend: htp.Backend, graph: htp.Graph, level: str) -> None:
     profile = shared_backend.create_profile(level)
     graph.execute_async({"x": ramp()}, profile=profile).result(5)
-    values = {event.type: event.value for event in profile.events}
+    values = {event.type: event.value for event in profile.events()}
     assert values[400] >= values[3001] >= values[3002] >= values[3004] >= values[3012]
     assert values[3009] == 0
     assert (profile.event(404) is not None) == (level == "detailed")
@@ -102,11 +102,11 @@ def test_finalize_profile(shared_backend: htp.Backend, context: htp.Context) -> 
     graph.add_node("Relu", inputs=[x], outputs=[y])
     profile = shared_backend.create_profile()
     graph.finalize(profile=profile)
-    assert [event.type for event in profile.events] == [300]
+    assert [event.type for event in profile.events()] == [2001, 300]
 
 
 def test_bad_profile_level(shared_backend: htp.Backend) -> None:
-    with pytest.raises(htp.InvalidArgument, match="basic or detailed"):
+    with pytest.raises(htp.InvalidArgument, match="basic, detailed, linting or optrace"):
         shared_backend.create_profile("everything")
 
 

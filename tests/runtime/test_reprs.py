@@ -64,7 +64,7 @@ def test_profile_shows_the_time_of_its_call(backend, graph) -> None:
     graph.execute(_feeds(), profile=profile)
     total = profile.event(400)
     assert repr(profile) == (
-        f"<Profile basic, {len(profile.events)} events, QNN (execute) time: {total.value} us>"
+        f"<Profile basic, {len(profile.events())} events, QNN (execute) time: {total.value} us>"
     )
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from rich.text import Text
 
 from openhtp.cli._running import Outcome, summaries
@@ -61,7 +62,7 @@ def as_json(ran: Outcome) -> dict[str, Any]:
             for name, found in ran.compared.items()
         },
         "overflows": [dataclasses.asdict(overflow) for overflow in ran.overflows],
-        "profile": [] if ran.profile is None else [dataclasses.asdict(event) for event in ran.profile.events],
+        "profile": [] if ran.profile is None else msgspec.to_builtins(ran.profile.events()),
     }
 
 
@@ -110,7 +111,7 @@ def _profile(ran: Outcome) -> list[Sheet]:
         return []
     total = figures("profile of one run (measured, wall clock)")
     slowest = Sheet("steps that take most", ("step", "us"))
-    for event in ran.profile.events:
+    for event in ran.profile.events():
         total.add(event.name, f"{event.value:,} {event.unit}")
         if event.type == _STEPS:
             for step in sorted(event.events, key=lambda step: -step.value)[:_SHOWN]:

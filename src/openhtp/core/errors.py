@@ -21,6 +21,7 @@
       FormatError               an input file is bad
         BadModel                a model file
         BadBinary               a context binary
+        BadProfile              a profile log, a schematic
       InternalError             a bug of ours; please report it
 """
 
@@ -167,6 +168,12 @@ class BadBinary(FormatError):
     """A context binary cannot be used; the message names the place."""
 
     default_status = st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY
+
+
+class BadProfile(FormatError):
+    """A profile log, a schematic or the viewer's configuration cannot be used; the message names the place."""
+
+    default_status = st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
 
 
 class InternalError(QnnError):

@@ -33,10 +33,11 @@ class LogLevel(enum.IntEnum):
 
 
 class ProfileLevel(enum.IntEnum):
-    """How much is collected."""
+    """How much is collected: times, cycles of every op, or what each op waits for and what runs beside it."""
 
     BASIC = 1
     DETAILED = 2
+    LINTING = 7001
 
     @classmethod
     def parse(cls, value: ProfileLevel | str | int) -> ProfileLevel:
@@ -47,5 +48,6 @@ class ProfileLevel(enum.IntEnum):
         if number is not None and number in cls._value2member_map_:
             return cls(number)
         raise InvalidArgument(
-            f"profile level {shown(value)}; expected basic or detailed", st.QNN_PROFILE_ERROR_INVALID_ARGUMENT
+            f"profile level {shown(value)}; expected basic, detailed, linting or optrace",
+            st.QNN_PROFILE_ERROR_INVALID_ARGUMENT,
         )

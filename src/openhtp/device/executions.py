@@ -26,6 +26,7 @@ from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release
 from openhtp.sched.events import AbortRequested, Submitted
 from openhtp.sched.timed import Pace
+from openhtp.trace.profile import DeviceProfile, Pause
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ _STATUS_OF: dict[Outcome, Status] = {
 }
 
 _DETAILED = 2
+_MOST_STEPS = 4096  # of which a profile tells
 
 
 class Executions:
@@ -188,10 +190,14 @@ class Executions:
         if job.pause_started_ns:
             job.paused_ns += t - job.pause_started_ns
             job.pause_started_ns = 0
+            restored = t
             if job.pace is None:
                 job.restore_began_ns = t
             else:
                 job.restore_ns += job.pace.restore_ns
+                restored += job.pace.restore_ns
+            if job.pauses:
+                job.pauses[-1] = msgspec.structs.replace(job.pauses[-1], granted_ns=t, restored_ns=restored)
         else:
             job.started_ns = t
             job.graph.started = True
@@ -202,6 +208,8 @@ class Executions:
         if job is not None and action.paused:
             job.yields += 1
             job.pause_started_ns = t
+            if job.profile_level >= _DETAILED:
+                job.pauses.append(Pause(len(job.step_times_ns), job.yield_asked_ns or t, t, t, t))
             if job.yield_asked_ns:
                 job.release_ns += t - job.yield_asked_ns
                 job.yield_asked_ns = 0
@@ -232,6 +240,8 @@ class Executions:
         if job.restore_began_ns:
             job.restore_ns += max(0, start_ns - job.restore_began_ns)
             job.restore_began_ns = 0
+            if job.pauses:
+                job.pauses[-1] = msgspec.structs.replace(job.pauses[-1], restored_ns=start_ns)
         if job.profile_level >= _DETAILED:
             job.step_times_ns.append(end_ns - start_ns)
         if self.recording.enabled:
@@ -245,7 +255,8 @@ class Executions:
 
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
-        return head + msgspec.msgpack.encode(job.step_times_ns[:4096])
+        told = DeviceProfile(job.step_times_ns[:_MOST_STEPS], job.pauses[:_MOST_STEPS])
+        return head + msgspec.msgpack.encode(told)
 
 
 def _raise(session: Session, error: Exception) -> None:

@@ -8,6 +8,7 @@ from openhtp.core.errors import QnnError
 from openhtp.device.outlet import Outlet
 from openhtp.engine.protocol import Run
 from openhtp.sched.timed import Pace
+from openhtp.trace.profile import Pause
 
 if TYPE_CHECKING:
     from openhtp.device.contexts import DeviceApp, DeviceGraph
@@ -29,6 +30,7 @@ class Job:
         "pace",
         "pause_started_ns",
         "paused_ns",
+        "pauses",
         "profile_level",
         "received_ns",
         "release_ns",
@@ -78,6 +80,7 @@ class Job:
         # Whether it still takes a place in its context's queue.
         self.counted = True
         self.step_times_ns: list[int] = []
+        self.pauses: list[Pause] = []
 
     def leave_queue(self) -> None:
         """Give the place in the context's queue to another. Once, whoever says so."""

@@ -12,9 +12,10 @@ from openhtp.options.context import CONTEXT
 from openhtp.options.device import DEVICE
 from openhtp.options.execution import EXECUTION
 from openhtp.options.graph import GRAPH
+from openhtp.options.profile import PROFILE
 from openhtp.options.provider import PROVIDER
 
-TABLES: tuple[Table, ...] = (BACKEND, DEVICE, CONTEXT, GRAPH, EXECUTION, PROVIDER)
+TABLES: tuple[Table, ...] = (BACKEND, DEVICE, CONTEXT, GRAPH, EXECUTION, PROFILE, PROVIDER)
 
 __all__ = [
     "BACKEND",
@@ -22,6 +23,7 @@ __all__ = [
     "DEVICE",
     "EXECUTION",
     "GRAPH",
+    "PROFILE",
     "PROVIDER",
     "TABLES",
     "Arguments",

@@ -59,3 +59,10 @@ class GraphArguments(TypedDict, total=False):
     optimization_level: int
     core: int
     num_cores: int
+
+
+class ProfileArguments(TypedDict, total=False):
+    """Options of a profile."""
+
+    max_events: int | None
+    optrace: bool

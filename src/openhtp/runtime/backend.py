@@ -12,7 +12,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.config import DeviceConfig
-from openhtp.options import DEVICE
+from openhtp.options import DEVICE, PROFILE
 from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
@@ -25,7 +25,7 @@ from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
 
 if TYPE_CHECKING:
-    from openhtp.options._arguments import DeviceArguments
+    from openhtp.options._arguments import DeviceArguments, ProfileArguments
 
 # How long a program that ends without freeing its backend waits for callbacks that are still to run.
 EXIT_PATIENCE_S = 60.0
@@ -87,10 +87,28 @@ class Backend:
         self._life.require("use")
         return Signal(timeout_us)
 
-    def create_profile(self, level: ProfileLevel | str | int = ProfileLevel.BASIC) -> Profile:
-        """A profile handle for one call at a time."""
+    def create_profile(
+        self, level: ProfileLevel | str | int = ProfileLevel.BASIC, **options: Unpack[ProfileArguments]
+    ) -> Profile:
+        """A profile handle for one call at a time.
+
+        Args:
+            level: ``basic`` (times), ``detailed`` (and cycles of every node), ``linting`` (and what each waited
+                for and what ran beside it), or ``optrace`` (detailed, and every op on the chip).
+            max_events: events of a call that are kept; None for all.
+            optrace: the same as the level ``optrace``; only with ``detailed``.
+        """
         self._life.require("use")
-        return Profile(ProfileLevel.parse(level))
+        chosen = PROFILE.read(options)
+        named = isinstance(level, str) and level.lower() == "optrace"
+        parsed = ProfileLevel.DETAILED if named else ProfileLevel.parse(level)
+        optrace = named or chosen.optrace
+        if optrace and parsed is not ProfileLevel.DETAILED:
+            raise InvalidArgument(
+                f"optrace with the level {parsed.name.lower()}; expected detailed",
+                st.QNN_PROFILE_ERROR_INVALID_ARGUMENT,
+            )
+        return Profile(parsed, optrace=optrace, max_events=chosen.max_events)
 
     def create_log(self, level: LogLevel | str | int, callback: Callable[[LogLevel, int, str], object]) -> Log:
         """Hand log messages up to a level to ``callback(level, timestamp_ns, text)``."""

@@ -30,15 +30,19 @@ from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
+from openhtp.runtime.calls.sheet import Noted
+from openhtp.runtime.events import finalize_events
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.link import not_asynchronous
 from openhtp.runtime.loading import load_graphs
 from openhtp.runtime.locks import make_lock
+from openhtp.runtime.modelled import Modelled
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
-from openhtp.runtime.profile import Profile, ProfileEvent
+from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_GRAPH, stopping
 from openhtp.runtime.tensor import Tensor
+from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
@@ -166,12 +170,14 @@ class Graph:
             program, packed = (
                 _compiled(source, options) if stop is None else stop.run(lambda: _compiled(source, options))
             )
+            compiled = link.now()
             with error_context(graph=self.name):
                 load_graphs(self.context, pack_graphs([packed], BinaryInfo()), [(self, packed)], stop)
             self._program = program
             self._builder = None
-            if fill is not None:
-                fill(ProfileEvent(300, "QNN (finalize) time", (link.now() - begin) // 1000, "us"))
+            if fill is not None and profile is not None:
+                events = finalize_events(profile.level, begin, compiled, link.now())
+                fill(Noted(Method.FINALIZE, self.name, events))
 
     def _adopt_loaded(self, packed: PackedGraph, loaded: ms.LoadedGraph) -> None:
         """The device has made the graph ready: be executable."""
@@ -197,7 +203,15 @@ class Graph:
             places=context._places,
             link=context._link,
             notifier=context.device.backend._notifier,
+            modelled=self._make_modelled(),
         )
+
+    def _make_modelled(self) -> Modelled | None:
+        """What profiles tell about the chip; nothing where the vendor's library is the device."""
+        device = self.context.device
+        if device.backend._library is not None or self._packed is None:
+            return None
+        return Modelled(self._packed, self._program, device.soc, self.steps, self.core)
 
     def _whole_program(self) -> QnnProgram:
         if self._program is None:

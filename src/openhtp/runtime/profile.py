@@ -2,37 +2,86 @@
 
 from __future__ import annotations
 
+import time
+
 from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.levels import ProfileLevel
-from openhtp.runtime.calls.sheet import DEADLINE_MISSED, ProfileEvent, Sheet
+from openhtp.runtime.calls.sheet import Executed, Sheet
+from openhtp.runtime.events import DEADLINE_MISSED, execute_events
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.trace.profile import Message, Method, ProfileEvent, RunTimes, walk
+from openhtp.trace.schematic import Schematic
 
 __all__ = ["DEADLINE_MISSED", "Profile", "ProfileEvent"]
 
 
 class Profile:
-    """Collects the events of the call it is given to. Using it again replaces them."""
+    """Collects the events of the call it is given to. Using it again replaces them.
 
-    def __init__(self, level: ProfileLevel) -> None:
+    Args:
+        level: how much.
+        optrace: also what every op on the chip does when; see ``docs/profiling.md``.
+        max_events: events that are kept at most, of the first ones; None for all.
+    """
+
+    def __init__(self, level: ProfileLevel, *, optrace: bool = False, max_events: int | None = None) -> None:
         self.level = level
+        self.optrace = optrace
+        self.max_events = max_events
         self._life = Life("profile", "")
         self._sheet = Sheet(self._life, level)
+        self._told: tuple[object, tuple[ProfileEvent, ...]] = (None, ())
 
-    @property
     def events(self) -> tuple[ProfileEvent, ...]:
-        """The events of the last call, each with those it is made of."""
-        return self._sheet.events
+        """The events of the last call, each with those it is made of.
+
+        Worked out when first asked for: a detailed profile compiles the graph again to tell about its ops.
+        """
+        found = self._sheet.found
+        if found is not self._told[0]:
+            events = (
+                execute_events(found, self.level, optrace=self.optrace)
+                if isinstance(found, Executed)
+                else (() if found is None else found.events)
+            )
+            self._told = found, events[: self.max_events]
+        return self._told[1]
 
     def event(self, number: int) -> ProfileEvent | None:
-        """The event with this API number, wherever it is in the tree."""
-        pending = list(self.events)
-        while pending:
-            event = pending.pop()
-            if event.type == number:
-                return event
-            pending.extend(event.events)
-        return None
+        """The first event with this API number, wherever it is in the tree."""
+        return next((event for event in walk(self.events()) if event.type == number), None)
+
+    def schematic(self) -> Schematic | None:
+        """What was run, op by op on the chip (modelled); None if the last call was no execution."""
+        found = self._sheet.found
+        return found.modelled.schematic if isinstance(found, Executed) and found.modelled is not None else None
+
+    def message(self) -> Message | None:
+        """What a log keeps of the last call; None if there was none."""
+        found = self._sheet.found
+        if found is None:
+            return None
+        stamp = time.time_ns() // 1000
+        if not isinstance(found, Executed):
+            return Message(method=found.method, graph=found.graph, stamp_us=stamp, events=self.events())
+        record, modelled = found.record, found.modelled
+        traced = self.optrace and modelled is not None
+        return Message(
+            method=Method.EXECUTE if found.synchronous else Method.EXECUTE_ASYNC,
+            graph=found.graph,
+            stamp_us=stamp,
+            events=self.events(),
+            run=RunTimes(
+                received_ns=record.received_ns,
+                started_ns=record.started_ns,
+                finished_ns=record.finished_ns,
+                step_times_ns=tuple(found.step_times_ns),
+                pauses=tuple(found.pauses),
+            ),
+            schematic=modelled.digest if traced and modelled is not None else "",
+            steps=modelled.steps if traced and modelled is not None else (),
+        )
 
     def free(self) -> None:
         """Give the handle back; refused while a call fills it."""
@@ -42,10 +91,11 @@ class Profile:
         self._life.end(State.FREED)
 
     def __repr__(self) -> str:
-        level, events = self.level.name.lower(), self.events
+        level = "optrace" if self.optrace else self.level.name.lower()
         if self._sheet.holder is not None:
             return f"<Profile {level}, being filled>"
-        if not events:
+        if self._sheet.found is None:
             return f"<Profile {level}, empty>"
+        events = self.events()
         last = events[-1]
         return f"<Profile {level}, {len(events)} events, {last.name}: {last.value} {last.unit}>"

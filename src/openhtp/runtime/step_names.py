@@ -9,6 +9,7 @@ from openhtp.compiler.driver import program_for
 from openhtp.engine.segments import choose_cuts, crossing_bytes, segment_count, step_seconds
 
 if TYPE_CHECKING:
+    from openhtp.program.htp_program import HtpProgram
     from openhtp.runtime.graph import Graph
 
 # Names of the nodes, and the type of each.
@@ -21,16 +22,20 @@ def ops_of_steps(graph: Graph) -> list[StepOps]:
     The device compiles a program and joins its steps by rules that depend on nothing else, so they are followed
     again.
     """
-    program = program_for(graph._whole_program(), graph.context.device.soc)
+    return step_nodes(program_for(graph._whole_program(), graph.context.device.soc), graph.steps)
+
+
+def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
+    """The same for a compiled program that a device cut into so many steps."""
     whole = list(range(len(program.steps)))
-    if graph.steps == len(whole):
+    if steps == len(whole):
         cuts = whole[1:]
-    elif graph.steps == 1:
+    elif steps == 1:
         cuts = []
     else:
         seconds = step_seconds(program)
         cuts = choose_cuts(seconds, crossing_bytes(program), segment_count(sum(seconds)))
-    if len(cuts) + 1 != graph.steps:
+    if len(cuts) + 1 != steps:
         return []
     found = []
     for begin, end in pairwise((0, *cuts, len(whole))):

@@ -36,7 +36,7 @@ class ProfileFile:
         stamp = time.time_ns() // 1000
         with self._lock:
             if not self._file.closed:
-                self._write(profile.events, stamp, message, "ROOT")
+                self._write(profile.events(), stamp, message, "ROOT")
                 self._file.flush()
 
     def close(self) -> None:

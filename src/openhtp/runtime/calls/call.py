@@ -156,7 +156,15 @@ class Call:
         if profile is not None:
             if record is not None and profile.holder is self:
                 now = self.link.now()
-                profile.fill(record, self.called_ns, self.sent_ns, now, self.deadline_at, callee.hvx_threads)
+                profile.fill(
+                    callee,
+                    record,
+                    self.called_ns,
+                    self.sent_ns,
+                    now,
+                    self.deadline_at,
+                    synchronous=self.synchronous,
+                )
             profile.abandon(self)
         callee.end_call(self)
         callee.places.give_back(self)

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.modelled import Modelled
 
 
 class Callee:
     """A finalized graph as its calls see it, and which of them are under way.
 
-    ``number`` is the graph's on the device, ``places`` the queue of its context.
+    ``number`` is the graph's on the device, ``places`` the queue of its context, ``modelled`` what profiles tell
+    about it on the chip.
     """
 
     __slots__ = (
@@ -29,6 +31,7 @@ class Callee:
         "bindings",
         "hvx_threads",
         "link",
+        "modelled",
         "name",
         "notifier",
         "number",
@@ -47,6 +50,7 @@ class Callee:
         places: Places,
         link: Link,
         notifier: Notifier,
+        modelled: Modelled | None = None,
     ) -> None:
         self.name = name
         self.number = number
@@ -56,6 +60,7 @@ class Callee:
         self.places = places
         self.link = link
         self.notifier = notifier
+        self.modelled = modelled
         self._lock = make_lock("graph")
         self._under_way: dict[bool, set[Call]] = {True: set(), False: set()}  # by ``synchronous``
 

@@ -17,6 +17,7 @@ from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_timeout
+from openhtp.trace.profile import DeviceProfile
 
 if TYPE_CHECKING:
     from openhtp.runtime.app import AppRun
@@ -149,11 +150,12 @@ class Execution:
         self._error, self._call = error, None
         self._wakers, self._callbacks = [], []
 
-    def _set_steps(self, times_ns: list[int]) -> None:
-        """Step times, which come before the end when a detailed profile was asked for."""
+    def _set_profile(self, told: DeviceProfile) -> None:
+        """Times of steps and pauses, which come before the end when a detailed profile was asked for."""
         call = self._call
         if call is not None and call.profile is not None:
-            call.profile.step_times_ns = times_ns
+            call.profile.step_times_ns = told.step_times_ns
+            call.profile.pauses = told.pauses
 
     def _complete(self, record: Record, text: str = "") -> None:
         """Called by the link when the device has reported the end; again does nothing.
@@ -255,5 +257,5 @@ def complete_from(packet: bytes | memoryview, pending: dict[int, Execution]) -> 
     elif kind == frames.PROFILE:
         execution = pending.get(frames.PROFILE_HEAD.unpack_from(packet)[3])
         if execution is not None:
-            steps = msgspec.msgpack.decode(packet[frames.PROFILE_HEAD.size :], type=list[int])
-            execution._set_steps(steps)
+            told = msgspec.msgpack.decode(packet[frames.PROFILE_HEAD.size :], type=DeviceProfile)
+            execution._set_profile(told)

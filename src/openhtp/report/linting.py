@@ -1,0 +1,152 @@
+"""Cycles of a graph's nodes as profile events: a row for each, and with linting what it waited for.
+
+The main thread is whichever matrix or vector op has the say; when neither runs it waits, for the scheduler or for
+what is fetched, and that wait is counted to the op that runs next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from openhtp.report.dominant import instants, rank
+from openhtp.trace.profile import ProfileEvent
+from openhtp.trace.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic, label
+
+MOST_NAMES = 10
+_CRITICAL, _CYCLES, _NODE = 6001, 3003, 404
+_WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES, _BACKGROUND, _WAIT_BACKGROUND = 5001, 5002, 5003, 5004, 5005, 5006
+_BITS = ((Engine.HVX, 1), (Engine.HMX, 2), (Engine.DMA, 4))
+
+
+@dataclass(slots=True)
+class Lint:
+    """What linting knows of one node, in cycles; names of others by how long they ran beside it."""
+
+    node: QnnOp
+    cycles: int = 0
+    wait: int = 0
+    overlap: int = 0
+    wait_overlap: int = 0
+    beside: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    wait_beside: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    engines: set[Engine] = field(default_factory=set)
+
+    @property
+    def resources(self) -> str:
+        """``HVX, HMX, DMA``: those that it uses."""
+        return ", ".join(engine.value for engine, _ in _BITS if engine in self.engines)
+
+
+def in_listing_order(nodes: tuple[QnnOp, ...]) -> list[QnnOp]:
+    """Input first, then what belongs to no node, the nodes, and the output last."""
+    order = {INPUT: (0, 0), SYSTEM: (1, 0), OUTPUT: (3, 0)}
+    return sorted(nodes, key=lambda node: order.get(node.number, (2, node.number)))
+
+
+def cycles_event(schematic: Schematic) -> ProfileEvent:
+    """Cycles of every node over all threads: the work, not the time. The total is their sum."""
+    work: dict[int, int] = defaultdict(int)
+    for op in schematic.executed:
+        work[op.owner] += op.cycles
+    rows = tuple(_row(node, work[node.number]) for node in in_listing_order(schematic.nodes))
+    return ProfileEvent(
+        _CYCLES,
+        "Accelerator (execute) time (cycles)",
+        sum(row.value for row in rows),
+        "cycles",
+        rows,
+        modelled=True,
+    )
+
+
+def linting_event(schematic: Schematic) -> ProfileEvent:
+    """Cycles of every node on the main thread, with what it waited for and what ran beside it."""
+    lints = lint(schematic)
+    names = schematic.by_number
+    rows = tuple(_row(each.node, each.cycles, _details(each, names)) for each in lints)
+    total = sum(each.cycles + each.wait for each in lints)
+    return ProfileEvent(
+        _CRITICAL, "Accelerator (critical path execute) time (cycles)", total, "cycles", rows, modelled=True
+    )
+
+
+def lint(schematic: Schematic) -> list[Lint]:
+    """All nodes, in the order of listings."""
+    found = {node.number: Lint(node) for node in schematic.nodes}
+    ops = schematic.executed
+    for op in ops:
+        if op.engine is not Engine.NONE:
+            found[op.owner].engines.add(op.engine)
+    by_core: dict[int, list[HtpOp]] = defaultdict(list)
+    for op in ops:
+        by_core[op.core].append(op)
+    for of_core in by_core.values():
+        _lint_core(of_core, found)
+    return [found[node.number] for node in in_listing_order(schematic.nodes)]
+
+
+def _lint_core(ops: list[HtpOp], found: dict[int, Lint]) -> None:
+    idle: list[tuple[int, list[HtpOp]]] = []
+    last: Lint | None = None
+    for start, end, running in instants(ops):
+        main = min(
+            (op for op in running if op.role is Role.COMPUTE),
+            key=lambda op: (rank(op), op.start, op.serial),
+            default=None,
+        )
+        cycles = end - start
+        if main is None:
+            idle.append((cycles, list(running)))
+            continue
+        last = found[main.owner]
+        _note_wait(last, idle, main)
+        idle = []
+        last.cycles += cycles
+        others = {op.owner for op in running if op is not main}
+        if others:
+            last.overlap += cycles
+            for owner in others:
+                last.beside[owner] += cycles
+    if idle:  # what is still carried out when everything is computed
+        output = found[OUTPUT]
+        output.cycles += sum(cycles for cycles, _ in idle)
+
+
+def _note_wait(to: Lint, idle: list[tuple[int, list[HtpOp]]], main: HtpOp) -> None:
+    """The time before an op in which nothing was computed. What it waited for does not count as background."""
+    needed = set(main.inputs)
+    for cycles, running in idle:
+        to.wait += cycles
+        others = {op.owner for op in running if op.id not in needed}
+        if others:
+            to.wait_overlap += cycles
+            for owner in others:
+                to.wait_beside[owner] += cycles
+
+
+def _row(node: QnnOp, cycles: int, details: tuple[ProfileEvent, ...] = ()) -> ProfileEvent:
+    return ProfileEvent(_NODE, f"{label(node)} (cycles)", cycles, "cycles", details, modelled=True)
+
+
+def _details(each: Lint, names: dict[int, QnnOp]) -> tuple[ProfileEvent, ...]:
+    mask = sum(bit for engine, bit in _BITS if engine in each.engines)
+    return (
+        ProfileEvent(_WAIT, "Wait (Scheduler) time", each.wait, "cycles", modelled=True),
+        _overlap(_OVERLAP, "Overlap time", each.overlap, _BACKGROUND, each.beside, names),
+        _overlap(
+            _WAIT_OVERLAP, "Overlap (wait) time", each.wait_overlap, _WAIT_BACKGROUND, each.wait_beside, names
+        ),
+        ProfileEvent(_RESOURCES, "Resources", mask, "none", modelled=True, text=each.resources),
+    )
+
+
+def _overlap(
+    number: int, name: str, cycles: int, background: int, beside: dict[int, int], names: dict[int, QnnOp]
+) -> ProfileEvent:
+    longest = sorted(beside, key=lambda owner: (-beside[owner], owner))[:MOST_NAMES]
+    rows = tuple(
+        ProfileEvent(background, label(names[owner]), owner, "none", modelled=True, text=label(names[owner]))
+        for owner in longest
+    )
+    return ProfileEvent(number, name, cycles, "cycles", rows, modelled=True)

@@ -1,0 +1,158 @@
+"""Profile logs and schematics as files: a head, a checksum, and MessagePack.
+
+::
+
+    head    magic 8s | version u32 | kind u32 | body bytes u64 | checksum of the body u32 | of the head u32
+    body    MessagePack of a ``trace.profile.Log`` or a ``trace.schematic.Schematic``
+
+What is read is checked in full before anything is made of it: a file may come from anywhere. The vendor's own
+logs have a format that nobody has described; they are told apart and refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import struct
+import zlib
+from typing import TypeVar
+
+import msgspec
+
+from openhtp.core.errors import BadProfile
+from openhtp.core.files import read_file
+from openhtp.core.units import MIB
+from openhtp.trace.profile import Log, ProfileEvent
+from openhtp.trace.schematic import Schematic
+
+MAGIC = b"OHTPPROF"
+LOG_VERSION = 1
+_HEAD = struct.Struct("<8sIIQI")
+_SEAL = struct.Struct("<I")
+_HEAD_BYTES = _HEAD.size + _SEAL.size
+_MOST_BYTES = 512 * MIB
+_MOST_DEPTH = 8
+_LARGEST = 1 << 62
+_T = TypeVar("_T", Log, Schematic)
+
+
+class Kind(enum.IntEnum):
+    """What a file holds."""
+
+    LOG = 1
+    SCHEMATIC = 2
+
+
+_WORDS = {Kind.LOG: "a profile log", Kind.SCHEMATIC: "a schematic"}
+
+
+def log_bytes(log: Log) -> bytes:
+    """A log as a file."""
+    return _sealed(Kind.LOG, log)
+
+
+def schematic_bytes(schematic: Schematic) -> bytes:
+    """A schematic as a file."""
+    return _sealed(Kind.SCHEMATIC, schematic)
+
+
+def schematic_digest(schematic: Schematic) -> str:
+    """By which a log knows its schematic again."""
+    return hashlib.sha256(msgspec.msgpack.encode(schematic)).hexdigest()[:32]
+
+
+def _sealed(kind: Kind, content: Log | Schematic) -> bytes:
+    body = msgspec.msgpack.encode(content)
+    head = _HEAD.pack(MAGIC, LOG_VERSION, kind, len(body), zlib.crc32(body))
+    return head + _SEAL.pack(zlib.crc32(head)) + body
+
+
+def read_log(path: str | os.PathLike[str]) -> Log:
+    """The log in a file. Raises BadProfile with the place of what is wrong."""
+    return log_from(read_file(path, most=_MOST_BYTES, what=_WORDS[Kind.LOG], error=BadProfile), str(path))
+
+
+def read_schematic(path: str | os.PathLike[str]) -> Schematic:
+    """The schematic in a file. Raises BadProfile with the place of what is wrong."""
+    data = read_file(path, most=_MOST_BYTES, what=_WORDS[Kind.SCHEMATIC], error=BadProfile)
+    return schematic_from(data, str(path))
+
+
+def log_from(data: bytes, where: str = "profile log") -> Log:
+    """The log in bytes."""
+    log = _decoded(data, Kind.LOG, Log, where)
+    for number, message in enumerate(log.messages):
+        _check_events(message.events, f"{where}: message {number}", 1)
+        run = message.run
+        if run is not None:
+            times = (run.received_ns, run.started_ns, run.finished_ns)
+            if any(not 0 <= time < _LARGEST for time in times) or sorted(times) != list(times):
+                raise BadProfile(f"{where}: message {number} was received, started and finished at {list(times)}")
+            if any(not 0 <= pause.step < _LARGEST or min(_times(pause)) < 0 for pause in run.pauses):
+                raise BadProfile(f"{where}: message {number} has a pause before a step below 0, or before time 0")
+    return log
+
+
+def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
+    """The schematic in bytes."""
+    found = _decoded(data, Kind.SCHEMATIC, Schematic, where)
+    if not 0 < found.clock_hz < _LARGEST or not 0 < found.cores <= 64 or not 0 <= found.launch_cycles < _LARGEST:
+        raise BadProfile(f"{where}: a clock of {found.clock_hz} Hz and {found.cores} cores; expected some of each")
+    numbers = [node.number for node in found.nodes]
+    if len(set(numbers)) != len(numbers) or any(not 0 <= number < 1 << 32 for number in numbers):
+        raise BadProfile(f"{where}: nodes must have numbers of their own, from 0 to 2^32")
+    known, serials = set(numbers), set[int]()
+    for op in found.ops:
+        counts = (op.start, op.cycles, op.dram_read, op.dram_write, op.vtcm_read, op.vtcm_write, op.thread)
+        if any(not 0 <= count < _LARGEST for count in counts) or op.end >= _LARGEST:
+            raise BadProfile(f"{where}: op {op.serial} has a time or a number of bytes that cannot be: {counts}")
+        if op.owner not in known or not 0 <= op.core < found.cores:
+            raise BadProfile(
+                f"{where}: op {op.serial} belongs to node {op.owner} on core {op.core}; there is none"
+            )
+        if op.serial in serials or not 0 < op.serial < 1 << 31:
+            raise BadProfile(f"{where}: op number {op.serial} is there twice, or no number of an op")
+        serials.add(op.serial)
+    for region in found.regions:
+        if not 0 <= region.start <= region.end < _LARGEST or not 0 <= region.nbytes < _LARGEST:
+            raise BadProfile(f"{where}: {region.tensor!r} lies in VTCM from cycle {region.start} to {region.end}")
+        if not 0 <= region.core < found.cores or not 0 <= region.offset < _LARGEST:
+            raise BadProfile(f"{where}: {region.tensor!r} lies on core {region.core} at {region.offset}")
+    return found
+
+
+def _times(pause: msgspec.Struct) -> tuple[int, ...]:
+    return msgspec.structs.astuple(pause)
+
+
+def _decoded(data: bytes, kind: Kind, content: type[_T], where: str) -> _T:
+    if len(data) < _HEAD_BYTES or not data.startswith(MAGIC):
+        raise BadProfile(
+            f"{where} is not {_WORDS[kind]} of openhtp: it begins with {data[:8]!r}, expected {MAGIC!r}"
+            " (the vendor's tools write another format, which only they read)"
+        )
+    _, version, found, length, checksum = _HEAD.unpack_from(data)
+    if _SEAL.unpack_from(data, _HEAD.size)[0] != zlib.crc32(data[: _HEAD.size]):
+        raise BadProfile(f"{where}: bytes 0..{_HEAD_BYTES - 1} do not match their checksum (damaged)")
+    if version != LOG_VERSION:
+        raise BadProfile(f"{where} has format version {version}; this openhtp reads {LOG_VERSION}: profile again")
+    if found != kind:
+        named = _WORDS[Kind(found)] if found in Kind._value2member_map_ else f"of kind {found}"
+        raise BadProfile(f"{where} is {named}; expected {_WORDS[kind]}")
+    body = data[_HEAD_BYTES:]
+    if len(body) != length or zlib.crc32(body) != checksum:
+        raise BadProfile(f"{where}: {len(body)} bytes behind the head; it says {length} (cut off, or damaged)")
+    try:
+        return msgspec.msgpack.decode(body, type=content)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
+        raise BadProfile(f"{where}: {problem or 'nested too deeply'}") from problem
+
+
+def _check_events(events: tuple[ProfileEvent, ...], where: str, depth: int) -> None:
+    if depth > _MOST_DEPTH:
+        raise BadProfile(f"{where}: events are nested more than {_MOST_DEPTH} deep")
+    for event in events:
+        if not 0 <= event.value < 1 << 64 or event.type < 0:
+            raise BadProfile(f"{where}: event {event.name!r} of type {event.type} has the value {event.value}")
+        _check_events(event.events, where, depth + 1)

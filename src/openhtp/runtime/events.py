@@ -1,0 +1,99 @@
+"""The tree of events of one call, in the order and nesting of the documents.
+
+Host times are measured; cycles, and what belongs to an op, are modelled for the chip and say so.
+"""
+
+from __future__ import annotations
+
+from openhtp.core.levels import ProfileLevel
+from openhtp.core.status import QNN_SUCCESS
+from openhtp.runtime.calls.sheet import Executed
+from openhtp.trace.profile import ProfileEvent
+
+# Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
+DEADLINE_MISSED = 9001
+STEPS = 407
+STEP = 9002  # ours too: a step of the emulated device
+
+
+def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tuple[ProfileEvent, ...]:
+    """Events of an execution: QNN > RPC > accelerator > accelerator without waiting."""
+    record = run.record
+    accelerated = record.finished_ns - record.started_ns
+    waited_for_start = record.started_ns - record.received_ns
+    detailed = level is not ProfileLevel.BASIC
+    events = [
+        ProfileEvent(8001, "Number of HVX threads used", _hvx_threads(run, detailed=detailed), "count"),
+        _us(405, "Queue wait", waited_for_start),
+        _us(3001, "RPC (execute) time", run.returned_ns - run.sent_ns),
+        _us(3002, "QNN accelerator (execute) time", record.finished_ns - record.received_ns),
+        ProfileEvent(3009, "Num times yield occured", record.yields, "count"),
+    ]
+    if record.yields:
+        events += [
+            _us(3006, "Time for initial VTCM release", record.release_ns),
+            _us(3007, "Time waiting for resources after yield", record.paused_ns),
+            _us(3008, "Time to restore after yield", record.restore_ns),
+        ]
+    if detailed:
+        events += _detailed_events(run, level, waited_for_start)
+    events += [
+        _us(3004, "Accelerator (execute) time", accelerated),
+        _us(3012, "Accelerator (execute excluding wait) time", accelerated - record.paused_ns),
+    ]
+    if run.deadline_at:
+        missed = record.status != QNN_SUCCESS.code or record.finished_ns > run.deadline_at
+        events.append(ProfileEvent(DEADLINE_MISSED, "Deadline missed", int(missed), "count"))
+    if optrace and run.modelled is not None:
+        ops = len(run.modelled.schematic.executed)
+        events.append(ProfileEvent(600, "Optrace", ops, "object", modelled=True))
+    events.append(_us(400, "QNN (execute) time", run.returned_ns - run.called_ns))
+    return tuple(events)
+
+
+def finalize_events(level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns: int) -> tuple[ProfileEvent, ...]:
+    """Events of finalize. The stages are the documents'; what is not a stage of its own here is in a neighbour."""
+    spent = {
+        "Graph Preparation Initializing": 0,
+        "Graph Optimizations": compiled_ns - begin_ns,
+        "Post Graph Optimization": 0,
+        "Graph Sequencing for Target": end_ns - compiled_ns,
+        "VTCM Allocation": 0,
+        "Parallelization Optimization": 0,
+        "Finalizing Graph Sequence": 0,
+        "Completion": 0,
+    }
+    stages = () if level is ProfileLevel.BASIC else tuple(_us(0, name, time) for name, time in spent.items())
+    whole = _us(300, "QNN (finalize) time", end_ns - begin_ns)
+    return (
+        _us(2001, "RPC (finalize) time", end_ns - compiled_ns),
+        ProfileEvent(whole.type, whole.name, whole.value, whole.unit, stages),
+    )
+
+
+def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:
+    """What only a detailed or linting profile has: resources, cycles of ops, and times of the device's steps."""
+    from openhtp.report.linting import cycles_event, linting_event
+
+    steps = tuple(_us(STEP, f"step {index}", time) for index, time in enumerate(run.step_times_ns))
+    events = [
+        _us(3010, "Time for initial VTCM acquire", acquire_ns),
+        ProfileEvent(3011, "Time for HVX + HMX power on and acquire", 0, "us", modelled=True),
+        ProfileEvent(STEPS, "Steps on the device", sum(run.step_times_ns) // 1000, "us", events=steps),
+    ]
+    if run.modelled is not None:
+        schematic = run.modelled.schematic
+        told = linting_event(schematic) if level is ProfileLevel.LINTING else cycles_event(schematic)
+        events.append(told)
+    return events
+
+
+def _hvx_threads(run: Executed, *, detailed: bool) -> int:
+    """What the graph asked for; the chip's number where the graph leaves it to the chip."""
+    if run.hvx_threads or not detailed or run.modelled is None:
+        return run.hvx_threads
+    return run.modelled.schematic.hvx_threads
+
+
+def _us(number: int, name: str, nanoseconds: int) -> ProfileEvent:
+    return ProfileEvent(number, name, max(0, nanoseconds) // 1000, "us")

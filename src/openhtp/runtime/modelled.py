@@ -1,0 +1,54 @@
+"""A loaded graph as the chip would run it: found out when a profile is read, never while something executes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from openhtp.program.packed import PackedGraph
+    from openhtp.program.qnn_program import QnnProgram
+    from openhtp.trace.schematic import Schematic
+
+
+class Modelled:
+    """Holds the program and nothing of the device, so that a profile that is kept keeps no device alive."""
+
+    def __init__(self, packed: PackedGraph, program: QnnProgram | None, soc: str, steps: int, core: int) -> None:
+        self._packed = packed
+        self._program = program
+        self._soc = soc
+        self._device_steps = steps
+        self._core = core
+        self._lock = threading.Lock()
+        self._found: tuple[Schematic, tuple[tuple[str, ...], ...]] | None = None
+
+    @property
+    def schematic(self) -> Schematic:
+        """The graph op by op, with modelled times."""
+        return self._made()[0]
+
+    @property
+    def steps(self) -> tuple[tuple[str, ...], ...]:
+        """Nodes of the graph by the step of the device that computes them; empty if that is not known."""
+        return self._made()[1]
+
+    @property
+    def digest(self) -> str:
+        """By which a log knows the schematic again that it was made with."""
+        from openhtp.report.profile_log import schematic_digest
+
+        return schematic_digest(self.schematic)
+
+    def _made(self) -> tuple[Schematic, tuple[tuple[str, ...], ...]]:
+        from openhtp.compiler.driver import program_for
+        from openhtp.report.schematic import schematic_of
+        from openhtp.runtime.step_names import step_nodes
+
+        with self._lock:
+            if self._found is None:
+                program = self._packed.program() if self._program is None else self._program
+                compiled = program_for(program, self._soc)
+                nodes = tuple(names for names, _ in step_nodes(compiled, self._device_steps))
+                self._found = schematic_of(compiled, core=self._core), nodes
+            return self._found

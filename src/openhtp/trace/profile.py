@@ -1,0 +1,102 @@
+"""What a profile holds: the API's tree of events, and what a log keeps of each call that was profiled.
+
+A value is measured on this computer, or modelled for the chip; each event says which.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+
+class ProfileEvent(Struct, frozen=True):
+    """One value. ``type`` is the API's number of the event, ``name`` its identifier, ``unit`` us, cycles, ...
+
+    ``modelled`` values are computed for the chip; all others were measured here. ``text`` is what events without
+    a number say: names of ops, units that an op uses.
+    """
+
+    type: int
+    name: str
+    value: int
+    unit: str
+    events: tuple[ProfileEvent, ...] = ()
+    modelled: bool = False
+    text: str = ""
+
+
+class Method(enum.Enum):
+    """Which call a message of a log is about, in the words of the vendor's JSON reader."""
+
+    CREATE_FROM_BINARY = "BACKEND_CREATE_FROM_BINARY"
+    COMPOSE = "APP_COMPOSE_GRAPHS"
+    FINALIZE = "BACKEND_FINALIZE"
+    EXECUTE = "BACKEND_EXECUTE"
+    EXECUTE_ASYNC = "BACKEND_EXECUTE_ASYNC"
+    IPS = "APP_EXECUTE_IPS"
+    DEINIT = "BACKEND_DEINIT"
+
+
+class Pause(Struct, frozen=True, array_like=True):
+    """A job made way for a more urgent one before ``step``. Times are the device's, in nanoseconds.
+
+    Asked at ``asked_ns``, it had let go at ``released_ns``, had its resources again at ``granted_ns`` and its
+    VTCM back at ``restored_ns``.
+    """
+
+    step: int
+    asked_ns: int
+    released_ns: int
+    granted_ns: int
+    restored_ns: int
+
+
+class DeviceProfile(Struct, array_like=True):
+    """What a device tells about an execution whose client wants to know more than its end."""
+
+    step_times_ns: list[int]
+    pauses: list[Pause]
+
+
+class RunTimes(Struct, frozen=True, kw_only=True):
+    """When one execution was where, in nanoseconds of the device's clock. Measured."""
+
+    received_ns: int
+    started_ns: int
+    finished_ns: int
+    step_times_ns: tuple[int, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """One call that was profiled."""
+
+    method: Method
+    graph: str = ""
+    stamp_us: int = 0
+    events: tuple[ProfileEvent, ...] = ()
+    # With optrace: what happened when, and the digest of the schematic that says what was run.
+    run: RunTimes | None = None
+    schematic: str = ""
+    # Nodes of the graph behind each step, so that a pause is found again among them.
+    steps: tuple[tuple[str, ...], ...] = ()
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """What a log file holds."""
+
+    app: str
+    version: str
+    created_us: int
+    soc: str
+    level: str
+    messages: tuple[Message, ...] = ()
+
+
+def walk(events: tuple[ProfileEvent, ...]) -> Iterator[ProfileEvent]:
+    """All events of a tree, parents first."""
+    for event in events:
+        yield event
+        yield from walk(event.events)

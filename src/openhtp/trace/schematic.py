@@ -1,0 +1,134 @@
+"""What a graph is on the chip, op by op: what optrace, linting, QHAS and Netron's graph are made of.
+
+Made from a compiled program and its modelled schedule; times are cycles of the core's clock, counted from the
+begin of the graph. ``OpId`` numbers are those of the QNN nodes: 0 stands for what belongs to none, 2 and 3 for
+what brings the graph's inputs in and its outputs out.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+SYSTEM, INPUT, OUTPUT, FIRST_NODE = 0, 2, 3, 4
+
+
+class Engine(enum.Enum):
+    """What an op runs on; NONE for what only waits or marks."""
+
+    HMX = "HMX"
+    HVX = "HVX"
+    DMA = "DMA"
+    NONE = ""
+
+
+class Role(enum.Enum):
+    """What an op is for: it computes, moves data, or orders the others."""
+
+    COMPUTE = "compute"
+    READ = "dma_read"
+    WRITE = "dma_write"
+    SET = "dma_set"
+    WAIT = "dma_wait"
+    SYNC = "sync"
+    CONSTANT = "constant"
+
+
+class QnnOp(Struct, frozen=True):
+    """A node of the graph. ``framework`` names the nodes of the model that it was made from."""
+
+    number: int
+    name: str
+    type: str
+    framework: tuple[str, ...] = ()
+
+
+class HtpOp(Struct, frozen=True, kw_only=True):
+    """One op as the chip runs it: on a thread of an engine, from ``start`` for ``cycles``; bytes that it moves."""
+
+    serial: int
+    name: str
+    owner: int
+    engine: Engine
+    role: Role
+    thread: int = 0
+    core: int = 0
+    start: int = 0
+    cycles: int = 0
+    inputs: tuple[int, ...] = ()
+    dims: tuple[int, ...] = ()
+    dtype: str = ""
+    step_size: float = 0.0
+    zero_offset: int = 0
+    dram_read: int = 0
+    dram_write: int = 0
+    vtcm_read: int = 0
+    vtcm_write: int = 0
+
+    @property
+    def end(self) -> int:
+        """The cycle after its last."""
+        return self.start + self.cycles
+
+    @property
+    def id(self) -> int:
+        """Its number in reports: serial above, OpId below."""
+        return self.serial << 32 | self.owner
+
+    @property
+    def executed(self) -> bool:
+        """Whether it takes part in a run; constants only lie there."""
+        return self.role is not Role.CONSTANT
+
+
+class Region(Struct, frozen=True):
+    """Bytes of VTCM that a tensor holds for a while."""
+
+    tensor: str
+    core: int
+    offset: int
+    nbytes: int
+    start: int
+    end: int
+
+
+class Schematic(Struct, frozen=True, kw_only=True):
+    """A graph on a SoC. ``clock_hz`` turns cycles into time; both are modelled."""
+
+    graph: str
+    soc: str
+    clock_hz: int
+    launch_cycles: int
+    cores: int
+    hvx_threads: int
+    vtcm_bytes: int
+    nodes: tuple[QnnOp, ...]
+    ops: tuple[HtpOp, ...]
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def executed(self) -> tuple[HtpOp, ...]:
+        """Ops that take part in a run, by their begin."""
+        found = (op for op in self.ops if op.executed)
+        return tuple(sorted(found, key=lambda op: (op.start, op.serial)))
+
+    @property
+    def cycles(self) -> int:
+        """From the first begin to the last end."""
+        ops = self.executed
+        return max(op.end for op in ops) - ops[0].start if ops else 0
+
+    @property
+    def by_number(self) -> dict[int, QnnOp]:
+        """Nodes by OpId."""
+        return {node.number: node for node in self.nodes}
+
+
+def label(node: QnnOp) -> str:
+    """How listings call a node: ``conv1:OpId_21``."""
+    if node.number == SYSTEM:
+        return "OpId_0"
+    if node.number in (INPUT, OUTPUT):
+        return f"{node.name} OpId_{node.number}"
+    return f"{node.name}:OpId_{node.number}"

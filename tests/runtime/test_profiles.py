@@ -1,0 +1,122 @@
+"""Profile handles by level: which events, in which order, and what each of them is."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+import openhtp as htp
+from openhtp.core.profile_events import EVENT_NAMES
+from openhtp.trace.profile import Method, walk
+from tests.conftest import ramp, relu_graph
+
+BASIC = [8001, 405, 3001, 3002, 3009, 3004, 3012, 400]
+DETAILED = [8001, 405, 3001, 3002, 3009, 3010, 3011, 407, 3003, 3004, 3012, 400]
+LINTING = [6001 if number == 3003 else number for number in DETAILED]
+OPTRACE = [*DETAILED[:-1], 600, 400]
+
+
+@pytest.mark.parametrize(
+    ("level", "types"), [("basic", BASIC), ("detailed", DETAILED), ("linting", LINTING), ("optrace", OPTRACE)]
+)
+def test_events_by_level(shared_backend: htp.Backend, graph: htp.Graph, level: str, types: list[int]) -> None:
+    profile = shared_backend.create_profile(level)
+    graph.execute({"x": ramp()}, profile=profile)
+    events = profile.events()
+    assert [event.type for event in events] == types
+    assert profile.events() is events  # worked out once
+    for event in walk(events):
+        known = EVENT_NAMES.get(event.type)
+        assert known is not None or event.type in (9001, 9002)
+        cycles = event.unit == "cycles" or event.type in (3011, 600, 5004, 5005, 5006)
+        assert event.modelled == cycles, event
+
+
+def test_nodes_are_below_the_cycles(shared_backend: htp.Backend, graph: htp.Graph) -> None:
+    profile = shared_backend.create_profile(2)
+    graph.execute({"x": ramp()}, profile=profile)
+    cycles = profile.event(3003)
+    assert cycles is not None
+    assert [row.type for row in cycles.events] == [404] * len(cycles.events)
+    assert cycles.events[2].name.endswith(":OpId_4 (cycles)")
+    assert cycles.value == sum(row.value for row in cycles.events) > 0
+
+
+def test_a_queued_call_and_a_limit(shared_backend: htp.Backend, graph: htp.Graph) -> None:
+    profile = shared_backend.create_profile("basic", max_events=3)
+    graph.execute_async({"x": ramp()}, profile=profile).result(5)
+    assert [event.type for event in profile.events()] == BASIC[:3]
+    message = profile.message()
+    assert message is not None
+    assert message.method is Method.EXECUTE_ASYNC
+    assert message.run is not None
+    assert message.run.received_ns <= message.run.started_ns <= message.run.finished_ns
+
+
+def test_optrace_tells_its_schematic(shared_backend: htp.Backend, graph: htp.Graph) -> None:
+    profile = shared_backend.create_profile("optrace")
+    assert profile.schematic() is None
+    assert profile.message() is None
+    graph.execute({"x": ramp()}, profile=profile)
+    message, schematic = profile.message(), profile.schematic()
+    assert message is not None
+    assert schematic is not None
+    assert len(message.schematic) == 32
+    assert schematic.graph == graph.name
+    assert schematic.cycles > 0
+    assert repr(profile).startswith("<Profile optrace, ")
+
+
+@pytest.mark.parametrize("level", ["basic", "linting"])
+def test_optrace_needs_detailed(shared_backend: htp.Backend, level: str) -> None:
+    with pytest.raises(htp.InvalidArgument, match=f"optrace with the level {level}; expected detailed"):
+        shared_backend.create_profile(level, optrace=True)
+    with pytest.raises(htp.InvalidArgument, match="max_events"):
+        shared_backend.create_profile(level, max_events=0)
+
+
+def test_finalize_has_stages_when_detailed(shared_backend: htp.Backend, context: htp.Context) -> None:
+    graph = context.create_graph("staged")
+    x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+    y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
+    graph.add_node("Relu", inputs=[x], outputs=[y])
+    profile = shared_backend.create_profile("detailed")
+    graph.finalize(profile=profile)
+    assert [event.type for event in profile.events()] == [2001, 300]
+    whole = profile.event(300)
+    assert whole is not None
+    assert [stage.name for stage in whole.events][4] == "VTCM Allocation"
+    assert len(whole.events) == 8
+    assert sum(stage.value for stage in whole.events) <= whole.value
+
+
+def test_a_profile_on_two_calls(shared_backend: htp.Backend, context: htp.Context) -> None:
+    from openhtp.testing import hold, release
+
+    graph, profile = relu_graph(context, "busy"), shared_backend.create_profile("detailed")
+    hold(context.device)
+    first = graph.execute_async({"x": ramp()}, profile=profile)
+    with pytest.raises(htp.WrongState, match="create one per queued call") as caught:
+        graph.execute_async({"x": ramp()}, profile=profile)
+    assert caught.value.name == "QNN_GRAPH_ERROR_PROFILE_IN_USE"
+    with pytest.raises(htp.WrongState) as caught:
+        profile.free()
+    assert caught.value.name == "QNN_PROFILE_ERROR_HANDLE_IN_USE"
+    release(context.device)
+    first.result(5)
+    assert profile.event(400) is not None
+
+
+def test_a_kept_profile_keeps_no_graph_alive(shared_backend: htp.Backend, shared_device: htp.Device) -> None:
+    context = shared_device.create_context()
+    graph = relu_graph(context, "gone")
+    profile = shared_backend.create_profile("detailed")
+    graph.execute({"x": ramp()}, profile=profile)
+    context.free()
+    alive = weakref.ref(graph)
+    del graph, context
+    gc.collect()
+    assert alive() is None
+    assert profile.event(3003) is not None
