@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -24,6 +23,7 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
+from openhtp.cli._terminal import show as show_sheet
 from openhtp.sweep import Standing, SweepResult, load_results, load_study
 from openhtp.sweep import sweep as run_sweep
 from openhtp.sweep.page import result_to_html
@@ -141,11 +141,11 @@ def _print(result: SweepResult, count: int) -> None:
         if result.feasible:
             word = "largest" if objective.largest else "smallest"
             rows = result.best(objective, max(1, count // len(result.groups())))
-            console.print(_table(result, rows, f"{word} {objective.name}{_each(result)}"))
+            show_sheet(_sheet(result, rows, f"{word} {objective.name}{_each(result)}"))
     if len(study.objectives) > 1 and result.front:
         title = f"Pareto front{_each(result)}: {len(result.front):,} points that nothing beats"
         rows = sorted(result.front, key=lambda row: [objective.loss(row) for objective in study.objectives])
-        console.print(_table(result, rows[:count], title))
+        show_sheet(_sheet(result, rows[:count], title))
     _print_effects(result)
     for cause, times_met, first in result.causes()[:_CAUSES]:
         words = f"failed {times_met:,} times: {cause} (first: {_setting(result, first)})"
@@ -159,21 +159,17 @@ def _each(result: SweepResult) -> str:
     return f" for each {', '.join(result.study.each)}" if result.study.each else ""
 
 
-def _table(result: SweepResult, rows: list[Row], title: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left")
+def _sheet(result: SweepResult, rows: list[Row], title: str) -> Sheet:
     objectives = [objective.name for objective in result.study.objectives]
-    table.add_column("point", justify="right")
-    table.add_column("setting", overflow="fold")
-    for name in objectives:
-        table.add_column(name, justify="right", no_wrap=True)
+    sheet = Sheet(title, ("point", "setting", *objectives), ("setting",))
     for row in rows:
         numbers = (_cell(row.number(name)) for name in objectives)
-        table.add_row(str(row.point.number), _setting(result, row), *numbers)
-    return table
+        sheet.add(str(row.point.number), _setting(result, row), *numbers)
+    return sheet
 
 
 def _setting(result: SweepResult, row: Row) -> str:
-    return escape(", ".join(f"{axis.name} {_cell(row.point.values[axis.name])}" for axis in result.study.varied))
+    return ", ".join(f"{axis.name} {_cell(row.point.values[axis.name])}" for axis in result.study.varied)
 
 
 def _cell(value: object) -> str:
@@ -183,15 +179,10 @@ def _cell(value: object) -> str:
 def _print_effects(result: SweepResult) -> None:
     if not result.measured:
         return
-    table = Table(
-        title="which axis matters (part of the spread)", box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left"
-    )
     found = {name: {each.axis: each.share for each in effects} for name, effects in result.sensitivity().items()}
-    table.add_column("axis", overflow="fold")
-    for name in found:
-        table.add_column(name, justify="right")
+    sheet = Sheet("which axis matters (part of the spread)", ("axis", *found))
     for axis in result.study.varied:
-        table.add_row(
+        sheet.add(
             axis.name, *(f"{shares[axis.name]:.1%}" if axis.name in shares else "-" for shares in found.values())
         )
-    console.print(table)
+    show_sheet(sheet)
