@@ -30,6 +30,7 @@ from openhtp.core.errors import (
     UsageError,
     WrongState,
 )
+from openhtp.core.groups import GroupRegistration
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.priority import Priority
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
@@ -79,6 +80,7 @@ __all__ = [
     "ExecutionError",
     "FormatError",
     "Graph",
+    "GroupRegistration",
     "InferenceSession",
     "InternalError",
     "InvalidArgument",

@@ -27,6 +27,7 @@ from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.records import PreparedRecord, ProgramRecord
+from openhtp.program.spilling import spill_fill_bytes
 
 Array = npt.NDArray[Any]
 
@@ -106,7 +107,8 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         slot_bytes=list(staged.slot_bytes),
     )
     words = msgspec.msgpack.encode(manifest)
-    return PackedGraph(packed.record, packed.blobs, PreparedRecord(words, seal.sealed(key, words), places))
+    record = PreparedRecord(words, seal.sealed(key, words), places, spill_fill_bytes(program))
+    return PackedGraph(packed.record, packed.blobs, record)
 
 
 def open_prepared(packed: PackedGraph, info: GraphInfo, soc: SocSpec, key: bytes, threads: int) -> Staged:

@@ -105,6 +105,10 @@ class ContextBinary:
         """One graph as it is stored, to be sent on or stored again. Its data is not checked yet."""
         return renumbered(self._stored(name))
 
+    def blobs_of(self, name: str) -> list[int]:
+        """Numbers, in the whole binary, of the blobs of ``packed(name)``: equal ones are shared between graphs."""
+        return self._stored(name).blob_order()
+
     def parts(self, names: Sequence[str]) -> list[bytes | memoryview]:
         """These graphs as a binary of their own, as the pieces that it consists of.
 

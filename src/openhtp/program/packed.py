@@ -51,6 +51,11 @@ class PackedGraph:
         """Name of the graph."""
         return self.record.name
 
+    @property
+    def spill_fill_bytes(self) -> int:
+        """The spill-fill buffer that it was prepared with; nothing is known of a graph that was not prepared."""
+        return 0 if self.prepared is None else self.prepared.spill_fill_bytes
+
     def blob_order(self) -> list[int]:
         """Numbers of its blobs, in the one order. Raises BadBinary if one does not exist."""
         named = [tensor.blob for tensor in self.record.tensors if tensor.blob is not None]

@@ -107,12 +107,14 @@ class ProgramRecord(msgspec.Struct, frozen=True):
 class PreparedRecord(msgspec.Struct, frozen=True):
     """What an engine made of a program, so that it need not do so again: its own words, a seal, and blobs.
 
-    Only the engine can read ``manifest``, and it believes it only if it finds its own seal on it.
+    Only the engine can read ``manifest``, and it believes it only if it finds its own seal on it. Anybody can read
+    ``spill_fill_bytes``, which is for making room before it is loaded.
     """
 
     manifest: bytes
     seal: bytes
     blobs: list[Count]
+    spill_fill_bytes: Count = 0
 
 
 _PARAM_TYPES = {

@@ -1,0 +1,12 @@
+"""Who holds which part of the address spaces that a client has on the device, and what fits where.
+
+Knows process domains, contexts as what they need, I/O buffers and graphs that are switched. Must not know threads,
+sockets or engines: a device keeps one ``Ledger`` for each client, a plan one for the time that it takes. Start at
+``ledger.py``; ``planning.py`` asks it what would happen, ``advice.py`` what would make it fit, ``switching.py``
+says which graph is unloaded for which.
+"""
+
+from openhtp.memory.ledger import Domain, Grant, Ledger, Tenant, Use
+from openhtp.memory.needs import ContextNeeds, GraphNeeds
+
+__all__ = ["ContextNeeds", "Domain", "Grant", "GraphNeeds", "Ledger", "Tenant", "Use"]

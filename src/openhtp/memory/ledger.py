@@ -1,0 +1,238 @@
+"""The process domains of one client: address spaces of 3.75 GB each, and who holds what in them.
+
+A context goes to the first domain that has room for it; a new one is opened when none has, as long as there may be
+more (efficient packing). It stays there: its I/O buffers must be mapped into the same one. Memory is granted
+before it is taken, and given back once. Thread-safe, since contexts are made ready beside the device's loop.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import dataclass, field
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, OutOfMemory
+from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.memory import words
+
+
+class Use(enum.Enum):
+    """What memory is for."""
+
+    WEIGHTS = "weights"
+    SPILL_FILL = "spill_fill"
+    IO = "io"
+    RESERVE = "reserve"
+
+
+class Grant:
+    """Memory that counts against a domain until it is given back, however often that is said."""
+
+    __slots__ = ("_ledger", "domain", "nbytes", "owner", "use")
+
+    def __init__(self, ledger: Ledger, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: Use) -> None:
+        self._ledger = ledger
+        self.domain: Domain | None = domain
+        self.owner = owner
+        self.nbytes = nbytes
+        self.use = use
+        domain.grants[self] = None
+        domain.used += nbytes
+
+    def give_back(self) -> None:
+        """It is no longer held."""
+        with self._ledger._lock:
+            domain, self.domain = self.domain, None
+            if domain is not None:
+                del domain.grants[self]
+                domain.used -= self.nbytes
+
+
+class Domain:
+    """One address space."""
+
+    def __init__(self, number: int, limit: int) -> None:
+        self.number = number
+        self.limit = limit
+        self.grants: dict[Grant, None] = {}
+        self.used = 0  # bytes that are held
+
+    @property
+    def left(self) -> int:
+        """Bytes that nobody holds."""
+        return self.limit - self.used
+
+    def by_use(self) -> dict[str, int]:
+        """Bytes that are held for each use."""
+        return {use.value: sum(grant.nbytes for grant in self.grants if grant.use is use) for use in Use}
+
+    def by_owner(self) -> dict[str, int]:
+        """Bytes by who holds them, the most first."""
+        held: dict[str, int] = {}
+        for grant in self.grants:
+            label = grant.owner.label
+            held[label] = held.get(label, 0) + grant.nbytes
+        return dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+
+
+@dataclass(slots=True, eq=False)
+class SpillGroup:
+    """Contexts that use one spill-fill buffer in turn: it is held once in each domain where one of them is.
+
+    ``grows`` says that nobody chose its size: it is that of the largest who needs it.
+    """
+
+    nbytes: int
+    label: str
+    grows: bool = False
+    members: dict[Domain, set[Tenant]] = field(default_factory=dict)
+    grants: dict[Domain, Grant] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """A context as the ledger sees it. ``anywhere`` is off for one that must be in the first domain."""
+
+    label: str
+    anywhere: bool = True
+    group: SpillGroup | None = None
+    domain: Domain | None = None
+
+
+class Ledger:
+    """All domains of a client: ``most`` of them, each of ``limit`` bytes. The first is always there."""
+
+    def __init__(self, *, limit: int = SESSION_LIMIT_BYTES, most: int = 1) -> None:
+        self.limit = limit
+        self.most = most
+        self.domains = [Domain(0, limit)]
+        self._lock = threading.RLock()
+
+    @property
+    def used(self) -> int:
+        """Bytes that are held in all domains."""
+        with self._lock:
+            return sum(domain.used for domain in self.domains)
+
+    def by_use(self) -> dict[str, int]:
+        """Bytes that are held for each use, in all domains."""
+        with self._lock:
+            totals = [domain.by_use() for domain in self.domains]
+        return {use.value: sum(total[use.value] for total in totals) for use in Use}
+
+    def place(self, tenant: Tenant, weights: int, spill_fill: int = 0, *, room_for: int = 0) -> list[Grant]:
+        """Put a context where it fits, ``room_for`` more bytes included, which are not held afterwards.
+
+        Raises OutOfMemory, and holds nothing, if there is no such place.
+        """
+        with self._lock:
+            group = tenant.group
+            if group is not None and spill_fill > group.nbytes and not group.grows:
+                raise InvalidArgument(
+                    f"{tenant.label} needs a spill-fill buffer of {spill_fill} bytes, and that of its group has"
+                    f" {group.nbytes}; begin the group with the size that the largest of its graphs needs",
+                    st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+                )
+            for domain in self._open_to(tenant):
+                extra = spill_fill if group is None else _growth(group, domain, spill_fill)
+                if weights + extra + room_for <= domain.left:
+                    return self._settle(tenant, domain, weights, spill_fill)
+            raise OutOfMemory(
+                words.no_place(self, tenant, weights, spill_fill, room_for), st.QNN_CONTEXT_ERROR_MEM_ALLOC
+            )
+
+    def take(self, tenant: Tenant, nbytes: int, use: Use, what: str) -> Grant:
+        """Memory for a context in the domain where it is; the first with room if it is in none yet.
+
+        What was reserved for its I/O is used first. Raises OutOfMemory, and holds nothing, if there is no room.
+        """
+        with self._lock:
+            for domain in self._open_to(tenant):
+                reserve = self._reserve_of(tenant, domain) if use is Use.IO else None
+                kept = 0 if reserve is None else reserve.nbytes
+                if nbytes <= domain.left + kept:
+                    if reserve is not None:
+                        self._shrink(reserve, nbytes)
+                    tenant.domain = domain
+                    return self._grant(domain, tenant, nbytes, use)
+            raise OutOfMemory(words.no_room(self, tenant, nbytes, what), st.QNN_CONTEXT_ERROR_MEM_ALLOC)
+
+    def reserve(self, tenant: Tenant, nbytes: int) -> None:
+        """Keep room for the I/O of a context that is in its place."""
+        if nbytes:
+            self.take(tenant, nbytes, Use.RESERVE, "room for inputs and outputs")
+
+    def leave(self, tenant: Tenant) -> None:
+        """A context goes: give back what it has not given back itself."""
+        with self._lock:
+            for domain in self.domains:
+                for grant in [grant for grant in domain.grants if grant.owner is tenant]:
+                    grant.give_back()
+                if tenant.group is not None:
+                    self._leave_group(tenant, tenant.group, domain)
+            tenant.domain = None
+            while len(self.domains) > 1 and not self.domains[-1].grants:
+                self.domains.pop()
+
+    def _open_to(self, tenant: Tenant) -> list[Domain]:
+        """Where a context may go, in order; a domain that is not open yet is the last."""
+        if tenant.domain is not None:
+            return [tenant.domain]
+        if not tenant.anywhere:
+            return self.domains[:1]
+        if len(self.domains) < self.most and self.domains[-1].grants:
+            return [*self.domains, Domain(len(self.domains), self.limit)]
+        return list(self.domains)
+
+    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int) -> list[Grant]:
+        grants = [self._grant(domain, tenant, weights, Use.WEIGHTS)] if weights else []
+        if tenant.group is not None:
+            self._join(tenant, tenant.group, domain, spill_fill)
+        elif spill_fill:
+            grants.append(self._grant(domain, tenant, spill_fill, Use.SPILL_FILL))
+        tenant.domain = domain
+        return grants
+
+    def _join(self, tenant: Tenant, group: SpillGroup, domain: Domain, spill_fill: int) -> None:
+        if group.grows:
+            group.nbytes = max(group.nbytes, spill_fill)
+        group.members.setdefault(domain, set()).add(tenant)
+        old = group.grants.get(domain)
+        if old is not None and old.nbytes >= group.nbytes:
+            return
+        if old is not None:
+            old.give_back()
+        group.grants[domain] = self._grant(domain, group, group.nbytes, Use.SPILL_FILL)
+
+    def _leave_group(self, tenant: Tenant, group: SpillGroup, domain: Domain) -> None:
+        members = group.members.get(domain)
+        if members is None or tenant not in members:
+            return
+        members.discard(tenant)
+        if not members:
+            del group.members[domain]
+            group.grants.pop(domain).give_back()
+
+    def _grant(self, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: Use) -> Grant:
+        if domain.number == len(self.domains):
+            self.domains.append(domain)
+        return Grant(self, domain, owner, nbytes, use)
+
+    def _reserve_of(self, tenant: Tenant, domain: Domain) -> Grant | None:
+        mine = (grant for grant in domain.grants if grant.use is Use.RESERVE and grant.owner is tenant)
+        return next(mine, None)
+
+    def _shrink(self, reserve: Grant, nbytes: int) -> None:
+        used = min(reserve.nbytes, nbytes)
+        reserve.nbytes -= used
+        if reserve.domain is not None:
+            reserve.domain.used -= used
+        if not reserve.nbytes:
+            reserve.give_back()
+
+
+def _growth(group: SpillGroup, domain: Domain, spill_fill: int) -> int:
+    """What a group takes in a domain on top of what it has there, with one more who needs so much."""
+    held = group.grants.get(domain)
+    return max(group.nbytes, spill_fill if group.grows else 0) - (0 if held is None else held.nbytes)

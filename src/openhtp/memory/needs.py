@@ -1,0 +1,77 @@
+"""What graphs and contexts need of a process domain, in bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openhtp.program.packed import PackedGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNeeds:
+    """One graph: data that no other graph of its context has, its spill-fill buffer, its inputs and outputs."""
+
+    name: str
+    own_bytes: int
+    spill_fill_bytes: int = 0
+    io_bytes: int = 0
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What comes and goes with the graph itself."""
+        return self.own_bytes + self.spill_fill_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextNeeds:
+    """The graphs of a context, and data that several of them have in common."""
+
+    graphs: tuple[GraphNeeds, ...]
+    shared_bytes: int = 0
+
+    @property
+    def weights_bytes(self) -> int:
+        """Data of all graphs, what is shared counted once."""
+        return self.shared_bytes + sum(graph.own_bytes for graph in self.graphs)
+
+    @property
+    def spill_fill_bytes(self) -> int:
+        """Spill-fill buffers of all graphs: each has its own."""
+        return sum(graph.spill_fill_bytes for graph in self.graphs)
+
+    @property
+    def largest_spill_fill(self) -> int:
+        """What one buffer must have that all graphs use in turn."""
+        return max((graph.spill_fill_bytes for graph in self.graphs), default=0)
+
+    @property
+    def io_bytes(self) -> int:
+        """Inputs and outputs of all graphs, once each."""
+        return sum(graph.io_bytes for graph in self.graphs)
+
+    def graph(self, name: str) -> GraphNeeds:
+        """One of them."""
+        return next(graph for graph in self.graphs if graph.name == name)
+
+
+def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]]) -> ContextNeeds:
+    """What stored graphs need, each given with numbers that tell equal data of different graphs."""
+    users = Counter(number for _, numbers in graphs for number in set(numbers))
+    sizes: dict[int, int] = {}
+    found = []
+    for packed, numbers in graphs:
+        held = dict(zip(numbers, (blob.record.nbytes for blob in packed.blobs), strict=True))
+        sizes |= held
+        info = packed.info()
+        found.append(
+            GraphNeeds(
+                name=packed.name,
+                own_bytes=sum(nbytes for number, nbytes in held.items() if users[number] == 1),
+                spill_fill_bytes=packed.spill_fill_bytes,
+                io_bytes=sum(spec.nbytes for spec in (*info.inputs, *info.outputs)),
+            )
+        )
+    shared = sum(nbytes for number, nbytes in sizes.items() if users[number] > 1)
+    return ContextNeeds(graphs=tuple(found), shared_bytes=shared)
