@@ -32,6 +32,7 @@ from openhtp.core.errors import (
 )
 from openhtp.core.groups import GroupRegistration
 from openhtp.core.levels import LogLevel, ProfileLevel
+from openhtp.core.notify import NotifyType
 from openhtp.core.priority import Priority
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.status import Status
@@ -42,6 +43,7 @@ from openhtp.runtime.backend import Backend
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.calls.sparse import Sparse
 from openhtp.runtime.context import Context
+from openhtp.runtime.creation import Creation
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.log import Log
@@ -73,6 +75,7 @@ __all__ = [
     "BadModel",
     "BadProfile",
     "Context",
+    "Creation",
     "DType",
     "Device",
     "DeviceLost",
@@ -89,6 +92,7 @@ __all__ = [
     "LogLevel",
     "Mem",
     "NameClash",
+    "NotifyType",
     "OutOfMemory",
     "PendingRun",
     "Priority",

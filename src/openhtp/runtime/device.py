@@ -5,27 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
-from openhtp.core.errors import DeviceLost, InvalidArgument, UsageError
+from openhtp.core.errors import DeviceLost, UsageError
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Origin, Values
-from openhtp.program.binary import read_binary
+from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue, watching
 from openhtp.runtime.context import Context
+from openhtp.runtime.creation import Creation, CreationNotify
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.locks import make_lock
-from openhtp.runtime.options import check_handle
+from openhtp.runtime.options import check_callable, check_handle
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
+from openhtp.runtime.stored import Stored, list_wanted, open_binary
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 
@@ -126,13 +128,9 @@ class Device:
         return context
 
     def create_context_from_binary(
-        self,
-        binary: bytes | bytearray | memoryview,
-        *,
-        signal: Signal | None = None,
-        **options: Unpack[ContextArguments],
+        self, binary: Stored, *, signal: Signal | None = None, **options: Unpack[ContextArguments]
     ) -> Context:
-        """Open a context from what ``Context.get_binary`` returned.
+        """Open a context from what ``Context.get_binary`` returned, or from a file with it.
 
         One that was made for another SoC is compiled again for this one, and the log says so. A binary carries
         no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
@@ -141,18 +139,37 @@ class Device:
         """
         self._life.require("use")
         check_handle("signal", signal, Signal)
-        with stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
-            return self._create_from_binary(binary, options, stop)
-
-    def _create_from_binary(
-        self, binary: bytes | bytearray | memoryview, options: ContextArguments, stop: Stop | None
-    ) -> Context:
         chosen = self._read_options(options, Origin.BINARY)
-        if not isinstance(binary, (bytes, bytearray, memoryview)):
-            raise InvalidArgument(
-                f"binary is a {type(binary).__name__}; expected bytes", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
-            )
-        parsed = read_binary(bytes(binary))
+        with stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
+            return self._restore_context(open_binary(binary), chosen, stop)
+
+    def create_contexts_from_binaries(
+        self,
+        binaries: Iterable[Stored],
+        *,
+        notify: CreationNotify | None = None,
+        notify_param: object = None,
+        signal: Signal | None = None,
+        configs: Sequence[ContextArguments] | None = None,
+        **options: Unpack[ContextArguments],
+    ) -> Creation:
+        """Begin to open a context from each binary, side by side, and return at once.
+
+        ``notify(context, graph, graph_name, notify_type, notify_param, status)`` is called on a thread of the
+        backend, for each graph and then for its context, in the order in which contexts are ready or have failed;
+        handles are None where they failed. ``notify_param`` is the binary's place in the list unless given.
+        ``options`` hold for every context and for the list as a whole; ``configs`` adds those of single contexts.
+        ``signal`` ends what is not ready yet.
+        """
+        self._life.require("use")
+        check_callable("notify", notify, "(context, graph, graph_name, notify_type, notify_param, status)")
+        check_handle("signal", signal, Signal)
+        wanted = list_wanted(binaries, configs, options, notify_param, self._read_options)
+        creation = Creation(self, wanted, notify, signal)
+        creation.start()
+        return creation
+
+    def _restore_context(self, parsed: ContextBinary, chosen: Values, stop: Stop | None) -> Context:
         for name in chosen.enable_graphs or ():
             if name not in parsed.graph_names:
                 known = ", ".join(map(repr, parsed.graph_names))

@@ -18,11 +18,13 @@ from openhtp.runtime.lifecycle import State, foreign_error
 if TYPE_CHECKING:
     from openhtp.runtime.backend import Backend
     from openhtp.runtime.context import Context
+    from openhtp.runtime.creation import Creation
     from openhtp.runtime.links.link import Link
 
 # What is open in this process. Links also while they are being made or replaced.
 backends: weakref.WeakSet[Backend] = weakref.WeakSet()
 links: weakref.WeakSet[Link] = weakref.WeakSet()
+creations: weakref.WeakSet[Creation] = weakref.WeakSet()
 
 _pid = os.getpid()
 
@@ -42,8 +44,11 @@ def _leave_to_parent() -> None:
     error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
     for link in list(links):
         link.leave_to_parent(error)
+    for creation in list(creations):
+        creation._leave()
     backends.clear()
     links.clear()
+    creations.clear()
 
 
 def _leave_context(context: Context) -> None:

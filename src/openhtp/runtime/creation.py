@@ -1,0 +1,227 @@
+"""Several contexts from as many binaries, by one call: made side by side, and told of as each is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as OutOfTime
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openhtp.core import status as st
+from openhtp.core.errors import InternalError, QnnError
+from openhtp.core.notify import NotifyType
+from openhtp.runtime import forks, rescue
+from openhtp.runtime.calls.interrupt import Interrupt
+from openhtp.runtime.lifecycle import Life, State, foreign_error
+from openhtp.runtime.options import check_timeout
+from openhtp.runtime.stopping import OF_CONTEXT, Stop
+
+if TYPE_CHECKING:
+    from openhtp.options import Values
+    from openhtp.program.binary import ContextBinary
+    from openhtp.runtime.context import Context
+    from openhtp.runtime.device import Device
+    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.signal import Signal
+
+log = logging.getLogger(__name__)
+
+# As the C function has it: context, graph, its name, what is told of, the parameter, and a status number.
+CreationNotify = Callable[["Context | None", "Graph | None", "str | None", NotifyType, object, int], object]
+
+# Contexts under way at once, at most: the client copies for one while the device makes sessions for another.
+MOST_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One context of a list: where it comes from, what was chosen for it, and what its notifications carry."""
+
+    opened: Callable[[], ContextBinary]
+    chosen: Values
+    param: object
+
+
+class Creation:
+    """Made by ``Device.create_contexts_from_binaries``; a future of its contexts, in the order of the binaries.
+
+    ``result()`` waits, ``await`` does too. What one binary fails with ends none of the others: ``contexts`` and
+    ``errors`` tell of each, also when ``result()`` raises. Used in a ``with`` block, the contexts are freed at
+    its end.
+    """
+
+    def __init__(
+        self, device: Device, wanted: Sequence[Wanted], notify: CreationNotify | None, signal: Signal | None
+    ) -> None:
+        self.device = device
+        self._wanted = wanted
+        self._notify = notify
+        self._contexts: list[Context | None] = [None] * len(wanted)
+        self._errors: list[QnnError | None] = [None] * len(wanted)
+        self._ended: set[int] = set()
+        self._todo = list(reversed(range(len(wanted))))
+        self._outcome: Future[list[Context]] = Future()
+        self._abandoned = False
+        self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal._interrupt
+        self._stop = Stop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        forks.creations.add(self)
+        self._interrupt.begin(self, self._stop)
+        try:
+            for _ in range(min(len(self._wanted), MOST_THREADS, max(2, len(os.sched_getaffinity(0))))):
+                threading.Thread(target=self._work, name="openhtp-creation", daemon=True).start()
+        except BaseException:
+            rescue.post((self._abandon, ()))
+            raise
+
+    # For the user
+
+    @property
+    def contexts(self) -> list[Context | None]:
+        """What is there so far, by the binary's place in the list; None where it is not, or failed."""
+        return list(self._contexts)
+
+    @property
+    def errors(self) -> list[QnnError | None]:
+        """What failed so far, by the binary's place in the list."""
+        return list(self._errors)
+
+    def done(self) -> bool:
+        """Whether every context is there or has failed."""
+        return self._outcome.done()
+
+    def cancel(self) -> bool:
+        """End early what is not there yet, as an abort signal does; False if all is over."""
+        if self.done():
+            return False
+        self._interrupt.trigger()
+        return True
+
+    def result(self, timeout: float | None = None) -> list[Context]:
+        """Wait, and return all contexts; raises the error of the first binary that failed.
+
+        Raises TimeoutError if ``timeout`` seconds pass first; the creation goes on then.
+        """
+        timeout = check_timeout(timeout)
+        try:
+            return self._outcome.result(timeout)
+        except OutOfTime:
+            if self.done():
+                raise
+            raise TimeoutError(
+                f"{len(self._ended)} of {len(self._wanted)} contexts are made after {timeout} s; the rest goes on"
+            ) from None
+
+    def exception(self, timeout: float | None = None) -> QnnError | None:
+        """Wait, and return the error that ``result`` would raise, or None."""
+        try:
+            self.result(timeout)
+        except QnnError as error:
+            return error
+        return None
+
+    def __await__(self) -> Generator[Any, None, list[Context]]:
+        import asyncio  # whoever awaits has it; others need not wait for it
+
+        return asyncio.shield(asyncio.wrap_future(self._outcome)).__await__()
+
+    def free(self) -> None:
+        """Cancel what is under way and free all contexts that were made."""
+        self._abandon()
+        self._outcome.exception()
+
+    def __enter__(self) -> Creation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    def __repr__(self) -> str:
+        failed = sum(error is not None for error in self._errors)
+        return f"<Creation of {len(self._wanted)} contexts, {len(self._ended)} over, {failed} failed>"
+
+    # On threads of its own
+
+    def _work(self) -> None:
+        while True:
+            try:
+                place = self._todo.pop()
+            except IndexError:
+                return
+            self._end(place, *self._make(self._wanted[place]))
+
+    def _make(self, wanted: Wanted) -> tuple[Context | None, QnnError | None, tuple[str, ...]]:
+        """The context or why there is none, and the names of its graphs as far as they are known."""
+        names: tuple[str, ...] = ()
+        try:
+            self._stop.check()
+            parsed = wanted.opened()
+            names = parsed.graph_names
+            return self.device._restore_context(parsed, wanted.chosen, self._stop), None, names
+        except QnnError as error:
+            return None, error, names
+        except BaseException as error:
+            log.exception("creating a context of a list")
+            return None, InternalError(f"the context could not be made: {error!r}"), names
+
+    def _end(self, place: int, context: Context | None, error: QnnError | None, names: tuple[str, ...]) -> None:
+        with self._lock:
+            self._contexts[place], self._errors[place] = context, error
+            self._ended.add(place)
+            last, abandoned = len(self._ended) == len(self._wanted), self._abandoned
+        if abandoned:
+            _free(context)
+        else:
+            self._tell(self._wanted[place].param, context, error, names)
+        if last:
+            self._interrupt.end(self)
+            self._settle()
+
+    def _tell(
+        self, param: object, context: Context | None, error: QnnError | None, names: tuple[str, ...]
+    ) -> None:
+        """A notification for each graph, then one for the context."""
+        if self._notify is None:
+            return
+        post, status = self.device.backend._notifier.post, 0 if error is None else error.code
+        for name in names:
+            graph = None if context is None else context.graph(name)
+            told = st.QNN_GRAPH_ERROR_DISABLED.code if graph is not None and not graph.is_finalized else status
+            post(self._notify, context, graph, name, NotifyType.GRAPH_INIT, param, told)
+        post(self._notify, context, None, None, NotifyType.CONTEXT_INIT, param, status)
+
+    def _settle(self) -> None:
+        failed = next((error for error in self._errors if error is not None), None)
+        if failed is not None:
+            self._outcome.set_exception(failed)
+        else:
+            self._outcome.set_result([context for context in self._contexts if context is not None])
+
+    def _abandon(self) -> None:
+        """Nobody wants it: end what is under way, and free what is there, now or when it comes."""
+        with self._lock:
+            self._abandoned = True
+            made = list(self._contexts)
+        if not self.done() and self._interrupt.holder is self:
+            self._interrupt.trigger()
+        for context in made:
+            _free(context)
+
+    def _leave(self) -> None:
+        """In the child of a fork: it is the parent's, and so are the threads that would end it."""
+        self._lock = threading.Lock()
+        if not self._outcome.done():
+            self._outcome = Future()
+            self._outcome.set_exception(foreign_error("the creation", st.QNN_CONTEXT_ERROR_INVALID_HANDLE))
+
+
+def _free(context: Context | None) -> None:
+    if context is not None and context._life.state not in (State.FREED, State.FOREIGN):
+        context.free()

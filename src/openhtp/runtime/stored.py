@@ -1,0 +1,85 @@
+"""Context binaries as callers give them: bytes, or the path of a file."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.checks import items_of, shown
+from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.files import read_file
+from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.options import CONTEXT, Origin, Values
+from openhtp.program.binary import ContextBinary, read_binary
+from openhtp.runtime.creation import Wanted
+
+if TYPE_CHECKING:
+    from openhtp.options._arguments import ContextArguments
+
+Stored = bytes | bytearray | memoryview | str | os.PathLike[str]
+
+
+def check_binary(binary: object) -> None:
+    """Refuse what cannot be a binary; what is in it is looked at when it is opened."""
+    if not isinstance(binary, (bytes, bytearray, memoryview, str, os.PathLike)):
+        raise InvalidArgument(
+            f"binary is a {type(binary).__name__}; expected bytes or the path of a file",
+            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+
+
+def open_binary(binary: Stored) -> ContextBinary:
+    """Read it and look at its header."""
+    check_binary(binary)
+    if isinstance(binary, (str, os.PathLike)):
+        binary = read_file(binary, most=2 * SESSION_LIMIT_BYTES, what="a context binary", error=BadBinary)
+    return read_binary(bytes(binary))
+
+
+def list_wanted(
+    binaries: Iterable[Stored],
+    configs: Sequence[ContextArguments] | None,
+    options: ContextArguments,
+    param: object,
+    read: Callable[[ContextArguments, Origin], Values],
+) -> list[Wanted]:
+    """The contexts of a list, all arguments checked: those for the list, and those for single contexts."""
+    items = None if isinstance(binaries, (bytes, bytearray, memoryview, str)) else items_of(binaries)
+    if not items:
+        raise InvalidArgument(
+            f"binaries is {shown(binaries)}; expected a list of at least one binary",
+            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+    for binary in items:
+        check_binary(binary)
+    own = [{}] * len(items) if configs is None else items_of(configs)
+    if own is None or len(own) != len(items) or not all(isinstance(config, Mapping) for config in own):
+        raise InvalidArgument(
+            f"configs is {shown(configs)}; expected one mapping of options for each of {len(items)} binaries",
+            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+    read(options, Origin.LIST)
+    for place, config in enumerate(own):
+        _refuse_group_options(place, config)
+    return [
+        Wanted(
+            functools.partial(open_binary, item), read({**options, **config}, Origin.LIST), _param(param, place)
+        )
+        for place, (item, config) in enumerate(zip(items, own, strict=True))
+    ]
+
+
+def _param(given: object, place: int) -> object:
+    return place if given is None else given
+
+
+def _refuse_group_options(place: int, config: Mapping[str, object]) -> None:
+    for name in config:
+        if CONTEXT.option(name).origins == (Origin.LIST,):
+            raise InvalidArgument(
+                f"configs[{place}] has {name}, which is for the list as a whole; give it as an option of the call",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
