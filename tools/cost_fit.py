@@ -6,116 +6,44 @@ count apart; otherwise ten SoCs would make one network ten times as sure of itse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from published_latencies import Latency
+from cost_prior import PADDING, WORDS, factors, make_prior
+from cost_slopes import time_and_slopes
 
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.cost.demand import AMOUNTS, demand_of
-from openhtp.cost.number_format import NumberFormat
-from openhtp.cost.rates import Padding
-from openhtp.cost.sizes import KernelSize
+from openhtp.compiler.sizes import KernelSize
+from openhtp.compiler.vtcm.place import place
+from openhtp.core.kinds import MATRIX_KINDS
+from openhtp.core.number_format import NumberFormat
+from openhtp.cost.amounts import UNITS, unit_of
+from openhtp.cost.demand import AMOUNTS, DMA_AMOUNTS, demands
+from openhtp.cost.published import Latency
 from openhtp.hw.catalog import find_soc
 
-PADDING = Padding(rows=0.5, channels=1.0, vector=0.2)
-OVERLAP = 2.0
 MEAN_SIGMA, SPREAD_SIGMA = 0.25, 0.2
-WORDS = [precision.value for precision in NumberFormat]
-# Where to start, and how far data may move it (standard deviation of the logarithm). Matrix rates, tera MAC/s:
-_TMACS = {
-    "SM8450": (2.6, 15), "SM8550": (5.5, 20), "SM8650": (7.5, 28), "SM8750": (9, 32), "SM8850": (11, 40),
-    "SC8380XP": (5.5, 20), "SC8480XP": (11, 40), "QCS9075": (3, 19), "QCS8275": (3, 19), "SA8295P": (2.6, 12),
-    "QCS6490": (1.5, 4),
-}  # fmt: skip
-_LAUNCH_US = {
-    "SM8450": 97, "SM8550": 65, "SM8650": 59, "SM8750": 46, "SM8850": 54, "SC8380XP": 151, "SC8480XP": 142,
-    "QCS9075": 130, "QCS8275": 120, "SA8295P": 212, "QCS6490": 214,
-}  # fmt: skip
-_VECTOR_SPEED = {
-    "SM8450": 0.5, "SM8550": 0.7, "SM8650": 1, "SM8750": 1.4, "SM8850": 1.8, "SC8380XP": 0.65, "SC8480XP": 1.4,
-    "QCS9075": 0.65, "QCS8275": 0.7, "SA8295P": 0.5, "QCS6490": 0.3,
-}  # fmt: skip
-# Factors to a plain convolution. In 8 bits, matrix products were measured to be several times slower than it.
-_MATRIX = {
-    "stem": (3, 0.6), "group": (1.5, 0.4), "fully_connected": (1, 0.4), "matmul": (2, 0.4), "dilated": (1.5, 0.5)
-}  # fmt: skip
-_SLOW_IN_8_BITS = {"fully_connected": 3.0, "matmul": 3.0}
-# Microseconds for a million elements of one byte on an SM8650.
-_VECTOR = {
-    "add": 2, "multiply": 3, "affine": 3, "clamp": 2, "unary": 4, "silu": 8, "softmax": 30, "norm": 30,
-    "batchnorm": 6, "pool": 0.6, "reduce": 10, "resize": 15, "depthwise": 1.3, "move": 5, "concat": 4,
-    "gather": 10, "transpose": 20, "reshape": 1, "image_norm": 300, "image_layout": 20, "convert": 1.5,
-    "stem_pack": 3,
-}  # fmt: skip
-# Kinds whose cost in each precision is not just that of their bytes.
-_OWN_PRECISION = {"silu", "depthwise", "concat", "batchnorm", "transpose", "softmax", "norm", "image_norm"}
-_OWN_SIGMA = 0.35
+_GROUPS = (64, 128, 200, 280, 400, 600, 1000, 10_000)
+_COLUMNS = [np.array([unit_of(name) == unit for name in AMOUNTS]) for unit in range(UNITS)]
 
 
 @dataclass(slots=True)
-class Prior:
-    """Parameters by name: where they start and how far they may go."""
+class _Group:
+    """Networks of about as many kernels, with all their SoCs, as padded arrays."""
 
-    index: dict[str, int] = field(default_factory=dict)
-    start: list[float] = field(default_factory=list)
-    sigma: list[float] = field(default_factory=list)
-
-    def add(self, name: str, value: float, sigma: float) -> None:
-        """Add one."""
-        self.index[name] = len(self.start)
-        self.start.append(np.log(value))
-        self.sigma.append(sigma)
-
-
-def make_prior(socs: Sequence[str]) -> Prior:
-    """All parameters with their priors."""
-    prior = Prior()
-    for soc in socs:
-        prior.add(f"launch.{soc}", _LAUNCH_US[soc], 0.2)
-        prior.add(f"float.{soc}", _TMACS[soc][0], 0.5)
-        prior.add(f"w8a8.{soc}", _TMACS[soc][1], 0.5)
-        prior.add(f"w8a16.{soc}", 0.5, 0.2)
-        prior.add(f"speed.{soc}", _VECTOR_SPEED[soc], 0.5)
-        prior.add(f"ddr.{soc}", find_soc(soc).dma_gbs, 0.2)
-    prior.add("wide.float", 2, 0.3)
-    prior.add("wide.w8a16", 2, 0.3)
-    prior.add("spill", 0.5, 0.5)
-    prior.add("edge", 2, 0.7)
-    for kind, (value, sigma) in _MATRIX.items():
-        prior.add(kind, value, sigma)
-        for word in WORDS:
-            slow = _SLOW_IN_8_BITS.get(kind, 1.0) if word == "w8a8" else 1.0
-            prior.add(f"{kind}.{word}", slow, 0.3)
-    for kind, value in _VECTOR.items():
-        prior.add(kind, value, 0.4 if kind == "transpose" else 0.6)
-        for word in WORDS if kind in _OWN_PRECISION else ():
-            prior.add(f"{kind}.{word}", 1, _OWN_SIGMA)
-    for word in WORDS:
-        prior.add(f"op.{word}", 0.6, 0.4)
-    return prior
-
-
-def factors(amount: str, word: str, soc: str) -> list[tuple[str, int]]:
-    """Which parameters make the price of an amount, and to which power."""
-    if amount in MATRIX_KINDS:
-        found = [(f"{'float' if word == 'float' else 'w8a8'}.{soc}", -1)]
-        found += [(f"w8a16.{soc}", -1)] if word == "w8a16" else []
-        return found + ([] if amount == "conv" else [(amount, 1), (f"{amount}.{word}", 1)])
-    if amount in (*VECTOR_KINDS, *HELPER_KINDS):
-        found = [(amount, 1), (f"speed.{soc}", -1)]
-        found += [] if word == "w8a8" else [(f"wide.{word}", 1)]
-        return found + ([(f"{amount}.{word}", 1)] if amount in _OWN_PRECISION else [])
-    if amount in ("weights", "spill"):
-        return [(f"ddr.{soc}", -1), *([("spill", 1)] if amount == "spill" else [])]
-    return [("edge" if amount == "edge" else f"op.{word}", 1), (f"speed.{soc}", -1)]
+    rows: np.ndarray
+    tables: list[np.ndarray]
+    spans: list[slice]
+    socs: list[np.ndarray]
+    words: list[str]
+    tiles: np.ndarray
+    free_after: np.ndarray
 
 
 class Fit:
     """Published times as arrays; ``solve`` fits any part of them."""
 
-    def __init__(self, kernels: dict[str, list[KernelSize]], rows: Sequence[Latency]) -> None:
+    def __init__(self, kernels: Mapping[str, Sequence[KernelSize]], rows: Sequence[Latency]) -> None:
         self.rows = list(rows)
         self.socs = sorted({row.soc for row in rows})
         self.prior = make_prior(self.socs)
@@ -124,22 +52,33 @@ class Fit:
         self.measured = np.array([row.us for row in rows])
         nets = sorted({(row.network, row.precision) for row in rows})
         self.net_of = np.array([nets.index((row.network, row.precision)) for row in rows])
-        self.soc_of = np.array([self.socs.index(row.soc) for row in rows])
         self.words = [word for _, word in nets]
-        self._nets = [kernels[network] for network, _ in nets]
-        self._tables = {
-            vtcm: [self._table(net, word, vtcm) for net, word in zip(self._nets, self.words, strict=True)]
-            for vtcm in {find_soc(soc).vtcm_bytes for soc in self.socs}
-        }
-        self._powers = {word: [self._power(word, soc) for soc in self.socs] for word in WORDS}
+        self.launches = np.array([self.prior.index[f"launch.{row.soc}"] for row in rows])
+        self._powers = {word: np.stack([self._power(word, soc) for soc in self.socs]) for word in WORDS}
+        members: dict[tuple[str, str, int], list[int]] = {}
+        for number, row in enumerate(rows):
+            members.setdefault((row.network, row.precision, find_soc(row.soc).vtcm_bytes), []).append(number)
+        binned: dict[int, list[tuple[str, str, int]]] = {}
+        for key in members:
+            size = len(kernels[key[0]])
+            binned.setdefault(next(top for top in _GROUPS if size <= top), []).append(key)
+        self._groups = [self._group(keys, members, kernels) for keys in binned.values()]
 
-    def _table(self, net: list[KernelSize], word: str, vtcm_bytes: int) -> np.ndarray:
-        table = np.zeros((len(net), len(AMOUNTS)))
-        for row, kernel in zip(table, net, strict=True):
-            for name, amount in demand_of(kernel, NumberFormat(word), vtcm_bytes, PADDING).items():
-                row[AMOUNTS.index(name)] = amount * (1e3 if name in (*MATRIX_KINDS, "weights", "spill") else 1.0)
-        table, counts = np.unique(table, axis=0, return_counts=True)
-        return np.column_stack([table, counts])
+    def _group(self, keys, members, kernels) -> _Group:
+        longest = max(len(kernels[network]) for network, _, _ in keys)
+        tables, spans, socs, words, numbers, tiles, free_after = [], [], [], [], [], [], []
+        for network, word, vtcm in keys:
+            net, rows = kernels[network], members[network, word, vtcm]
+            placed = place(net, [NumberFormat(word)] * len(net), vtcm)
+            tables.append(_table(net, word, placed))
+            spans.append(slice(len(numbers), len(numbers) + len(rows)))
+            socs.append(np.array([self.socs.index(self.rows[row].soc) for row in rows]))
+            words.append(word)
+            numbers += rows
+            short = longest - len(net)
+            tiles += [np.pad(np.array(placed.tiles, float), (0, short), constant_values=1)] * len(rows)
+            free_after += [np.pad(np.array(placed.free_after), (0, short), constant_values=-1)] * len(rows)
+        return _Group(np.array(numbers), tables, spans, socs, words, np.array(tiles), np.array(free_after))
 
     def _power(self, word: str, soc: str) -> np.ndarray:
         power = np.zeros((len(AMOUNTS), len(self.start)))
@@ -152,16 +91,24 @@ class Fit:
         """Modelled time of every row, and its derivatives."""
         times = np.empty(len(self.rows))
         slopes = np.empty((len(self.rows), len(x)))
-        for number, (net, soc) in enumerate(zip(self.net_of, self.soc_of, strict=True)):
-            word, name = self.words[net], self.socs[soc]
-            table = self._tables[find_soc(name).vtcm_bytes][net]
-            power = self._powers[word][soc]
-            time, slope = network_time(table[:, :-1] * np.exp(power @ x), table[:, -1])
-            launch = self.prior.index[f"launch.{name}"]
-            times[number] = time + np.exp(x[launch])
-            slopes[number] = slope @ power
-            slopes[number, launch] += np.exp(x[launch])
-        return times, slopes
+        prices = {word: np.exp(powers @ x) for word, powers in self._powers.items()}
+        for group in self._groups:
+            busy = np.zeros((UNITS, *group.tiles.shape))
+            for table, span, socs, word in zip(group.tables, group.spans, group.socs, group.words, strict=True):
+                price = prices[word][socs]
+                for unit, columns in enumerate(_COLUMNS):
+                    busy[unit, span, : len(table)] = price[:, columns] @ table[:, columns].T
+            found, slope = time_and_slopes(busy, group.tiles, group.free_after)
+            times[group.rows] = found
+            for table, span, socs, word in zip(group.tables, group.spans, group.socs, group.words, strict=True):
+                by_amount = np.zeros((len(socs), len(AMOUNTS)))
+                for unit, columns in enumerate(_COLUMNS):
+                    by_amount[:, columns] = slope[unit, span, : len(table)] @ table[:, columns]
+                by_amount *= prices[word][socs]
+                slopes[group.rows[span]] = np.einsum("ra,rap->rp", by_amount, self._powers[word][socs])
+        launch = np.exp(x[self.launches])
+        slopes[np.arange(len(times)), self.launches] += launch
+        return times + launch, slopes
 
     def solve(self, used: np.ndarray, x: np.ndarray | None = None, most: int = 20) -> np.ndarray:
         """Fit the rows in ``used`` (Levenberg and Marquardt), from the prior or from ``x``."""
@@ -208,7 +155,7 @@ class Fit:
             ),
         )
 
-    def cross_validate(self) -> np.ndarray:
+    def cross_validate(self, x: np.ndarray | None = None) -> np.ndarray:
         """Logarithm of modelled over measured time, each family predicted by a fit without it.
 
         Every fit starts from the prior: one that starts from the fit of everything would have seen the family.
@@ -217,27 +164,16 @@ class Fit:
         errors = np.zeros(len(self.rows))
         for family in sorted(set(families)):
             out = families == family
-            times, _ = self.predict(self.solve(~out))
+            times, _ = self.predict(self.solve(~out, x))
             errors[out] = np.log(times / self.measured)[out]
         return errors
 
 
-_HMX = np.isin(AMOUNTS, MATRIX_KINDS)
-_HVX = np.isin(AMOUNTS, (*VECTOR_KINDS, *HELPER_KINDS))
-_SPILL = np.isin(AMOUNTS, ("spill",))
-_WEIGHTS = np.isin(AMOUNTS, ("weights",))
-
-
-def network_time(costs: np.ndarray, counts: np.ndarray) -> tuple[float, np.ndarray]:
-    """A network's time from the costs of its kernels, as in ``openhtp.cost.model``; with derivatives by amount."""
-    busy = np.stack([costs[:, _HMX].sum(1), costs[:, _HVX].sum(1), costs[:, _SPILL].sum(1)])
-    root = np.sqrt((busy**2).sum(0)) + 1e-12
-    rest = ~(_HMX | _HVX | _SPILL | _WEIGHTS)
-    own = counts @ (root + costs[:, rest].sum(1)) + 1e-12
-    weights = counts @ costs[:, _WEIGHTS].sum(1)
-    whole = (own**OVERLAP + weights**OVERLAP) ** (1 / OVERLAP)
-    share = np.ones_like(costs)
-    for unit, time in zip((_HMX, _HVX, _SPILL), busy, strict=True):
-        share[:, unit] = (time / root)[:, None]
-    slope = counts @ (costs * share)
-    return whole, slope * np.where(_WEIGHTS, (weights / whole) ** (OVERLAP - 1), (own / whole) ** (OVERLAP - 1))
+def _table(net: Sequence[KernelSize], word: str, placed) -> np.ndarray:
+    """Amounts of a network, kernels by amounts, in units whose prices are microseconds."""
+    table = np.zeros((len(net), len(AMOUNTS)))
+    formats = [NumberFormat(word)] * len(net)
+    for row, amounts in zip(table, demands(net, formats, placed, PADDING), strict=True):
+        for name, amount in amounts.items():
+            row[AMOUNTS.index(name)] = amount * (1e3 if name in (*MATRIX_KINDS, "weights", *DMA_AMOUNTS) else 1.0)
+    return table

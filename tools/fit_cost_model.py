@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from cost_fit import OVERLAP, PADDING, WORDS, Fit, factors
-from published_latencies import SOURCE, Latency, extract, read_kernels, read_latencies
+from cost_fit import Fit
+from cost_prior import PADDING, WORDS, factors
+from published_latencies import DATA, extract
 
+from openhtp.compiler.sizes import KernelSize
 from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.number_format import NumberFormat
 from openhtp.cost.model import estimate_kernels
-from openhtp.cost.number_format import NumberFormat
+from openhtp.cost.published import SOURCE, Latency, published_kernels, published_latencies
 from openhtp.cost.rates import Parameters, parameters_from
-from openhtp.cost.sizes import KernelSize
 from openhtp.hw.catalog import find_soc
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +50,7 @@ def main() -> None:
 
 def fit_and_write() -> None:
     """Fit, cross-validate, and write the parameters and the page."""
-    kernels, rows = read_kernels(), read_latencies()
+    kernels, rows = published_kernels(), published_latencies()
     fit = Fit(kernels, rows)
     x = fit.solve(np.ones(len(rows), bool))
     held_out = fit.cross_validate()
@@ -60,6 +62,7 @@ def fit_and_write() -> None:
     moved = transfer_errors(parameters_from(tomllib.loads(text)), kernels, rows) - fitted + held_out
     text = _toml(fit, x, bands | {"extrapolated": _band(moved)})
     PARAMETERS.write_text(text, encoding="utf-8")
+    _write_held_out(rows, held_out)
     tables = _tables(fit, fitted, held_out, moved)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{tables}{END}{rest.partition(END)[2]}", encoding="utf-8")
@@ -67,7 +70,7 @@ def fit_and_write() -> None:
 
 
 def transfer_errors(
-    parameters: Parameters, kernels: dict[str, list[KernelSize]], rows: Sequence[Latency]
+    parameters: Parameters, kernels: Mapping[str, Sequence[KernelSize]], rows: Sequence[Latency]
 ) -> np.ndarray:
     """Errors for every SoC if its own times were not published: what an extrapolation is worth."""
     errors = []
@@ -79,6 +82,14 @@ def transfer_errors(
         guess = estimate_kernels(kernels[row.network], soc, NumberFormat(row.precision), without)
         errors.append(np.log(guess.total_us / row.us))
     return np.array(errors)
+
+
+def _write_held_out(rows: Sequence[Latency], errors: np.ndarray) -> None:
+    """What fits that had not seen a network's family said of it, for ``openhtp calibrate --report``."""
+    lines = ["network,precision,soc,modelled_us"]
+    for row, error in zip(rows, errors, strict=True):
+        lines.append(f"{row.network},{row.precision},{row.soc},{row.us * np.exp(error):.4g}")
+    (DATA / "held_out.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _band(errors: np.ndarray) -> tuple[float, float]:
@@ -104,7 +115,6 @@ def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str
         "# The cost model's parameters. Written by tools/fit_cost_model.py; do not edit.",
         f"# Fitted on published latencies ({SOURCE}).",
         "",
-        f"overlap = {OVERLAP}",
         f"spilled = {value('spill'):.4g}",
         f"edge_us = {value('edge'):.4g}",
         f"op_us = {_inline({word: value(f'op.{word}') for word in WORDS})}",

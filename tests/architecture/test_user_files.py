@@ -18,6 +18,7 @@ OWN = {
     "cli/_running.py": "writes",
     "cli/_terminal.py": "/dev/null",
     "core/status_words.py": "a resource of the package",
+    "cost/published/__init__.py": "resources of the package",
     "cost/rates.py": "a resource of the package",
     "device/entrance.py": "/dev/null",
     "engine/prepared.py": "opens sessions, not files",

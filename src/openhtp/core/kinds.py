@@ -35,3 +35,6 @@ VECTOR_KINDS = (
 
 HELPER_KINDS = ("convert", "stem_pack")
 """What the HVX does for the HMX: results back to their stored type, and pixels into the depth of a stem."""
+
+MOVES_NOTHING = "reshape"
+"""The kind of what only gives data another shape: no unit is busy with it, and it makes nothing."""

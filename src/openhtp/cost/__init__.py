@@ -1,16 +1,18 @@
 """The cost model: how long a compiled graph takes on a SoC. Pure functions; every number is modelled.
 
-Knows programs, ops and chips as data: it prices the kernels that the compiler made. Must not know files of models,
-devices, schedules or clocks. Start at ``model.py``, which reads top to bottom; ``sizes.py`` puts a kernel in
-numbers, ``demand.py`` says how much of what it needs, ``rates.py`` how fast a SoC gives it; ``batch.py`` prices
-one network in thousands of settings at once. The fitted numbers and their error on networks that were kept out of
-the fit are in ``parameters.toml``, written by ``tools/fit_cost_model.py``.
+Knows programs, ops and chips as data: it prices the kernels that the compiler made and placed. Must not know files
+of models, devices or clocks. Start at ``running.py``, which reads top to bottom: ``demand.py`` says how much of
+what a kernel needs, ``rates.py`` how fast a SoC gives it, ``timeline.py`` what overlaps. ``model.py`` makes an
+estimate of it, ``schedule.py`` a timeline to look at, ``batch.py`` prices one network in thousands of settings at
+once. The fitted numbers and their error on networks that were kept out of the fit are in ``parameters.toml``,
+written by ``tools/fit_cost_model.py``.
 """
 
+from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.core.number_format import NumberFormat
 from openhtp.cost.batch import Priced, Setting, price_many
 from openhtp.cost.model import Bound, Estimate, OpTime, estimate
-from openhtp.cost.number_format import NumberFormat
-from openhtp.cost.sizes import KernelSize, sizes_of
+from openhtp.cost.schedule import schedule_of
 
 __all__ = [
     "Bound",
@@ -22,5 +24,6 @@ __all__ = [
     "Setting",
     "estimate",
     "price_many",
+    "schedule_of",
     "sizes_of",
 ]

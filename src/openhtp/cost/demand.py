@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.cost.number_format import NumberFormat
+from openhtp.compiler.sizes import KernelSize
+from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, MOVES_NOTHING, VECTOR_KINDS
+from openhtp.core.number_format import NumberFormat
 from openhtp.cost.rates import Padding
-from openhtp.cost.sizes import KernelSize
+from openhtp.program.placement import Move, Placed
 
 MEGA = 1e6
 GIGA = 1e9
 
-AMOUNTS = (*MATRIX_KINDS, *VECTOR_KINDS, *HELPER_KINDS, "weights", "spill", "launch", "edge")
+AMOUNTS = (*MATRIX_KINDS, *VECTOR_KINDS, *HELPER_KINDS, "weights", "edge_dma", "spill", "launch", "edge")
 """Matrix kinds in giga multiply-accumulates, vector kinds in mega elements, the rest in megabytes."""
+DMA_AMOUNTS = ("edge_dma", "spill")
+"""What the DMA moves of activations: at the edges of the network, and where VTCM is too small."""
 
 _BY_WINDOW = frozenset({"depthwise", "pool"})
 _BY_COUNT = frozenset({"softmax", "norm", "transpose", "image_layout", "image_norm", "move", "concat", "reshape"})
 _BY_LARGER_SIDE = frozenset({"reduce", "gather"})
-RESIDENT_SHARE = 0.5
-"""Of the VTCM, for the tensors of one kernel: the rest holds weights and the next pieces."""
 
 
-def demand_of(
-    kernel: KernelSize, precision: NumberFormat, vtcm_bytes: int, padding: Padding
-) -> Mapping[str, float]:
-    """Amounts of one kernel; those that are zero are left out."""
+def demands(
+    kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], placed: Placed, padding: Padding
+) -> list[Mapping[str, float]]:
+    """Amounts of all kernels as they were placed; those that are zero are left out."""
+    moved: list[dict[str, float]] = [{} for _ in kernels]
+    for each in placed.transfers:
+        name = _MOVED[each.move]
+        moved[each.at][name] = moved[each.at].get(name, 0.0) + each.nbytes / MEGA
+    return [
+        {**computed(kernel, form, padding), **bytes_moved}
+        for kernel, form, bytes_moved in zip(kernels, formats, moved, strict=True)
+    ]
+
+
+_MOVED = {
+    Move.LOAD: "edge_dma",
+    Move.STORE: "edge_dma",
+    Move.SPILL: "spill",
+    Move.FILL: "spill",
+    Move.WEIGHTS: "weights",
+}
+
+
+def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> dict[str, float]:
+    """What the HMX and the HVX have to do for a kernel."""
     wide = precision.activation_bytes - 1
     filled = kernel.written * kernel.vector_padding[wide] ** padding.vector / MEGA
-    touched = (kernel.read + kernel.written) * precision.activation_bytes
     amounts = {
-        "weights": kernel.weights * precision.weight_bytes / MEGA,
-        "spill": max(0.0, touched - RESIDENT_SHARE * vtcm_bytes) / MEGA,
-        "launch": 0.0 if kernel.kind == "reshape" else 1.0,
+        "launch": 0.0 if kernel.kind == MOVES_NOTHING else 1.0,
         "edge": kernel.edge * precision.activation_bytes / MEGA,
     }
     if kernel.kind in MATRIX_KINDS:

@@ -7,7 +7,9 @@ that M. Horowitz published ("Computing's energy problem", ISSCC 2014); newer pro
 
 from __future__ import annotations
 
-from openhtp.cost.number_format import NumberFormat
+import math
+
+from openhtp.core.number_format import NumberFormat
 
 MAC_PJ = {NumberFormat.W8A8: 0.23, NumberFormat.W8A16: 0.5, NumberFormat.FLOAT: 1.5}
 """One multiply-accumulate: multiplier and adder; 8 by 16 bits lies between the two that are published."""
@@ -17,3 +19,8 @@ DDR_PJ_PER_BYTE = 160.0
 
 CLASS_0_PJ = 1e6
 """Up to a microjoule of that process is class 0."""
+
+
+def energy_class_of(picojoules: float) -> int:
+    """The class of an energy: one higher for twice as much."""
+    return math.ceil(math.log2(max(1.0, picojoules / CLASS_0_PJ)))

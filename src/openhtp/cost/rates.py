@@ -13,7 +13,7 @@ from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.cost.number_format import NumberFormat
+from openhtp.core.number_format import NumberFormat
 from openhtp.hw.catalog import catalog
 from openhtp.hw.soc import SocSpec
 
@@ -54,7 +54,6 @@ class Parameters:
     """
 
     padding: Padding
-    overlap: float
     spilled: float
     edge_us: float
     op_us: Mapping[str, float]
@@ -83,7 +82,6 @@ def parameters_from(fields: Mapping[str, Any]) -> Parameters:
     """Parameters from the values of a file."""
     return Parameters(
         padding=Padding(**fields["padding"]),
-        overlap=fields["overlap"],
         spilled=fields["spilled"],
         edge_us=fields["edge_us"],
         op_us=fields["op_us"],
@@ -145,6 +143,7 @@ def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> 
     for kind in (*VECTOR_KINDS, *HELPER_KINDS):
         found[kind] = parameters.vector[kind][word] / rates.vector_speed
     found["weights"] = 1e3 / rates.ddr_gbs
+    found["edge_dma"] = found["weights"]
     found["spill"] = found["weights"] * parameters.spilled
     found["launch"] = parameters.op_us[word] / rates.vector_speed
     found["edge"] = parameters.edge_us / rates.vector_speed

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from openhtp.core.kinds import MATRIX_KINDS
+from openhtp.core.kinds import MATRIX_KINDS, MOVES_NOTHING
 from openhtp.program.htp_program import HtpProgram, Kernel, Unit
-
-_MOVES_NOTHING = "reshape"
 
 
 def assign_units(program: HtpProgram) -> HtpProgram:
@@ -20,7 +18,7 @@ def _units(kernel: Kernel, program: HtpProgram) -> frozenset[Unit]:
     found = set()
     if kernel.kind in MATRIX_KINDS:
         found.add(Unit.HMX)
-    if kernel.kind != _MOVES_NOTHING:
+    if kernel.kind != MOVES_NOTHING:
         found.add(Unit.HVX)  # of a product, too: it brings results back to their stored type
     specs = [program.tensors[name] for name in (*kernel.inputs, *kernel.outputs)]
     # Weights come from DDR, and so does what the client writes or reads.

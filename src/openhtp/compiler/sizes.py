@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openhtp.cost import geometry
-from openhtp.cost.number_format import NumberFormat, precision_of
+from openhtp.compiler import geometry
+from openhtp.compiler.strips import strips_of
+from openhtp.core.kinds import MOVES_NOTHING
+from openhtp.core.number_format import NumberFormat, precision_of
 from openhtp.program.htp_program import HtpProgram, Kernel
 
 
@@ -14,8 +16,11 @@ class KernelSize:
     """One piece of work, in elements and multiply-accumulates; bytes follow from the precision.
 
     Paddings are ratios of what the unit processes to what was asked for, for elements of one byte and of two.
-    ``precision`` is what the tensors say, None where they are integers. ``edge`` counts elements that the client
-    wrote or will read. ``calibrated`` is off where the kind is a guess, as no published network has the op.
+    ``precision`` is what the tensors say, None where they are integers. ``edge_in`` and ``edge_out`` count
+    elements that the client wrote or will read. ``calibrated`` is off where the kind is a guess, as no published
+    network has the op.
+    ``reads`` names the earlier kernels whose results it needs, by their place; a change of shape alone makes
+    nothing, so its readers name who made the data. ``strips`` is in how many pieces its ops can be computed.
     """
 
     name: str
@@ -27,21 +32,37 @@ class KernelSize:
     weights: int = 0
     macs: int = 0
     taps: int = 1
-    edge: int = 0
+    edge_in: int = 0
+    edge_out: int = 0
     packed: int = 0
     vector_padding: tuple[float, float] = (1.0, 1.0)
     row_padding: tuple[float, float] = (1.0, 1.0)
     channel_padding: float = 1.0
     precision: NumberFormat | None = None
     calibrated: bool = True
+    reads: tuple[int, ...] = ()
+    strips: int = 1
+
+    @property
+    def edge(self) -> int:
+        """Elements that the client wrote or will read."""
+        return self.edge_in + self.edge_out
 
 
 def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
     """The kernels of a program, in running order."""
-    return tuple(_size(kernel, program) for kernel in program.kernels)
+    makers: dict[str, tuple[int, ...]] = {}
+    found = []
+    for place, kernel in enumerate(program.kernels):
+        given = [makers[name] for name in kernel.inputs if name in makers]
+        reads = tuple(dict.fromkeys(maker for each in given for maker in each))
+        made = reads if kernel.kind == MOVES_NOTHING else (place,)
+        makers.update(dict.fromkeys(kernel.outputs, made))
+        found.append(_size(kernel, program, reads))
+    return tuple(found)
 
 
-def _size(kernel: Kernel, program: HtpProgram) -> KernelSize:
+def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> KernelSize:
     """What a kernel reads and computes is what its first op does; the others work on what is at hand."""
     statics = program.statics
     work, call = kernel.nodes[0].work, program.source.call(kernel.nodes[0])
@@ -62,8 +83,8 @@ def _size(kernel: Kernel, program: HtpProgram) -> KernelSize:
         read=sum(spec.elements for spec in activations),
         written=elements if calibrated else max(elements, work.vector_ops // 8),
         weights=weights,
-        edge=sum(spec.elements for spec in activations if spec.kind.is_input)
-        + sum(spec.elements for spec in written if spec.kind.is_output),
+        edge_in=sum(spec.elements for spec in activations if spec.kind.is_input),
+        edge_out=sum(spec.elements for spec in written if spec.kind.is_output),
         vector_padding=geometry.vector_padding(tuple(spec.shape for spec in written)),
         macs=size.macs if calibrated else work.macs,
         taps=size.taps,
@@ -72,4 +93,6 @@ def _size(kernel: Kernel, program: HtpProgram) -> KernelSize:
         channel_padding=size.channel_padding,
         precision=precision_of((*activations, *written)),
         calibrated=calibrated,
+        reads=reads,
+        strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
     )

@@ -1,0 +1,148 @@
+"""The walk through the kernels: results are put into VTCM, and where there is no room, others go to DDR.
+
+What is needed last goes first. A result that does not fit even alone stays in part: the rest passes through
+strips, written to DDR as it is made and read back by each of its readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openhtp.compiler.vtcm.arena import Arena, aligned
+from openhtp.program.placement import Move, Placement, Role, Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Lump:
+    """A kernel as the walk sees it: bytes of its result, whose results it reads, what the client wrote or reads.
+
+    ``strip`` is what one piece of it needs of VTCM, twice: one is worked on while another moves.
+    """
+
+    nbytes: int
+    reads: tuple[int, ...]
+    loaded: int
+    stored: int
+    strip: int
+
+
+@dataclass(slots=True)
+class _Resident:
+    offset: int
+    nbytes: int
+    first: int
+    in_ddr: int
+
+
+def walk(lumps: Sequence[Lump], arena: Arena) -> tuple[list[Placement], list[Transfer]]:
+    """Place every result, and tell what moves."""
+    return _Walk(lumps, arena).run()
+
+
+class _Walk:
+    def __init__(self, lumps: Sequence[Lump], arena: Arena) -> None:
+        self._lumps = lumps
+        self._arena = arena
+        self._here: dict[int, _Resident] = {}
+        self._placements: list[Placement] = []
+        self._transfers: list[Transfer] = []
+        self._uses: list[list[int]] = [[] for _ in lumps]
+        for place, lump in enumerate(lumps):
+            for maker in lump.reads:
+                self._uses[maker].append(place)
+
+    def run(self) -> tuple[list[Placement], list[Transfer]]:
+        for place, lump in enumerate(self._lumps):
+            self._move(place, place, Move.LOAD, lump.loaded)
+            strips = self._strips(place, lump)
+            for maker in lump.reads:
+                self._fill(place, maker)
+            self._make(place, lump)
+            self._move(place, place, Move.STORE, lump.stored)
+            if strips is not None:
+                self._drop(strips, place)
+            for maker in (*lump.reads, place):
+                if maker in self._here and not self._needed_after(maker, place):
+                    self._leave(maker, place)
+        return self._placements, self._transfers
+
+    def _strips(self, place: int, lump: Lump) -> _Resident | None:
+        """Room for the pieces under way, which is always found: strips are small against VTCM."""
+        size = aligned(lump.strip)
+        if not size:
+            return None
+        offset = self._make_room(size, place, keep=lump.reads)
+        if offset is None:
+            offset = self._make_room(size, place, keep=())
+        if offset is None:
+            size = self._arena.largest
+            offset = self._arena.take(size)
+        return None if offset is None else _Resident(offset, size, place, 0)
+
+    def _drop(self, strips: _Resident, place: int) -> None:
+        self._arena.give(strips.offset, strips.nbytes)
+        self._placements.append(Placement(place, Role.STRIP, strips.offset, strips.nbytes, place, place))
+
+    def _fill(self, place: int, maker: int) -> None:
+        """Bring what is read: back whole where there is room and another reader to come, else through strips."""
+        whole = self._lumps[maker].nbytes
+        here = self._here.get(maker)
+        if here is not None:
+            self._move(place, maker, Move.FILL, max(0, whole - here.nbytes))
+            return
+        self._move(place, maker, Move.FILL, whole)
+        if self._needed_after(maker, place):
+            offset = self._arena.take(aligned(whole)) if whole else None
+            if offset is not None:
+                self._here[maker] = _Resident(offset, aligned(whole), place, whole)
+
+    def _make(self, place: int, lump: Lump) -> None:
+        if not lump.nbytes or not self._uses[place]:
+            return
+        size = aligned(lump.nbytes)
+        offset = self._make_room(size, place, keep=lump.reads)
+        if offset is None:
+            # In part: the rest goes through strips and waits in DDR.
+            size = self._arena.largest
+            offset = self._arena.take(size) if size else None
+            self._move(place, place, Move.SPILL, lump.nbytes - size)
+        if offset is not None:
+            self._here[place] = _Resident(offset, size, place, max(0, lump.nbytes - size))
+
+    def _make_room(self, size: int, place: int, keep: tuple[int, ...]) -> int | None:
+        """A range of so many bytes, others evicted if need be: those first that are needed last."""
+        offset = self._arena.take(size)
+        if offset is not None:
+            return offset
+        others = [maker for maker in self._here if maker not in keep]
+        others.sort(key=lambda maker: (-self._next_use(maker, place), maker))
+        for maker in others:
+            self._evict(maker, place)
+            offset = self._arena.take(size)
+            if offset is not None:
+                return offset
+        return None
+
+    def _evict(self, maker: int, place: int) -> None:
+        here = self._here[maker]
+        whole = self._lumps[maker].nbytes
+        self._move(place, maker, Move.SPILL, max(0, whole - here.in_ddr))
+        # The kernel that runs now is the one that takes the place, so the range was its owner's until before it.
+        self._leave(maker, place - 1)
+
+    def _leave(self, maker: int, last: int) -> None:
+        here = self._here.pop(maker)
+        self._arena.give(here.offset, here.nbytes)
+        if here.first <= last:
+            self._placements.append(Placement(maker, Role.RESULT, here.offset, here.nbytes, here.first, last))
+
+    def _next_use(self, maker: int, place: int) -> int:
+        return next((use for use in self._uses[maker] if use >= place), len(self._lumps))
+
+    def _needed_after(self, maker: int, place: int) -> bool:
+        return bool(self._uses[maker]) and self._uses[maker][-1] > place
+
+    def _move(self, place: int, maker: int, move: Move, nbytes: int) -> None:
+        if nbytes > 0:
+            self._transfers.append(Transfer(place, maker, move, nbytes))

@@ -1,0 +1,109 @@
+"""A network's kernels as arrays: what each keeps busy at rates of one, so that any SoC only has to divide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openhtp.compiler.sizes import KernelSize
+from openhtp.core.kinds import MATRIX_KINDS
+from openhtp.core.number_format import NumberFormat
+from openhtp.cost.demand import DMA_AMOUNTS, demands
+from openhtp.cost.rates import Parameters, SocRates, prices
+from openhtp.cost.timeline import Busy, Floats, Ints
+from openhtp.program.placement import Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """How fast the units of a setting are, against the rates of its SoC in burst mode: 1 is as fast."""
+
+    hmx: float = 1.0
+    hvx: float = 1.0
+    ddr: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """Per kernel: microseconds at rates of one. ``which`` says in which of ``formats`` each is computed."""
+
+    formats: tuple[NumberFormat, ...]
+    which: Ints
+    hmx: Floats
+    hvx: Floats
+    dma: Floats
+    weights: Floats
+    overhead: Floats
+    moved_mb: float
+    tiles: Floats
+    free_after: Ints
+
+    @classmethod
+    def of(
+        cls,
+        kernels: Sequence[KernelSize],
+        formats: Sequence[NumberFormat],
+        placed: Placed,
+        parameters: Parameters,
+    ) -> Amounts:
+        """The amounts of kernels as they were placed."""
+        distinct = tuple(each for each in NumberFormat if each in formats)
+        price = {each: prices(rates_of_one(parameters), each, parameters) for each in distinct}
+        table = np.zeros((UNITS, len(kernels)))
+        moved = 0.0
+        for place, (amounts, form) in enumerate(
+            zip(demands(kernels, formats, placed, parameters.padding), formats, strict=True)
+        ):
+            for name, amount in amounts.items():
+                table[unit_of(name), place] += amount * price[form][name]
+                if name in _IN_MB:
+                    moved += amount
+        return cls(
+            formats=distinct,
+            which=np.array([distinct.index(form) for form in formats], dtype=np.intp),
+            hmx=table[_HMX],
+            hvx=table[_HVX],
+            dma=table[_DMA],
+            weights=table[_WEIGHTS],
+            overhead=table[_OVERHEAD],
+            moved_mb=moved,
+            tiles=np.array(placed.tiles, dtype=np.float64),
+            free_after=np.array(placed.free_after, dtype=np.intp),
+        )
+
+    def busy(self, rates: Sequence[SocRates], speeds: Sequence[Speeds]) -> Busy:
+        """Microseconds of every kernel, one row for each pair of rates and speeds."""
+        tmacs = np.array([[each.tmacs[form.value] for form in self.formats] for each in rates])
+        hmx, hvx, ddr = (np.array([[getattr(each, name)] for each in speeds]) for name in ("hmx", "hvx", "ddr"))
+        vector = np.array([[each.vector_speed] for each in rates]) * hvx
+        bandwidth = np.array([[each.ddr_gbs] for each in rates]) * ddr
+        return Busy(
+            hmx=self.hmx / (tmacs[:, self.which] * hmx),
+            hvx=self.hvx / vector,
+            dma=self.dma / bandwidth,
+            weights=self.weights / bandwidth,
+            overhead=self.overhead / vector,
+        )
+
+
+UNITS = 5
+"""What a kernel keeps busy: HMX, HVX, DMA for activations, DMA for weights, and its fixed cost."""
+_HMX, _HVX, _DMA, _WEIGHTS, _OVERHEAD = range(UNITS)
+_IN_MB = ("weights", *DMA_AMOUNTS)
+
+
+def unit_of(name: str) -> int:
+    """Which of them an amount keeps busy."""
+    if name in MATRIX_KINDS:
+        return _HMX
+    if name in DMA_AMOUNTS:
+        return _DMA
+    return {"weights": _WEIGHTS, "launch": _OVERHEAD, "edge": _OVERHEAD}.get(name, _HVX)
+
+
+def rates_of_one(parameters: Parameters) -> SocRates:
+    """Rates of 1 for everything."""
+    words = next(iter(parameters.matrix.values()))
+    return SocRates(soc="", launch_us=0.0, tmacs=dict.fromkeys(words, 1.0), vector_speed=1.0, ddr_gbs=1.0)

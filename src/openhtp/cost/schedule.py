@@ -1,0 +1,175 @@
+"""The timeline of a program in full: every tile on every unit and every transfer, in cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from openhtp.compiler.sizes import sizes_of
+from openhtp.core.number_format import NumberFormat
+from openhtp.cost.rates import fitted_parameters
+from openhtp.cost.running import Run
+from openhtp.hw.clocks import FULL, Clocks
+from openhtp.program.htp_program import HtpProgram, Unit
+from openhtp.program.placement import Move
+from openhtp.program.schedule import Activity, KernelTime, Operation, Schedule
+
+_READS = (Move.LOAD, Move.FILL)
+_WRITES = (Move.STORE, Move.SPILL)
+
+
+def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, clocks: Clocks = FULL) -> Schedule:
+    """When everything of a program happens on the SoC that it is compiled for. All times are modelled.
+
+    Args:
+        program: a graph compiled for a SoC.
+        precision: what a float graph would be computed in; left out, the program's own types decide.
+        clocks: how fast the units go, by the votes in force; burst mode unless given.
+    """
+    soc, options = program.soc, program.options
+    run = Run.of(
+        sizes_of(program),
+        soc,
+        precision,
+        fitted_parameters(),
+        clocks,
+        hvx_threads=options.hvx_threads,
+        vtcm_bytes=options.vtcm_bytes,
+    )
+    drawing = _Drawing(run, clocks.core_mhz(soc.arch))
+    kernels: list[KernelTime] = []
+    operations: list[Operation] = []
+    for place in range(len(run.kernels)):
+        kernels.append(drawing.kernel(place))
+        operations += drawing.operations(place)
+    operations.sort(key=lambda each: (each.start, each.kernel, each.tile or 0))
+    return Schedule(
+        soc=soc.name,
+        mhz=clocks.core_mhz(soc.arch),
+        cycles=kernels[-1].end if kernels else 0,
+        hvx_threads=min(soc.hvx, options.hvx_threads or soc.hvx),
+        kernels=tuple(kernels),
+        operations=tuple(operations),
+        placed=run.placed,
+    )
+
+
+class _Drawing:
+    """A run as operations. The DMA has several queues, so its operations may overlap; HMX and HVX have one."""
+
+    def __init__(self, run: Run, mhz: float) -> None:
+        self._run = run
+        self._mhz = mhz
+        self._begin, self._end = run.line.begin[0], run.line.end[0]
+        self._own, self._fetched = run.line.own[0], run.line.fetched[0]
+        self._moved: list[dict[Move, int]] = [{} for _ in run.kernels]
+        for each in run.placed.transfers:
+            moved = self._moved[each.at]
+            moved[each.move] = moved.get(each.move, 0) + each.nbytes
+
+    def kernel(self, place: int) -> KernelTime:
+        size, busy = self._run.kernels[place], self._run.busy
+        moved = self._moved[place]
+        start, end = self._cycles(self._begin[place]), self._cycles(self._end[place])
+        units = {
+            Unit.HMX: busy.hmx[0, place],
+            Unit.HVX: busy.hvx[0, place],
+            Unit.DMA: busy.dma[0, place] + busy.weights[0, place],
+        }
+        return KernelTime(
+            index=place,
+            name=size.name,
+            op=size.op,
+            kind=size.kind,
+            nodes=size.nodes,
+            start=start,
+            end=end,
+            tiles=self._run.placed.tiles[place],
+            busy={unit: self._cycles(us) for unit, us in units.items() if us > 0},
+            overhead=self._cycles(busy.overhead[0, place]),
+            waited=max(0, self._cycles(self._start(place)) - start),
+            ddr_read=sum(moved.get(move, 0) for move in (*_READS, Move.WEIGHTS)),
+            ddr_written=sum(moved.get(move, 0) for move in _WRITES),
+        )
+
+    def operations(self, place: int) -> Iterator[Operation]:
+        moved, busy = self._moved[place], self._run.busy
+        weights = busy.weights[0, place]
+        if weights > 0:
+            came = self._fetched[place]
+            nbytes = moved[Move.WEIGHTS]
+            yield self._operation(place, None, Unit.DMA, Activity.WEIGHTS, came - weights, came, nbytes, 0)
+        start = self._start(place)
+        if self._cycles(start) > self._cycles(self._begin[place]):
+            yield self._operation(place, None, Unit.DMA, Activity.CHECKPOINT, self._begin[place], start, 0, 0)
+        yield from self._tiles(place, start + busy.overhead[0, place])
+
+    def _start(self, place: int) -> float:
+        """When the kernel's own work begins: after the one before it, or once enough of its weights are here."""
+        return float(max(self._begin[place], self._end[place] - self._own[place]))
+
+    def _tiles(self, place: int, start: float) -> Iterator[Operation]:
+        size, form = self._run.kernels[place], self._run.formats[place]
+        busy, moved, count = self._run.busy, self._moved[place], self._run.placed.tiles[place]
+        read, written = size.read * form.activation_bytes, size.written * form.activation_bytes
+        bytes_moved = sum(moved.get(move, 0) for move in (*_READS, *_WRITES))
+        per_byte = busy.dma[0, place] / bytes_moved if bytes_moved else 0.0
+        hmx, hvx = busy.hmx[0, place], busy.hvx[0, place]
+        stages = [
+            (Unit.DMA, Activity.of(move), moved.get(move, 0) * per_byte, moved.get(move, 0)) for move in _READS
+        ]
+        stages += [(Unit.HMX, Activity.COMPUTE, hmx, 0), (Unit.HVX, Activity.COMPUTE, hvx, 0)]
+        stages += [
+            (Unit.DMA, Activity.of(move), moved.get(move, 0) * per_byte, moved.get(move, 0)) for move in _WRITES
+        ]
+        every = max(hmx, hvx, busy.dma[0, place]) / count
+        for tile in range(count):
+            at = start + tile * every
+            for unit, activity, us, nbytes in stages:
+                if us <= 0:
+                    continue
+                computes = activity is Activity.COMPUTE
+                share = (nbytes * (tile + 1)) // count - (nbytes * tile) // count
+                first_reader = computes and (unit is Unit.HMX or hmx <= 0)
+                yield self._operation(
+                    place,
+                    tile,
+                    unit,
+                    activity,
+                    at,
+                    at + us / count,
+                    share if activity in (Activity.LOAD, Activity.FILL) else 0,
+                    share if activity in (Activity.STORE, Activity.SPILL) else 0,
+                    read // count if first_reader else 0,
+                    written // count if unit is Unit.HVX and computes else 0,
+                )
+                at += us / count
+
+    def _operation(
+        self,
+        kernel: int,
+        tile: int | None,
+        unit: Unit,
+        activity: Activity,
+        start: float,
+        end: float,
+        ddr_read: int,
+        ddr_written: int,
+        vtcm_read: int = 0,
+        vtcm_written: int = 0,
+    ) -> Operation:
+        return Operation(
+            kernel=kernel,
+            tile=tile,
+            unit=unit,
+            activity=activity,
+            start=self._cycles(start),
+            end=self._cycles(end),
+            ddr_read=ddr_read,
+            ddr_written=ddr_written,
+            # What the DMA reads from DDR it writes to VTCM, and the other way round.
+            vtcm_read=vtcm_read + ddr_written,
+            vtcm_written=vtcm_written + ddr_read,
+        )
+
+    def _cycles(self, us: float) -> int:
+        return round(float(us) * self._mhz)

@@ -1,0 +1,74 @@
+"""Where the compiler put things in VTCM, and what it moves between there and DDR.
+
+Kernels are told by their place in running order, which is the clock of a placement: a buffer is there from the
+kernel ``first`` to the kernel ``last``, both included. Times come with a ``Schedule``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Role(enum.Enum):
+    """What a range of VTCM is used for."""
+
+    RESULT = "result"
+    STRIP = "strip"
+    WEIGHTS = "weights"
+
+
+class Move(enum.Enum):
+    """Why the DMA moves bytes."""
+
+    LOAD = "load"
+    STORE = "store"
+    SPILL = "spill"
+    FILL = "fill"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A range of VTCM: the result of kernel ``maker`` or a part of it, strips passing through, or its weights."""
+
+    maker: int
+    role: Role
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that the DMA moves while kernel ``at`` runs; ``maker`` is whose result, or whose weights, they are."""
+
+    at: int
+    maker: int
+    move: Move
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """All of it for one program. ``tiles`` has for each kernel the pieces that it is computed in.
+
+    ``resident`` has for each kernel the bytes of its result that stay in VTCM until they are read; ``free_after``
+    the kernel that must be done before its weights can be fetched, -1 where nothing is in their way.
+    """
+
+    vtcm_bytes: int
+    tiles: tuple[int, ...]
+    placements: tuple[Placement, ...] = field(repr=False)
+    transfers: tuple[Transfer, ...] = field(repr=False)
+    free_after: tuple[int, ...] = field(repr=False)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is used at once: the end of the highest range."""
+        return max((each.offset + each.nbytes for each in self.placements), default=0)
+
+    def moved(self, *moves: Move) -> int:
+        """Bytes moved for these reasons."""
+        return sum(each.nbytes for each in self.transfers if each.move in moves)

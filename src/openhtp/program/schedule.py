@@ -1,0 +1,108 @@
+"""When everything of a program happens on its chip, on a modelled timeline: what profiles, traces and plans show.
+
+All times are modelled, in cycles of the chip's core clock from the start of the first kernel. Nothing here says
+how they were found: ``openhtp.cost.schedule_of`` makes a schedule.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from openhtp.program.htp_program import Unit
+from openhtp.program.placement import Move, Placed
+
+
+class Activity(enum.Enum):
+    """What an operation does. The DMA's are named after why it moves bytes; a checkpoint only waits for it."""
+
+    COMPUTE = "compute"
+    LOAD = "load"
+    STORE = "store"
+    SPILL = "spill"
+    FILL = "fill"
+    WEIGHTS = "weights"
+    CHECKPOINT = "checkpoint"
+
+    @classmethod
+    def of(cls, move: Move) -> Activity:
+        """The activity of a transfer."""
+        return cls(move.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One tile of a kernel on one unit, or a transfer, or the wait for one.
+
+    ``kernel`` is a place in running order; ``tile`` counts from 0 and is None of what is not done tile by tile.
+    """
+
+    kernel: int
+    tile: int | None
+    unit: Unit
+    activity: Activity
+    start: int
+    end: int
+    ddr_read: int = 0
+    ddr_written: int = 0
+    vtcm_read: int = 0
+    vtcm_written: int = 0
+
+    @property
+    def cycles(self) -> int:
+        """How long it takes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """One kernel on the timeline.
+
+    ``busy`` has the cycles for which each unit works for it, which may overlap; ``waited`` those in which nothing
+    of it runs as its weights are still under way; ``nodes`` are the nodes of the model that it stands for.
+    """
+
+    index: int
+    name: str
+    op: str
+    kind: str
+    nodes: tuple[str, ...]
+    start: int
+    end: int
+    tiles: int
+    busy: Mapping[Unit, int]
+    overhead: int
+    waited: int
+    ddr_read: int
+    ddr_written: int
+
+    @property
+    def cycles(self) -> int:
+        """From its start to its end."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A program's whole timeline. ``mhz`` is the clock that the cycles are of, after all votes."""
+
+    soc: str
+    mhz: float
+    cycles: int
+    hvx_threads: int
+    kernels: tuple[KernelTime, ...]
+    operations: tuple[Operation, ...] = field(repr=False)
+    placed: Placed
+
+    @property
+    def us(self) -> float:
+        """The same in microseconds, without the call around it."""
+        return self.cycles / self.mhz
+
+    def busy(self, unit: Unit) -> int:
+        """Cycles in which a unit works."""
+        return sum(each.cycles for each in self.operations if each.unit is unit and each.activity is not _WAIT)
+
+
+_WAIT = Activity.CHECKPOINT

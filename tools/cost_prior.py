@@ -1,0 +1,103 @@
+"""What is known of the chips before any time is looked at: where parameters start, how far data may move them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.number_format import NumberFormat
+from openhtp.cost.rates import Padding
+from openhtp.hw.catalog import find_soc
+
+PADDING = Padding(rows=0.5, channels=1.0, vector=0.2)
+WORDS = [precision.value for precision in NumberFormat]
+# Where to start, and how far data may move it (standard deviation of the logarithm). Matrix rates, tera MAC/s:
+_TMACS = {
+    "SM8450": (2.6, 15), "SM8550": (5.5, 20), "SM8650": (7.5, 28), "SM8750": (9, 32), "SM8850": (11, 40),
+    "SC8380XP": (5.5, 20), "SC8480XP": (11, 40), "QCS9075": (3, 19), "QCS8275": (3, 19), "SA8295P": (2.6, 12),
+    "QCS6490": (1.5, 4),
+}  # fmt: skip
+_LAUNCH_US = {
+    "SM8450": 97, "SM8550": 65, "SM8650": 59, "SM8750": 46, "SM8850": 54, "SC8380XP": 151, "SC8480XP": 142,
+    "QCS9075": 130, "QCS8275": 120, "SA8295P": 212, "QCS6490": 214,
+}  # fmt: skip
+_VECTOR_SPEED = {
+    "SM8450": 0.5, "SM8550": 0.7, "SM8650": 1, "SM8750": 1.4, "SM8850": 1.8, "SC8380XP": 0.65, "SC8480XP": 1.4,
+    "QCS9075": 0.65, "QCS8275": 0.7, "SA8295P": 0.5, "QCS6490": 0.3,
+}  # fmt: skip
+# Factors to a plain convolution. In 8 bits, matrix products were measured to be several times slower than it.
+_MATRIX = {
+    "stem": (3, 0.6), "group": (1.5, 0.4), "fully_connected": (1, 0.4), "matmul": (2, 0.4), "dilated": (1.5, 0.5)
+}  # fmt: skip
+_SLOW_IN_8_BITS = {"fully_connected": 3.0, "matmul": 3.0}
+# Microseconds for a million elements of one byte on an SM8650.
+_VECTOR = {
+    "add": 2, "multiply": 3, "affine": 3, "clamp": 2, "unary": 4, "silu": 8, "softmax": 30, "norm": 30,
+    "batchnorm": 6, "pool": 0.6, "reduce": 10, "resize": 15, "depthwise": 1.3, "move": 5, "concat": 4,
+    "gather": 10, "transpose": 20, "reshape": 1, "image_norm": 300, "image_layout": 20, "convert": 1.5,
+    "stem_pack": 3,
+}  # fmt: skip
+# Kinds whose cost in each precision is not just that of their bytes.
+_OWN_PRECISION = {"silu", "depthwise", "concat", "batchnorm", "transpose", "softmax", "norm", "image_norm"}
+_OWN_SIGMA = 0.35
+
+
+@dataclass(slots=True)
+class Prior:
+    """Parameters by name: where they start and how far they may go."""
+
+    index: dict[str, int] = field(default_factory=dict)
+    start: list[float] = field(default_factory=list)
+    sigma: list[float] = field(default_factory=list)
+
+    def add(self, name: str, value: float, sigma: float) -> None:
+        """Add one."""
+        self.index[name] = len(self.start)
+        self.start.append(np.log(value))
+        self.sigma.append(sigma)
+
+
+def make_prior(socs: Sequence[str]) -> Prior:
+    """All parameters with their priors."""
+    prior = Prior()
+    for soc in socs:
+        prior.add(f"launch.{soc}", _LAUNCH_US[soc], 0.2)
+        prior.add(f"float.{soc}", _TMACS[soc][0], 0.5)
+        prior.add(f"w8a8.{soc}", _TMACS[soc][1], 0.5)
+        prior.add(f"w8a16.{soc}", 0.5, 0.2)
+        prior.add(f"speed.{soc}", _VECTOR_SPEED[soc], 0.5)
+        prior.add(f"ddr.{soc}", find_soc(soc).dma_gbs, 0.2)
+    prior.add("wide.float", 2, 0.3)
+    prior.add("wide.w8a16", 2, 0.3)
+    prior.add("spill", 0.5, 0.5)
+    prior.add("edge", 2, 0.7)
+    for kind, (value, sigma) in _MATRIX.items():
+        prior.add(kind, value, sigma)
+        for word in WORDS:
+            slow = _SLOW_IN_8_BITS.get(kind, 1.0) if word == "w8a8" else 1.0
+            prior.add(f"{kind}.{word}", slow, 0.3)
+    for kind, value in _VECTOR.items():
+        prior.add(kind, value, 0.4 if kind == "transpose" else 0.6)
+        for word in WORDS if kind in _OWN_PRECISION else ():
+            prior.add(f"{kind}.{word}", 1, _OWN_SIGMA)
+    for word in WORDS:
+        prior.add(f"op.{word}", 0.6, 0.4)
+    return prior
+
+
+def factors(amount: str, word: str, soc: str) -> list[tuple[str, int]]:
+    """Which parameters make the price of an amount, and to which power."""
+    if amount in MATRIX_KINDS:
+        found = [(f"{'float' if word == 'float' else 'w8a8'}.{soc}", -1)]
+        found += [(f"w8a16.{soc}", -1)] if word == "w8a16" else []
+        return found + ([] if amount == "conv" else [(amount, 1), (f"{amount}.{word}", 1)])
+    if amount in (*VECTOR_KINDS, *HELPER_KINDS):
+        found = [(amount, 1), (f"speed.{soc}", -1)]
+        found += [] if word == "w8a8" else [(f"wide.{word}", 1)]
+        return found + ([(f"{amount}.{word}", 1)] if amount in _OWN_PRECISION else [])
+    if amount in ("weights", "edge_dma", "spill"):
+        return [(f"ddr.{soc}", -1), *([("spill", 1)] if amount == "spill" else [])]
+    return [("edge" if amount == "edge" else f"op.{word}", 1), (f"speed.{soc}", -1)]
