@@ -119,9 +119,10 @@ class SetPace(Request):
 
 
 class RegisterMemory(Request):
-    """Map shared memory. Descriptor: the memory."""
+    """Map shared memory, or its first ``nbytes``. Descriptor: the memory."""
 
     context: int
+    nbytes: int = 0
 
 
 class DeregisterMemory(Request):

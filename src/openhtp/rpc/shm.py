@@ -1,7 +1,8 @@
 """Shared memory by descriptor. A buffer has no name in any file system, so nothing can be left behind.
 
 The size is sealed: neither side can shrink a buffer under the other, which would otherwise be a SIGBUS in a
-process that did nothing wrong.
+process that did nothing wrong. Memory that a client made itself is sealed when it is shared, or refused; that of a
+dma-buf never changes its size.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +29,9 @@ _SEAL_SEAL = 1
 _SEAL_SHRINK = 2
 _SEAL_GROW = 4
 _FIXED_SIZE = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
+
+# What the system calls memory of a dma-buf; no ioctl tells.
+_DMA_BUF = ("/dmabuf:", "anon_inode:dmabuf")
 
 ALIGNMENT = 64
 
@@ -82,7 +87,9 @@ class SharedBuffer:
             raise
 
     def take(self) -> None:
-        """Take the memory itself, which ``sized`` left for later."""
+        """Take the memory itself, which ``sized`` left for later; a dma-buf is there from the beginning."""
+        if _is_dma_buf(self.fd):
+            return
         try:
             os.posix_fallocate(self.fd, 0, self.nbytes)
         except OSError as error:
@@ -98,24 +105,54 @@ class SharedBuffer:
         return buffer
 
     @classmethod
-    def attach(cls, fd: int) -> SharedBuffer:
-        """Map a descriptor that another process sent; takes ownership of it.
+    def attach(cls, fd: int, nbytes: int = 0) -> SharedBuffer:
+        """Map a descriptor that another process sent, or its first ``nbytes``; takes ownership of it.
 
         Raises InvalidArgument unless it is memory of a sealed, fixed size.
         """
-        try:
-            seals = fcntl.fcntl(fd, _F_GET_SEALS)
-            nbytes = os.fstat(fd).st_size
-        except OSError:
-            seals = nbytes = 0
-        if seals & _FIXED_SIZE != _FIXED_SIZE or nbytes <= 0:
+        size = _lasting_size(fd)
+        if not 0 <= nbytes <= size or not size:
             os.close(fd)
             raise InvalidArgument("the descriptor is not shared memory of a sealed size")
         try:
-            return cls(fd, nbytes)
+            return cls(fd, nbytes or size)
         except (OSError, OverflowError, ValueError) as error:
             os.close(fd)
-            raise _no_room(nbytes, error) from error
+            raise _no_room(nbytes or size, error) from error
+
+    @classmethod
+    def of_client(cls, fd: int, nbytes: int) -> SharedBuffer:
+        """Share the first ``nbytes`` of memory that the client made, by a descriptor of our own.
+
+        The size of a memfd is sealed if that was not done. Raises InvalidArgument for what can be cut short.
+        """
+        try:
+            own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+        except (OSError, OverflowError) as error:
+            raise InvalidArgument(
+                f"descriptor {fd} cannot be used: {error}", st.QNN_MEM_ERROR_INVALID_ARGUMENT
+            ) from error
+        try:
+            is_regular = stat.S_ISREG(os.fstat(own).st_mode)
+            if is_regular and not _is_dma_buf(own):
+                _check_size(fd, os.fstat(own).st_size, nbytes)  # before anything is done about it
+            _seal(own, fd)
+            _check_size(fd, _lasting_size(own), nbytes)
+            return cls(own, nbytes)
+        except (OSError, ValueError) as error:
+            os.close(own)
+            raise InvalidArgument(
+                f"descriptor {fd} cannot be mapped for reading and writing: {error}", st.QNN_MEM_ERROR_MAPPING
+            ) from error
+        except BaseException:
+            os.close(own)
+            raise
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Equal for descriptors of the same memory."""
+        found = os.fstat(self.fd)
+        return found.st_dev, found.st_ino
 
     @property
     def view(self) -> memoryview:
@@ -150,6 +187,47 @@ class SharedBuffer:
         # Not unmapped here: numpy arrays do not count as exports, so closing the map would pull it from under
         # them. Each array holds the map; the last to go unmaps it.
         self._map = None
+
+
+def _is_dma_buf(fd: int) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(_DMA_BUF)
+    except OSError:
+        return False
+
+
+def _lasting_size(fd: int) -> int:
+    """Size of memory that nobody can shrink; 0 for all else."""
+    try:
+        if _is_dma_buf(fd):
+            return os.lseek(fd, 0, os.SEEK_END)
+        return os.fstat(fd).st_size if fcntl.fcntl(fd, _F_GET_SEALS) & _SEAL_SHRINK else 0
+    except OSError:
+        return 0
+
+
+def _check_size(fd: int, size: int, nbytes: int) -> None:
+    if nbytes > size:
+        raise InvalidArgument(
+            f"descriptor {fd} has {bytes_in_words(size)}; {bytes_in_words(nbytes)} are asked for",
+            st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+        )
+
+
+def _seal(own: int, fd: int) -> None:
+    """See to it that the size of a client's memory lasts."""
+    if _is_dma_buf(own) or _lasting_size(own):
+        return
+    try:
+        fcntl.fcntl(own, _F_ADD_SEALS, _SEAL_SHRINK)
+    except OSError as error:
+        is_memory = error.errno == errno.EPERM
+        raise InvalidArgument(
+            f"descriptor {fd} is {'memory whose size cannot be sealed' if is_memory else 'no shared memory'};"
+            " expected a dma-buf, or a memfd made with MFD_ALLOW_SEALING: what can be cut short would end the"
+            " device's process",
+            st.QNN_MEM_ERROR_INVALID_ARGUMENT if is_memory else st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
+        ) from error
 
 
 def _no_room(nbytes: int, error: Exception) -> OutOfMemory:

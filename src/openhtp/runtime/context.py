@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
+from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import BUILD_ID
@@ -150,10 +151,19 @@ class Context:
             )
         return found
 
-    def register_memory(self, nbytes: int | Tensor) -> Mem:
-        """Allocate memory that client and device share; give a size in bytes, or a tensor to fit."""
+    def register_memory(
+        self, nbytes: int | Tensor, *, fd: int | None = None, mem_type: MemType | str | int | None = None
+    ) -> Mem:
+        """Memory that client and device share: so many bytes, or as a tensor needs.
+
+        Without ``fd`` it is allocated. With it, memory that you made is used where it lies: a dma-buf, or a memfd
+        with MFD_ALLOW_SEALING, whose size is sealed here, as shrinking it would end the device's process. The
+        descriptor stays yours and may be closed. ``mem_type`` is the API's word for what it is: ``ion`` or
+        ``dma_buf``, which are handled alike.
+        """
         self._life.require("use")
-        return self._memory.register(check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes))
+        size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
+        return self._memory.register(size, MemType.check_descriptor(fd, mem_type))
 
     def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
         """Change the priority of the context and of all its graphs.

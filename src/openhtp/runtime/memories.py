@@ -40,10 +40,12 @@ class Memories:
         self._views: dict[int, Place] = {}
         self._addresses: list[tuple[int, Mem]] = []
 
-    def register(self, nbytes: int) -> Mem:
-        """Memory for the caller."""
-        buffer, number = SharedBuffer.sized(nbytes), 0
+    def register(self, nbytes: int, fd: int | None = None) -> Mem:
+        """Memory for the caller: ours, or the first ``nbytes`` of what the caller made."""
+        buffer, number = SharedBuffer.sized(nbytes) if fd is None else SharedBuffer.of_client(fd, nbytes), 0
         try:
+            if fd is not None:
+                self._refuse_if_known(fd, buffer)
             number = self._ask_for(buffer)
             mem = Mem(self._context, buffer, number)
             with self._lock:
@@ -139,7 +141,7 @@ class Memories:
     def _ask_for(self, buffer: SharedBuffer) -> int:
         """The number of the memory on the device, which is asked before any of it is taken."""
         link = self._context._link
-        message = ms.RegisterMemory(context=self._context._number)
+        message = ms.RegisterMemory(context=self._context._number, nbytes=buffer.nbytes)
         made = link.request(message, (buffer.fd,), lambda made: ms.DeregisterMemory(memory=made.value)).value
         try:
             buffer.take()
@@ -157,6 +159,14 @@ class Memories:
             self._addresses = [item for item in self._addresses if item[1].number != number]
             self._own = [item for item in self._own if item is not buffer]
         buffer.close()
+
+    def _refuse_if_known(self, fd: int, buffer: SharedBuffer) -> None:
+        for mem in self.all():
+            if mem._buffer.fd >= 0 and mem._buffer.identity == buffer.identity:
+                raise WrongState(
+                    f"the memory of descriptor {fd} is registered already, as memory {mem.number}; use that",
+                    st.QNN_MEM_ERROR_ALREADY_REGISTERED,
+                )
 
     def _refuse_if_used(self, mem: Mem) -> None:
         users = self._users_of(mem)

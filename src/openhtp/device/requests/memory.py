@@ -11,7 +11,7 @@ from openhtp.rpc import messages as ms
 def register(asked: Asked, request: ms.RegisterMemory) -> ms.Reply:
     """Map it, if the session may hold as much."""
     context = find(asked.session.contexts, request.context, "context")
-    buffer = asked.memory()
+    buffer = asked.memory(request.nbytes)
     number = asked.core.new_number()
     try:
         asked.session.map(number, context, buffer)

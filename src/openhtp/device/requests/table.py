@@ -69,9 +69,9 @@ class Asked:
             raise ProtocolError(f"a request with {len(self.descriptors)} descriptors; expected 1")
         return self.descriptors.pop()
 
-    def memory(self) -> SharedBuffer:
-        """The shared memory that must have come."""
-        return SharedBuffer.attach(self.descriptor())
+    def memory(self, nbytes: int = 0) -> SharedBuffer:
+        """The shared memory that must have come, or its first ``nbytes``."""
+        return SharedBuffer.attach(self.descriptor(), nbytes)
 
 
 @dataclass(frozen=True, slots=True)
