@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from openhtp import ort as ort
     from openhtp import testing as testing
     from openhtp import zoo as zoo
+    from openhtp.capi.paths import backend_path, system_path
     from openhtp.estimation import estimate
 
     # A package that can be called; a checker can have it as one of both.
@@ -116,7 +117,9 @@ __all__ = [
     "UsageError",
     "WrongState",
     "__version__",
+    "backend_path",
     "estimate",
+    "system_path",
     "trace",
 ]
 
@@ -125,7 +128,9 @@ __all__ = [
 _LAZY = {
     "InferenceSession": "openhtp.session",
     "PendingRun": "openhtp.session",
+    "backend_path": "openhtp.capi.paths",
     "estimate": "openhtp.estimation",
+    "system_path": "openhtp.capi.paths",
 }
 _LAZY_MODULES = ("onnx", "ort", "plan", "sweep", "testing", "zoo")
 

@@ -14,6 +14,7 @@ OWN = {
     "core/files.py": "the one place",
     "bench/loading.py": "what it wrote itself",
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
+    "capi/system_profile.py": "writes",
     "cli/_checkup.py": "/proc and /sys",
     "cli/_running.py": "writes",
     "cli/_terminal.py": "/dev/null",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from openhtp.abi.numbers import LIBRARY_NAME
 from openhtp.abi.structs import struct
 from openhtp.core.errors import FormatError, InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.hw.catalog import catalog
@@ -38,7 +39,7 @@ def choose(*providers: ctypes.Structure) -> tuple[int, object]:
 
 class TestFind:
     def test_variable_names_the_file_or_its_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file = tmp_path / library.LIBRARY_NAME
+        file = tmp_path / LIBRARY_NAME
         file.write_bytes(b"")
         for value in (file, tmp_path):
             monkeypatch.setenv(library.LIBRARY_VARIABLE, str(value))
@@ -61,8 +62,8 @@ class TestFind:
         monkeypatch.delenv(library.LIBRARY_VARIABLE, raising=False)
         monkeypatch.setattr(library, "PACKAGE", "no_such_package")
         monkeypatch.setattr(library, "DEVICE_FOLDERS", (str(tmp_path),))
-        (tmp_path / library.LIBRARY_NAME).write_bytes(b"")
-        assert library.find_library() == tmp_path / library.LIBRARY_NAME
+        (tmp_path / LIBRARY_NAME).write_bytes(b"")
+        assert library.find_library() == tmp_path / LIBRARY_NAME
 
 
 class TestLoad:

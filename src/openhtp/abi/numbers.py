@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 
+LIBRARY_NAME = "libQnnHtp.so"
+SYSTEM_NAME = "libQnnSystem.so"
+"""What clients look for, the second beside the first."""
+
 UNDEFINED = 0x7FFFFFFF
 VERSION_1 = 1
 VERSION_2 = 2

@@ -1,7 +1,7 @@
 """C structures as tensors, parameters and operations: what a library describes, or a client hands over.
 
-Whoever wrote a structure is trusted with its addresses, as C has it, and with nothing else: counts are bounded and
-NULL is looked for, so that a structure filled in wrongly is an error with a name.
+Whoever wrote a structure is trusted with nothing: counts are bounded, NULL is looked for, and what lies at an
+address is copied by ``memory``, so that a structure filled in wrongly is an error with a name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.abi import memory
 from openhtp.abi.numbers import DEFINED, VERSION_1, VERSION_2, EncodingKind, MemoryKind, ParamKind
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import Array
@@ -27,14 +28,9 @@ _MOST_TENSORS = 1 << 16
 _NARROW = {DType.SFIXED_POINT_8: DType.SFIXED_POINT_4, DType.UFIXED_POINT_8: DType.UFIXED_POINT_4}
 
 
-def text_at(address: int | None) -> str:
-    """The C string at an address; empty for NULL."""
-    return ctypes.string_at(address).decode("utf-8", "replace") if address else ""
-
-
 def spec_of(tensor: Any) -> TensorSpec:
     """A tensor of either version as a spec. Encodings that openhtp has no word for come back as None."""
-    name = text_at(tensor.name)
+    name = memory.text(tensor.name)
     if tensor.version not in (VERSION_1, VERSION_2):
         raise _bad_tensor(f"tensor {name!r} has version {tensor.version}; expected 1 or 2")
     shape = tuple(_array(ctypes.c_uint32, tensor.rank, tensor.dims, MAX_RANK, f"dimensions of tensor {name!r}"))
@@ -44,7 +40,7 @@ def spec_of(tensor: Any) -> TensorSpec:
     elements = None
     if tensor.version == VERSION_2:
         if tensor.dynamic:
-            dynamic = tuple(map(bool, (ctypes.c_uint8 * tensor.rank).from_address(tensor.dynamic)))
+            dynamic = tuple(map(bool, memory.read(tensor.dynamic, tensor.rank, "flags of dynamic dimensions")))
         elements = tensor.sparse.elements or None
     return TensorSpec(
         name,
@@ -66,7 +62,7 @@ def data_of(tensor: Any, spec: TensorSpec) -> Array | None:
         raise _bad_tensor(
             f"tensor {spec.name!r} has {tensor.buffer.size} bytes of data; expected {spec.nbytes} for {spec}"
         )
-    held = ctypes.string_at(tensor.buffer.data, spec.nbytes)
+    held = memory.read(tensor.buffer.data, spec.nbytes, f"data of tensor {spec.name!r}")
     stored = np.frombuffer(held, spec.dtype.numpy).reshape(spec.shape)
     if spec.dtype is DType.SFIXED_POINT_4:
         # The sign is in the lower half of the byte.
@@ -91,17 +87,28 @@ def _encoding_of(params: Any) -> tuple[Encoding | None, int | None]:
         wide = body.bw_axis
         scales = _array(ctypes.c_float, wide.count, wide.scales, _MOST_CHANNELS, "scales of an axis")
         # Without offsets all are symmetric.
-        offsets = (ctypes.c_int32 * wide.count).from_address(wide.offsets) if wide.offsets else ()
+        offsets = (
+            memory.array(ctypes.c_int32, wide.count, wide.offsets, "offsets of an axis") if wide.offsets else ()
+        )
         return AxisScaleOffset(wide.axis, tuple(scales), tuple(offsets)), wide.bitwidth
     return None, None
 
 
-def call_of(config: Any) -> OpCall:
-    """An operation as a call; a tensor of the kind NULL is an input left out."""
-    if config.version != VERSION_1:
-        raise _bad_config(f"an operation's description has version {config.version}; expected 1")
-    name, op = text_at(config.name), text_at(config.type)
-    where = f"{op} {name!r}"
+def static_inputs(config: Any) -> dict[str, Array]:
+    """The data of an operation's constant inputs, as far as they are given."""
+    found: dict[str, Array] = {}
+    for tensor in _array(struct("Tensor"), config.num_inputs, config.inputs, _MOST_TENSORS, "inputs"):
+        if tensor.kind == TensorKind.STATIC:
+            spec = spec_of(tensor)
+            data = data_of(tensor, spec)
+            if data is not None:
+                found[spec.name] = data
+    return found
+
+
+def op_parts(config: Any) -> tuple[Any, Any, Any]:
+    """Inputs, outputs and parameters of an operation, as copies of their structures."""
+    where = f"{memory.text(config.type)} {memory.text(config.name)!r}"
     inputs, outputs, params = (
         _array(struct(kind), count, first, _MOST_TENSORS, f"{what} of {where}")
         for what, kind, count, first in (
@@ -110,18 +117,29 @@ def call_of(config: Any) -> OpCall:
             ("parameters", "Param", config.num_params, config.params),
         )
     )
+    return inputs, outputs, params
+
+
+def call_of(config: Any) -> OpCall:
+    """An operation as a call; a tensor of the kind NULL is an input left out."""
+    if config.version != VERSION_1:
+        raise _bad_config(f"an operation's description has version {config.version}; expected 1")
+    name, op = memory.text(config.name), memory.text(config.type)
+    where = f"{op} {name!r}"
+    inputs, outputs, params = op_parts(config)
     return OpCall(
         op,
         name,
         tuple(None if tensor.kind == TensorKind.NULL else spec_of(tensor) for tensor in inputs),
         tuple(map(spec_of, outputs)),
-        dict(_param(param, where) for param in params),
-        text_at(config.package),
+        dict(param_of(param, where) for param in params),
+        memory.text(config.package),
     )
 
 
-def _param(param: Any, where: str) -> tuple[str, Any]:
-    name = text_at(param.name)
+def param_of(param: Any, where: str) -> tuple[str, Any]:
+    """A parameter's name and value."""
+    name = memory.text(param.name)
     if param.kind == ParamKind.SCALAR:
         dtype = DType.parse(param.of.scalar.data_type)
         return name, np.frombuffer(bytes(param.of.scalar.raw.bytes), dtype.numpy, 1)[0].item()
@@ -137,7 +155,7 @@ def _array(kind: Any, count: int, address: int | None, most: int, what: str) -> 
     """So many structures at an address, which is NULL only if there are none."""
     if count > most or (count and not address):
         raise _bad_tensor(f"{what}: {count} at {'NULL' if not address else 'an address'}; expected at most {most}")
-    return (kind * count).from_address(address) if count else ()
+    return memory.array(kind, count, address or 0, what) if count else ()
 
 
 def _bad_tensor(message: str) -> InvalidArgument:

@@ -36,6 +36,7 @@ _STRUCTS = {
     "SerializationTarget": "kind:u32 file:str folder:str",
     # Configurations
     "Config": "option:u32 of:ConfigBody",
+    "SignedPd": "device_id:u32 flag:u8",
     "GlobalConfig": "option:u32 soc_model:u32",
     "QueueDepth": "kind:u32 depth:u32",
     "HtpContextConfig": "option:u32 of:HtpContextBody",
@@ -47,10 +48,21 @@ _STRUCTS = {
     # Platform
     "HardwareDeviceInfo": "version:u32 pad:u32 device_id:u32 device_type:u32 num_cores:u32 "
     "cores:ptr extension:ptr",
+    "CoreInfo": "version:u32 pad:u32 core_id:u32 core_type:u32 extension:ptr",
     "PlatformInfo": "version:u32 pad:u32 count:u32 devices:ptr",
     "HtpDeviceInfo": "kind:u32 vtcm_mb:u64 soc_model:u32 signed_pd:u8 dlbc:u8 arch:u32",
     # Profiling
     "EventData": "type:u32 unit:u32 value:u64 identifier:str",
+    "ExtendedEventData": "version:u32 pad:u32 type:u32 unit:u32 value:Scalar room:u64 timestamp:u64 "
+    "identifier:str",
+    "ProfileEvent": "kind:u32 of:ProfileEventBody sub_events:ptr num_sub_events:u32",
+    "ProfileData": "version:u32 start_us:u64 stop_us:u64 start_mem:u64 stop_mem:u64 method:u32 visibility:u32 "
+    "graph:ptr events:ptr num_events:u32",
+    # Memory
+    "MemoryDescriptor": "num_dims:u32 dims:ptr shape_config:ptr data_type:u32 mem_type:u32 of:MemoryBody",
+    "DmaBuffer": "fd:i32 data:ptr",
+    "HtpMemory": "kind:u32 size:u64 of:HtpMemoryBody",
+    "SharedBufferPlace": "fd:i32 offset:u64",
     # Power
     "Infrastructure": "kind:u32 create_id:ptr destroy_id:ptr set_power:ptr set_memory:ptr",
     "DcvsV3": "context_id:u32 set_dcvs_enable:u32 dcvs_enable:u32 power_mode:u32 set_sleep_latency:u32"
@@ -60,7 +72,11 @@ _STRUCTS = {
     "HmxV2": "pick_default:u32 min:u32 target:u32 max:u32 level:u32",
     "PowerConfig": "option:u32 of:PowerBody",
     # Context binaries (libQnnSystem)
-    "GraphInfo": "version:u32 name:str num_inputs:u32 inputs:ptr num_outputs:u32 outputs:ptr later:u64*5",
+    "GraphInfo": "version:u32 name:str num_inputs:u32 inputs:ptr num_outputs:u32 outputs:ptr "
+    "num_updateable:u32 updateable:ptr blob_size:u32 blob:ptr first_op:u32 last_op:u32",
+    # Longer than its own fields, which later versions extend.
+    "GraphBlobInfo": "version:u32 spill_fill:u64 vtcm:u32 optimization:u32 dlbc:u8 hvx_threads:u64 later:u64*9",
+    "ContextParams": "version:u32 config:ptr binary:ptr size:u64 profile:ptr notify:ptr notify_param:ptr",
     "BinaryInfoV1": "version:u32 pad:u32 backend_id:u32 build_id:str core:Version backend:Version "
     "soc_version:str hw_blob_version:Version blob_version:Version hw_blob_size:u32 hw_blob:ptr blob_size:u64"
     " num_context_tensors:u32 context_tensors:ptr num_graphs:u32 graphs:ptr",
@@ -76,7 +92,10 @@ _UNIONS = {
     "Raw8": "bytes:u8*8 align:u64",
     "EncodingBody": "scale_offset:ScaleOffset axis:AxisScaleOffset bw:BwScaleOffset bw_axis:BwAxisScaleOffset",
     "ParamBody": "scalar:Scalar tensor:Tensor",
-    "ConfigBody": "custom:ptr number:u32 queue_depth:QueueDepth names:ptr",
+    "ConfigBody": "custom:ptr number:u32 number64:u64 flag:u8 queue_depth:QueueDepth names:ptr",
+    "ProfileEventBody": "plain:EventData extended:ExtendedEventData",
+    "MemoryBody": "fd:i32 custom:ptr dma:DmaBuffer",
+    "HtpMemoryBody": "address:u32 place:SharedBufferPlace",
     "HtpContextBody": "flag:u8 number:u64 group:u64*2",
     "HtpGraphBody": "optimization:OptimizationOption number32:u32 number64:u64 flag:u8 room:u64*6",
     "HtpDeviceBody": "soc_model:u32 arch:MinimumArch",

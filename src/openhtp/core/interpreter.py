@@ -15,9 +15,26 @@ from pathlib import Path
 _ROOT = str(Path(__file__).absolute().parents[2])
 
 
+def is_embedded() -> bool:
+    """Whether the process is another program that has Python inside it."""
+    try:
+        return not os.path.samefile(sys.executable or "/", "/proc/self/exe")
+    except OSError:
+        return False
+
+
+def program() -> str:
+    """The interpreter, which in a program that only has Python inside is the one that its library belongs to."""
+    if not is_embedded():
+        return sys.executable
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    beside = Path(sys.base_exec_prefix) / "bin" / f"python{version}"
+    return str(beside) if beside.exists() else sys.executable or f"python{version}"
+
+
 def command(*words: str) -> list[str]:
     """Command line of this interpreter, which does not look for modules in its working folder."""
-    return [sys.executable, "-P", *words]
+    return [program(), "-P", *words]
 
 
 def environment() -> dict[str, str]:
@@ -28,6 +45,9 @@ def environment() -> dict[str, str]:
     """
     found = dict(os.environ)
     folders = [os.path.abspath(folder) for folder in found.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if is_embedded():
+        # What was found for this program, the interpreter by itself would not find.
+        folders += [folder for folder in sys.path if folder and folder not in folders]
     if _ROOT not in folders and os.path.realpath(_ROOT) not in _installed():
         folders.insert(0, _ROOT)
     found["PYTHONPATH"] = os.pathsep.join(folders)

@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.numbers import BACKEND_ID_HTP, LIBRARY_NAME
 from openhtp.abi.structs import struct
 from openhtp.abi.tables import CORE, functions
 from openhtp.core import status as st
@@ -20,7 +20,6 @@ from openhtp.vendor.failures import failure, status_for
 from openhtp.vendor.logs import LogSink
 
 LIBRARY_VARIABLE = "OPENHTP_QNN_LIBRARY"
-LIBRARY_NAME = "libQnnHtp.so"
 PACKAGE = "onnxruntime_qnn"
 # Where images for Snapdragon boards and phones put the library.
 DEVICE_FOLDERS = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openhtp.abi.numbers import SYSTEM_NAME
 from openhtp.abi.reading import spec_of
 from openhtp.abi.structs import struct
 from openhtp.abi.tables import SYSTEM, functions
@@ -21,7 +22,6 @@ from openhtp.vendor.failures import failure
 from openhtp.vendor.graph import GraphTensor
 from openhtp.vendor.library import VendorLibrary, Version, check_file, list_providers, version_of
 
-SYSTEM_NAME = "libQnnSystem.so"
 # This release shipped the system functions in another order, put right in the next.
 _SHUFFLED_CORE_API = (2, 33)
 _SYSTEM_MAJOR = 1

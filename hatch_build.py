@@ -1,0 +1,91 @@
+"""Compiles the C part of ``openhtp.capi`` when the package is built: for a wheel, or for an editable installation.
+
+Without a C compiler the package is built all the same; ``openhtp.backend_path()`` then says what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # used by itself, to compile
+    BuildHookInterface = object  # type: ignore[assignment, misc]
+
+CAPI = Path("src/openhtp/capi")
+# Which source makes which libraries; the first two are copies of one file.
+LIBRARIES = {
+    "stub.c": ("libQnnHtp.so", "libQnnSystem.so"),
+    "rpcmem.c": ("libcdsprpc.so",),
+    "empty.c": ("libQnnIr.so", "libQnnSaver.so", "libQnnLpai.so"),
+}
+FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete")
+
+
+def compiler() -> list[str] | None:
+    """The C compiler's command, None if there is none."""
+    named = os.environ.get("CC", "").split()
+    for words in (named, ["cc"], ["gcc"], ["clang"]):
+        if words and shutil.which(words[0]):
+            return words
+    return None
+
+
+def compile_libraries(root: Path, folder: Path) -> bool:
+    """Compile everything into ``folder``; False if there is no compiler."""
+    command = compiler()
+    if command is None:
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    for source, names in LIBRARIES.items():
+        first = folder / names[0]
+        made = folder / f".{names[0]}.new"
+        path = root / CAPI / "native" / source
+        subprocess.run([*command, *FLAGS, "-o", str(made), str(path), "-ldl", "-lpthread"], check=True)
+        made.replace(first)  # a process may have the old one mapped
+        for name in names[1:]:
+            copy = folder / f".{name}.new"
+            shutil.copy2(first, copy)
+            copy.replace(folder / name)
+    return True
+
+
+def note_python(folder: Path) -> None:
+    """For a C program that loads an editable installation: which Python, and where its packages are."""
+    library = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME") or "")
+    lines = [f"site={sysconfig.get_paths()['purelib']}"]
+    prefix_site = Path(sys.prefix) / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    if prefix_site.is_dir():
+        lines = [f"site={prefix_site}"]
+    if library.suffix != ".a" and library.is_file():
+        lines.append(f"libpython={library}")
+    (folder / "python.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg]
+    """Called by hatchling."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile before the files are collected."""
+        if self.target_name != "wheel":
+            return
+        root = Path(self.root)
+        folder = root / CAPI / "lib"
+        if not compile_libraries(root, folder):
+            self.app.display_warning(
+                "no C compiler was found: libQnnHtp.so is not built. Everything else of openhtp works"
+            )
+            return
+        if version == "editable":
+            note_python(folder)
+            return
+        (folder / "python.cfg").unlink(missing_ok=True)
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["artifacts"].append(f"{CAPI}/lib/*.so")

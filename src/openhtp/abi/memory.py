@@ -1,0 +1,162 @@
+"""Memory that somebody else pointed at: read and written by the kernel, so that a wrong address is an error.
+
+Reading through a bad pointer would end the process. The kernel copies on our behalf and says so instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+
+_PAGE = 4096
+_MOST_TEXT = 1 << 16
+
+
+class Span(ctypes.Structure):
+    """A piece of memory, as the kernel takes it."""
+
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+# Copies that are this short take less time than handing the interpreter over and back.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_SIGNATURE: list[Any] = [
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_void_p,
+    ctypes.c_ulong,
+    ctypes.c_ulong,
+]
+_readv, _writev = _libc.process_vm_readv, _libc.process_vm_writev
+for _call in (_readv, _writev):
+    _call.argtypes, _call.restype = _SIGNATURE, ctypes.c_ssize_t
+
+
+def read(address: int, size: int, what: str = "memory") -> bytes:
+    """A copy of so many bytes."""
+    buffer = ctypes.create_string_buffer(size)
+    _copy(_readv, ctypes.addressof(buffer), address, size, what)
+    return buffer.raw
+
+
+def read_into(target: int, address: int, size: int, what: str = "memory") -> None:
+    """Copy so many bytes to an address of our own."""
+    _copy(_readv, target, address, size, what)
+
+
+def write(address: int, data: bytes, what: str = "memory") -> None:
+    """Put bytes where somebody wants them."""
+    _copy(_writev, _address(data), address, len(data), what)
+
+
+def _address(data: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+
+
+def check_writable(address: int, size: int, what: str) -> None:
+    """Refuse an address that cannot be written to, before anything is done whose result belongs there."""
+    write(address, read(address, size, what), what)
+
+
+def write_number(address: int, value: int, size: int = 8) -> None:
+    """An unsigned number of so many bytes."""
+    write(address, value.to_bytes(size, "little"))
+
+
+def structure(kind: Any, address: int, what: str) -> Any:
+    """A copy of the structure at an address."""
+    return kind.from_buffer_copy(read(address, ctypes.sizeof(kind), what))
+
+
+def array(kind: Any, count: int, address: int, what: str) -> Any:
+    """A copy of so many structures."""
+    return (kind * count).from_buffer_copy(read(address, ctypes.sizeof(kind) * count, what))
+
+
+def text(address: int | None, what: str = "a text", most: int = _MOST_TEXT) -> str:
+    """The C string at an address, which must end somewhere; empty for NULL."""
+    if not address:
+        return ""
+    found, start = b"", address
+    while len(found) < most:
+        piece = read(start, min(_PAGE - start % _PAGE, 256), what)
+        end = piece.find(0)
+        if end >= 0:
+            return (found + piece[:end]).decode("utf-8", "replace")
+        found += piece
+        start += len(piece)
+    raise InvalidArgument(f"{what} does not end within {most} bytes")
+
+
+def pointers(address: int | None, what: str, most: int = 1024) -> list[int]:
+    """The addresses of a list that NULL ends; none for NULL."""
+    found: list[int] = []
+    if not address:
+        return found
+    while len(found) < most:
+        (item,) = array(ctypes.c_void_p, 1, address + 8 * len(found), what)
+        if not item:
+            return found
+        found.append(item)
+    raise InvalidArgument(f"{what} does not end with NULL within {most} entries")
+
+
+class Probe:
+    """Looks again and again whether the same pieces of memory are still there, at the cost of one call."""
+
+    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """The first and last byte of each (address, size)."""
+        places = [place for address, size in pieces if size for place in (address, address + size - 1)]
+        self._count = len(places)
+        self._spans = (Span * max(1, self._count))(*[Span(place, 1) for place in places])
+        self._sink = ctypes.create_string_buffer(max(1, self._count))
+        self._local = Span(ctypes.addressof(self._sink), self._count)
+        self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), self._count, 0)
+
+    def holds(self) -> bool:
+        """Whether every byte can be read."""
+        return not self._count or bool(_readv(*self._call) == self._count)
+
+
+class Window:
+    """Pieces of memory that are read together, again and again, at the cost of one call."""
+
+    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
+        given = [(address, size) for address, size in pieces if size]
+        self._size = sum(size for _, size in given)
+        self._spans = (Span * max(1, len(given)))(*[Span(address, size) for address, size in given])
+        self._held = ctypes.create_string_buffer(max(1, self._size))
+        self._local = Span(ctypes.addressof(self._held), self._size)
+        self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(given), 0)
+
+    def read(self, what: str) -> bytes:
+        """What is there now."""
+        if self._size and _readv(*self._call) != self._size:
+            raise _refusal(what, self._spans[0].base or 0, self._size)
+        return self._held.raw
+
+
+def _copy(call: Any, ours: int, theirs: int, size: int, what: str) -> None:
+    if not size:
+        return
+    if not theirs:
+        raise InvalidArgument(f"{what} is NULL")
+    local, remote = Span(ours, size), Span(theirs, size)
+    done = call(os.getpid(), ctypes.addressof(local), 1, ctypes.addressof(remote), 1, 0)
+    if done != size:
+        raise _refusal(what, theirs, size)
+
+
+def _refusal(what: str, address: int, size: int) -> Exception:
+    if ctypes.get_errno() in (errno.EPERM, errno.ENOSYS):
+        return UnsupportedFeature(
+            "the kernel does not let this process copy its own memory (process_vm_readv); a container's seccomp"
+            " profile may forbid it"
+        )
+    return InvalidArgument(f"{what}: {size} bytes at {address:#x} are not this process's memory")

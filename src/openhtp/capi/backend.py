@@ -1,0 +1,132 @@
+"""Backends, properties and the operations that there are."""
+
+from __future__ import annotations
+
+import ctypes
+
+from openhtp.abi import memory
+from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.reading import call_of, static_inputs
+from openhtp.abi.structs import struct
+from openhtp.capi import handles, identity
+from openhtp.capi.entries import answers
+from openhtp.capi.handles import Held
+from openhtp.core import status as st
+from openhtp.core.errors import QnnError
+from openhtp.ops import PACKAGE, op_names, resolve
+from openhtp.runtime.backend import Backend
+from openhtp.runtime.property import has_capability
+
+__all__ = ["BACKEND_ID_HTP", "BackendHeld"]
+
+
+class BackendHeld(Held):
+    """A backend."""
+
+    word, invalid = "backend", st.QNN_BACKEND_ERROR_INVALID_HANDLE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backend = Backend()
+
+
+_build = (identity.build_id() + "\0").encode()
+_build_text = ctypes.create_string_buffer(_build)
+
+
+@answers("propertyHasCapability")
+def property_has_capability(key: int) -> int:
+    """Supported, not supported, or unknown."""
+    return 0 if has_capability(key) else st.QNN_PROPERTY_NOT_SUPPORTED.code
+
+
+@answers("backendCreate")
+def backend_create(log: int, config: int, out: int) -> None:
+    """Make a backend; its configuration has nothing that would matter here."""
+    handles.require_place(out, "backend")
+    memory.pointers(config, "the backend's configuration")
+    handles.give(out, BackendHeld())
+
+
+@answers("backendSetConfig")
+def backend_set_config(backend: int, config: int) -> None:
+    """Error reporting and platform options: accepted."""
+    handles.find(BackendHeld, backend)
+    memory.pointers(config, "the backend's configuration")
+
+
+@answers("backendGetApiVersion")
+def backend_get_api_version(out: int) -> None:
+    """Versions of the core and the HTP interface."""
+    handles.require_place(out, "version", 24)
+    version = struct("ApiVersion")(identity.core_api(), identity.htp_api())
+    memory.write(out, bytes(version))
+
+
+@answers("backendGetBuildId")
+def backend_get_build_id(out: int) -> None:
+    """The build, as text that stays."""
+    handles.require_place(out, "build id")
+    memory.write_number(out, ctypes.addressof(_build_text))
+
+
+@answers("backendRegisterOpPackage")
+def backend_register_op_package(backend: int, path: int, provider: int, target: int) -> int:
+    """Packages hold code for the vendor's chip, which is not here."""
+    handles.find(BackendHeld, backend)
+    name = memory.text(path, "path of the op package")
+    raise QnnError(
+        f"op package {name!r} cannot be loaded: it holds code for the chip", st.QNN_BACKEND_ERROR_NOT_SUPPORTED
+    )
+
+
+@answers("backendGetSupportedOperations")
+def backend_get_supported_operations(backend: int, count: int, out: int) -> None:
+    """All operations."""
+    held = handles.find(BackendHeld, backend)
+    handles.require_place(count, "number of operations", 4)
+    handles.require_place(out, "operations")
+    listing = (struct("OperationName") * len(op_names()))(
+        *[(PACKAGE.encode(), name.encode(), b"") for name in op_names()]
+    )
+    held.keep.append(listing)
+    memory.write_number(count, len(listing), 4)
+    memory.write_number(out, ctypes.addressof(listing))
+
+
+@answers("backendValidateOpConfig")
+def backend_validate_op_config(backend: int, config: int) -> None:
+    """Whether an operation with these tensors can be done."""
+    handles.find(BackendHeld, backend)
+    given = memory.structure(struct("OpConfig"), config, "an operation's description")
+    call = call_of(given)
+    try:
+        resolve(call, static_inputs(given))
+    except QnnError as error:
+        error.status = st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE
+        raise
+
+
+@answers("backendGetProperty")
+def backend_get_property(backend: int, properties: int) -> int:
+    """There are no properties of a backend that could be asked for."""
+    handles.find(BackendHeld, backend)
+    return st.QNN_BACKEND_ERROR_NOT_SUPPORTED.code
+
+
+@answers("backendFree")
+def backend_free(backend: int) -> None:
+    """Free it and all that was made with it."""
+    held = handles.find(BackendHeld, backend)
+    handles.remove(held)
+    held.backend.free()
+
+
+@answers("globalConfigSet")
+def global_config_set(config: int) -> None:
+    """Which chip devices are that are not told; only before anything else was done."""
+    from openhtp.capi import device
+
+    for address in memory.pointers(config, "the configuration"):
+        given = memory.structure(struct("GlobalConfig"), address, "the configuration")
+        device.set_default_soc(given.option, given.soc_model)

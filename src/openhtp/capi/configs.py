@@ -1,0 +1,118 @@
+"""Configuration lists of the C interface as options by name: those of the tables in ``openhtp.options``."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from openhtp.abi import memory
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.groups import GroupRegistration
+from openhtp.core.option_numbers import (
+    CUSTOM,
+    ContextOption,
+    HtpContextOption,
+    HtpGraphOption,
+    PrecisionNumber,
+)
+from openhtp.core.precision import Precision
+from openhtp.options import CONTEXT, GRAPH, Choice, Flag, Level, Member, Names, Option, Table
+from openhtp.options._kinds import Group
+
+log = logging.getLogger("openhtp.capi")
+
+_WIDE = (
+    (False, ContextOption.MEMORY_LIMIT_HINT, "context"),
+    (True, HtpContextOption.FILE_READ_MEMORY_BUDGET, "context"),
+    (True, HtpGraphOption.NUM_HVX_THREADS, "graph"),
+)
+# A number that says "as you like".
+_LEFT_OPEN = {("graph", "vtcm_mb"): 0, ("graph", "vtcm_bytes"): 0, ("graph", "optimization_level"): 0}
+_PRECISIONS = {PrecisionNumber.FLOAT32: Precision.FLOAT32, PrecisionNumber.FLOAT16: Precision.FLOAT16}
+_CUSTOM = {"context": "HtpContextConfig", "graph": "HtpGraphConfig"}
+
+
+@functools.cache
+def _rows(owner: str) -> Mapping[tuple[bool, int, int | None], Option]:
+    table = {"context": CONTEXT, "graph": GRAPH}[owner]
+    return {
+        (row.number.htp, row.number.value, row.number.kind): row for row in table.rows if row.number is not None
+    }
+
+
+def read(table: Table, address: int) -> dict[str, Any]:
+    """The options of a list that are chosen otherwise than by default. Those without a row are ignored, aloud."""
+    owner = table.owner
+    found: dict[str, Any] = {}
+    for place in memory.pointers(address, f"the {owner}'s configuration"):
+        config = memory.structure(struct("Config"), place, f"the {owner}'s configuration")
+        htp, option, body = False, config.option, config.of
+        if option == CUSTOM:
+            custom = memory.structure(struct(_CUSTOM[owner]), body.custom, f"the {owner}'s custom configuration")
+            htp, option, body = True, custom.option, custom.of
+        row = _row(owner, htp, option, body)
+        if row is None:
+            log.info("%s option %s%d has no effect here", owner, "HTP " if htp else "", option)
+            continue
+        value = _value(row, owner, body)
+        if value != row.default and value != _LEFT_OPEN.get((owner, row.name)):
+            found[row.name] = value
+    return found
+
+
+def _row(owner: str, htp: bool, option: int, body: Any) -> Option | None:
+    rows = _rows(owner)
+    if owner == "graph" and htp and option == HtpGraphOption.OPTIMIZATION:
+        return rows.get((True, option, body.optimization.type))
+    return rows.get((htp, option, None))
+
+
+def _value(row: Option, owner: str, body: Any) -> Any:
+    number, kind = row.number, row.kind
+    assert number is not None
+    if number.kind is not None:
+        value = body.optimization.value
+        if value != value or abs(value) > 1 << 20:
+            raise InvalidArgument(f"{owner} option {row.name} is {value}; expected a small number")
+        return bool(value) if isinstance(kind, Flag) else int(value)
+    if isinstance(kind, Flag):
+        return bool(body.flag)  # one byte; the others may hold anything
+    if isinstance(kind, Names):
+        names = memory.pointers(body.names, row.name, 1 << 16)
+        return [memory.text(name, f"a name in {row.name}") for name in names]
+    if isinstance(kind, Group):
+        first, nbytes = body.group
+        return GroupRegistration(first=_context(first), max_spill_fill_buffer=nbytes)
+    if owner == "context" and number.value == ContextOption.QUEUE_DEPTH and not number.htp:
+        return body.queue_depth.depth
+    plain = body.number32 if hasattr(body, "number32") else body.number & 0xFFFFFFFF
+    if (number.htp, number.value, owner) in _WIDE:
+        plain = body.number64 if hasattr(body, "number64") else body.number
+    return _word(kind, row, owner, plain)
+
+
+def _word(kind: Any, row: Option, owner: str, number: int) -> Any:
+    """Where C has a number for what is a word in Python."""
+    if isinstance(kind, Level):
+        return number
+    words: Mapping[int, Any] | None = None
+    if isinstance(kind, Choice):
+        words = dict(enumerate(kind.choices))
+    elif isinstance(kind, Member) and kind.members is Precision:
+        words = {int(key): value for key, value in _PRECISIONS.items()}
+    if words is None:
+        return number
+    if number not in words:
+        raise InvalidArgument(f"{owner} option {row.name} is {number}; expected 0 to {len(words) - 1}", None)
+    return words[number]
+
+
+def _context(handle: int) -> Any:
+    from openhtp.capi.context import ContextHeld
+
+    held = handles.find_or_none(ContextHeld, handle)
+    return None if held is None else held.context

@@ -1,0 +1,192 @@
+"""Contexts: made empty or from a binary, saved, freed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openhtp.abi import memory
+from openhtp.capi import configs, handles
+from openhtp.capi.backend import BackendHeld
+from openhtp.capi.device import DeviceHeld, default_device
+from openhtp.capi.entries import answers, null
+from openhtp.capi.handles import Held
+from openhtp.capi.profile import ProfileHeld
+from openhtp.capi.signals import SignalHeld
+from openhtp.core import status as st
+from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.options import CONTEXT
+from openhtp.program.binary import read_binary
+from openhtp.runtime.context import Context
+
+_MOST_BYTES = 1 << 40
+
+
+class ContextHeld(Held):
+    """A context, and on which of its device's two places it is."""
+
+    word, invalid = "context", st.QNN_CONTEXT_ERROR_INVALID_HANDLE
+
+    def __init__(self, device: DeviceHeld, context: Context, options: dict[str, Any]) -> None:
+        super().__init__(device)
+        self.device = device
+        self.context = context
+        self.options = options
+        self.binary: bytes | None = None
+        device.contexts += 1
+
+    def saved(self) -> bytes:
+        """The context as bytes; the same until a graph is added."""
+        if self.binary is None:
+            self.binary = self.context.get_binary()
+        return self.binary
+
+    def move_out(self) -> None:
+        """Go on in a device of its own process, for what cannot be done in this one."""
+        alone = self.device.device(alone=True)
+        if self.context.device is alone:
+            return
+        kept = {name: self.options[name] for name in ("queue_depth", "priority") if name in self.options}
+        moved = alone.create_context_from_binary(self.saved(), **kept)
+        old, self.context = self.context, moved
+        for child in self.children.values():
+            child.moved(moved)  # type: ignore[attr-defined]
+        old.free()
+
+    def free(self) -> None:
+        """Free the context and all handles of it."""
+        handles.remove(self)
+        self.device.contexts -= 1
+        self.context.free()
+
+
+def _parents(backend: int, device: int) -> DeviceHeld:
+    held = handles.find(BackendHeld, backend)
+    return handles.find(DeviceHeld, device) if device else default_device(held)
+
+
+def _asks_for_own(options: dict[str, Any]) -> bool:
+    """Whether a context will be used in ways that need a device in its own process."""
+    return "queue_depth" in options
+
+
+@answers("contextCreate")
+def context_create(backend: int, device: int, config: int, out: int) -> None:
+    """An empty context."""
+    on = _parents(backend, device)
+    handles.require_place(out, "context")
+    options = configs.read(CONTEXT, config)
+    made = on.device(alone=_asks_for_own(options)).create_context(**options)
+    handles.give(out, ContextHeld(on, made, options))
+
+
+@answers("contextSetConfig")
+def context_set_config(context: int, config: int) -> None:
+    """Only the priority can be changed later."""
+    held = handles.find(ContextHeld, context)
+    options = configs.read(CONTEXT, config)
+    if "priority" in options:
+        held.context.set_config(priority=options["priority"])
+        held.options["priority"] = options["priority"]
+
+
+@answers("contextGetBinarySize")
+def context_get_binary_size(context: int, out: int) -> None:
+    """Bytes that the saved context takes."""
+    held = handles.find(ContextHeld, context)
+    handles.require_place(out, "size")
+    memory.write_number(out, len(held.saved()))
+
+
+@answers("contextGetBinary")
+def context_get_binary(context: int, buffer: int, size: int, written: int) -> None:
+    """Save into a buffer, which must be large enough."""
+    held = handles.find(ContextHeld, context)
+    handles.require_place(written, "written size")
+    if not buffer:
+        raise null("the buffer")
+    blob = held.saved()
+    if size < len(blob):
+        raise InvalidArgument(
+            f"a buffer of {size} bytes for a binary of {len(blob)}", st.QNN_CONTEXT_ERROR_GET_BINARY_FAILED
+        )
+    memory.write(buffer, blob, "the buffer")
+    memory.write_number(written, len(blob))
+
+
+def binary_at(address: int, size: int) -> bytes:
+    """A copy of a binary, wherever it starts."""
+    if not address or not 0 < size <= _MOST_BYTES:
+        raise InvalidArgument(f"a binary of {size} bytes at {address:#x}")
+    return memory.read(address, size, "the binary")
+
+
+def create_from_binary(
+    backend: int, device: int, config: int, binary: int, size: int, profile: int, signal: int = 0
+) -> ContextHeld:
+    """A context with the graphs of a binary; without a handle so far."""
+    on = _parents(backend, device)
+    options = configs.read(CONTEXT, config)
+    blob = binary_at(binary, size)
+    sheet = handles.find_or_none(ProfileHeld, profile)
+    cut = handles.find_or_none(SignalHeld, signal)
+    where = on.device(alone=_asks_for_own(options))
+
+    def create() -> Context:
+        return where.create_context_from_binary(blob, signal=None if cut is None else cut.signal, **options)
+
+    made = create() if sheet is None else sheet.timing(create)
+    held = ContextHeld(on, made, options)
+    held.binary = blob
+    return held
+
+
+@answers("contextCreateFromBinary")
+def context_create_from_binary(
+    backend: int, device: int, config: int, binary: int, size: int, out: int, profile: int
+) -> None:
+    """Restore a context."""
+    handles.require_place(out, "context")
+    handles.give(out, create_from_binary(backend, device, config, binary, size, profile))
+
+
+@answers("contextCreateFromBinaryWithSignal")
+def context_create_from_binary_with_signal(
+    backend: int, device: int, config: int, binary: int, size: int, out: int, profile: int, signal: int
+) -> None:
+    """Restore a context, unless the signal ends it early."""
+    handles.require_place(out, "context")
+    handles.give(out, create_from_binary(backend, device, config, binary, size, profile, signal))
+
+
+@answers("contextValidateBinary")
+def context_validate_binary(backend: int, device: int, config: int, binary: int, size: int) -> None:
+    """Whether a binary could be restored."""
+    _parents(backend, device)
+    configs.read(CONTEXT, config)
+    found = read_binary(binary_at(binary, size))
+    for name in found.graph_names:
+        try:
+            found.packed(name).program()
+        except BadBinary as error:
+            error.status = st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY
+            raise
+
+
+@answers("contextFinalize")
+def context_finalize(context: int, profile: int) -> None:
+    """Finalize all graphs that are not yet."""
+    from openhtp.capi.graph import finalize
+
+    held = handles.find(ContextHeld, context)
+    sheet = handles.find_or_none(ProfileHeld, profile)
+    for graph in list(held.context.graphs.values()):
+        if not graph.is_finalized:
+            finalize(graph, sheet)
+
+
+@answers("contextFree")
+def context_free(context: int, profile: int) -> None:
+    """Free the context, its graphs and memory."""
+    held = handles.find(ContextHeld, context)
+    handles.find_or_none(ProfileHeld, profile)
+    held.free()

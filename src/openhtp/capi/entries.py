@@ -1,0 +1,123 @@
+"""Which Python function answers which entry of the C interface, and how what it raises becomes a code.
+
+An answer takes the entry's arguments as whole numbers (addresses, handles, numbers; a structure that goes by value
+is the address of it) and returns nothing for success, or a code.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from openhtp.abi.tables import CORE, POWER, SYSTEM, Entry
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
+from openhtp.core.status import Status
+
+log = logging.getLogger("openhtp.capi")
+
+Answer = Callable[..., Any]
+
+# First numbers of the tables, as in native/stub.c.
+_TABLES = ((0, CORE), (128, SYSTEM), (192, POWER))
+COUNT = 208
+
+_answers: dict[str, Answer] = {}
+
+# What an area calls an argument that is wrong in a way that has no code of its own.
+_INVALID: dict[str, Status] = {
+    "BACKEND": st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
+    "CONTEXT": st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+    "GRAPH": st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+    "TENSOR": st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM,
+    "LOG": st.QNN_LOG_ERROR_INVALID_ARGUMENT,
+    "MEM": st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+    "SIGNAL": st.QNN_SIGNAL_ERROR_INVALID_ARGUMENT,
+    "OP_PACKAGE": st.QNN_OP_PACKAGE_ERROR_INVALID_ARGUMENT,
+    "HTP_PERF_INFRASTRUCTURE": st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+    "SYSTEM_CONTEXT": st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_ARGUMENT,
+    "SYSTEM_TENSOR": st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_ARGUMENT,
+    "SYSTEM_PROFILE": st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_ARGUMENT,
+    "SYSTEM_LOG": st.QNN_LOG_ERROR_INVALID_ARGUMENT,
+}
+
+
+def answers(name: str) -> Callable[[Answer], Answer]:
+    """Make a function the answer to an entry."""
+
+    def note(answer: Answer) -> Answer:
+        _answers[name] = answer
+        return answer
+
+    return note
+
+
+def table() -> list[Answer]:
+    """All answers by number, each of which returns a code and never raises."""
+    found: list[Answer] = [_unknown] * COUNT
+    for first, entries in _TABLES:
+        for name, entry in entries.items():
+            found[first + entry.place] = _guarded(name, entry, _answers.get(name, _unsupported(name)))
+    return found
+
+
+def answered() -> frozenset[str]:
+    """Names of the entries that do something."""
+    return frozenset(_answers)
+
+
+def _unknown(*arguments: int) -> int:
+    return st.QNN_COMMON_ERROR_NOT_SUPPORTED.code
+
+
+def _unsupported(name: str) -> Answer:
+    def refuse(*arguments: int) -> int:
+        log.info("%s is not supported", name)
+        return st.QNN_COMMON_ERROR_NOT_SUPPORTED.code
+
+    return refuse
+
+
+def _guarded(name: str, entry: Entry, answer: Answer) -> Answer:
+    """What it raises is said in words and answered as a code."""
+    invalid = _INVALID.get(entry.area, st.QNN_COMMON_ERROR_INVALID_ARGUMENT)
+
+    def call(*arguments: int) -> int:
+        try:
+            return answer(*arguments) or 0
+        except QnnError as error:
+            return _code(name, error, invalid)
+        except (KeyboardInterrupt, SystemExit):
+            # The host is no Python code that could be left by an exception: it is told at its next instruction.
+            _thread.interrupt_main()
+            return st.QNN_COMMON_ERROR_GENERAL.code
+        except MemoryError:
+            log.error("%s: out of memory", name)
+            return st.QNN_COMMON_ERROR_MEM_ALLOC.code
+        except BaseException:
+            log.exception("%s failed; this is a fault of openhtp", name)
+            return st.QNN_COMMON_ERROR_GENERAL.code
+
+    return call
+
+
+def _code(name: str, error: QnnError, invalid: Status) -> int:
+    status = error.status
+    if isinstance(error, InvalidArgument) and status is st.QNN_COMMON_ERROR_INVALID_ARGUMENT:
+        status = invalid
+    level = logging.INFO if isinstance(error, UnsupportedError) else logging.ERROR
+    where = f" [{', '.join(reversed(error.context))}]" if error.context else ""
+    log.log(level, "%s: %s%s (%s, %d)", name, error.message, where, status.name, status.code)
+    return status.code
+
+
+def null(what: str) -> InvalidArgument:
+    """For an address that must not be NULL."""
+    return InvalidArgument(f"{what} is NULL")
+
+
+def bad_handle(what: str, status: Status, handle: int) -> InvalidHandle:
+    """For a handle that is none, or not of this kind, or freed."""
+    return InvalidHandle(f"{handle:#x} is no {what} of this library, or was freed", status)

@@ -1,0 +1,218 @@
+"""Executions. The way of every inference, so what is found out about a call is kept for the next one like it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any
+
+import numpy as np
+
+from openhtp.abi import memory
+from openhtp.abi.memory import Probe, Window
+from openhtp.abi.numbers import MemoryKind
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.capi.entries import answers, bad_handle
+from openhtp.capi.graph import TENSOR_BYTES, GraphHeld
+from openhtp.capi.memories import MemHeld
+from openhtp.capi.profile import ProfileHeld
+from openhtp.capi.signals import SignalHeld
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.status import Status
+from openhtp.core.tensor import TensorSpec, batched
+from openhtp.runtime.tensor import Tensor
+
+log = logging.getLogger("openhtp.capi")
+
+_MOST_TENSORS = 4096
+_MOST_KEPT = 64
+_MOST_BATCH = 4096
+_NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
+
+Arrays = dict[str, Any]
+
+
+class Plan:
+    """What is known of a graph's executions: where clients put their structures, and which arrays those name."""
+
+    def __init__(self, held: GraphHeld) -> None:
+        self.graph = held.graph
+        self._context = held.context
+        self._inputs = {tensor.id: tensor for tensor in held.graph.inputs}
+        self._outputs = {tensor.id: tensor for tensor in held.graph.outputs}
+        self._windows: dict[tuple[int, int, int, int], Window] = {}
+        self._bound: dict[tuple[int, bytes], tuple[Arrays, Arrays, Probe]] = {}
+
+    def arrays(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> tuple[Arrays, Arrays]:
+        """The arrays of a call."""
+        place = (inputs, n_inputs, outputs, n_outputs)
+        window = self._windows.get(place)
+        if window is None:
+            window = self._window(place)
+        key = (n_inputs, window.read("the tensors of an execution"))
+        known = self._bound.get(key)
+        if known is None or not known[2].holds():
+            known = self._bind(key)
+        return known[0], known[1]
+
+    def _window(self, place: tuple[int, int, int, int]) -> Window:
+        inputs, n_inputs, outputs, n_outputs = place
+        for what, address, count in (("inputs", inputs, n_inputs), ("outputs", outputs, n_outputs)):
+            if count > _MOST_TENSORS or (count and not address):
+                raise InvalidArgument(f"{what}: {count} tensors at {address:#x}; expected at most {_MOST_TENSORS}")
+        if len(self._windows) >= _MOST_KEPT:
+            self._windows.clear()
+        window = self._windows[place] = Window(
+            ((inputs, n_inputs * TENSOR_BYTES), (outputs, n_outputs * TENSOR_BYTES))
+        )
+        return window
+
+    def _bind(self, key: tuple[int, bytes]) -> tuple[Arrays, Arrays, Probe]:
+        n_inputs, held = key
+        structs = (struct("Tensor") * (len(held) // TENSOR_BYTES)).from_buffer_copy(held)
+        pieces: list[tuple[int, int]] = []
+        movable: list[bool] = []
+        ins = self._side(structs[:n_inputs], self._inputs, "input", pieces, movable)
+        outs = self._side(structs[n_inputs:], self._outputs, "output", pieces, movable)
+        probe = Probe(pieces)
+        if not probe.holds():
+            raise InvalidArgument(
+                "a tensor's data are not this process's memory", st.QNN_GRAPH_ERROR_INVALID_TENSOR
+            )
+        for address, size in pieces[len(ins) :]:
+            for place in (address, address + size - 1) if size else ():
+                memory.check_writable(place, 1, "an output's data")
+        known = (ins, outs, probe)
+        if not any(movable):
+            if len(self._bound) >= _MOST_KEPT:
+                self._bound.clear()
+            self._bound[key] = known
+        return known
+
+    def _side(
+        self,
+        structs: Any,
+        wanted: dict[int, Tensor],
+        what: str,
+        pieces: list[tuple[int, int]],
+        movable: list[bool],
+    ) -> Arrays:
+        found: Arrays = {}
+        for given in structs:
+            tensor = wanted.get(given.id)
+            if tensor is None or tensor.name in found:
+                problem = "is given twice" if tensor is not None else f"is no {what} of the graph"
+                raise _bad(f"{what} tensor {given.id} {problem}; expected ids {sorted(wanted)}")
+            batch = _batch(given, tensor.spec)
+            nbytes = tensor.spec.nbytes * batch
+            address = self._data(given, tensor, nbytes, movable)
+            shape = batched(tensor.spec.shape, batch)
+            raw: Any = (ctypes.c_uint8 * max(1, nbytes)).from_address(address or ctypes.addressof(_nothing))
+            found[tensor.name] = np.frombuffer(raw, tensor.dtype.numpy, int(np.prod(shape))).reshape(shape)
+            pieces.append((address, nbytes))
+        return found
+
+    def _data(self, given: Any, tensor: Tensor, nbytes: int, movable: list[bool]) -> int:
+        """The address of a tensor's data, of which there must be enough."""
+        if given.mem_type == MemoryKind.HANDLE:
+            mem = handles.find(MemHeld, given.buffer.data or 0)
+            if mem.parent is not self._context:
+                raise bad_handle("memory of this context", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
+            movable.append(True)  # it may be taken back
+            address, size = mem.place
+        elif given.mem_type == MemoryKind.RAW:
+            address, size = given.buffer.data or 0, given.buffer.size
+        else:
+            raise _bad(f"tensor {tensor.name!r} has memory type {given.mem_type}; expected raw (0) or handle (1)")
+        if size < nbytes or (nbytes and not address):
+            raise _bad(
+                f"tensor {tensor.name!r} has {size} bytes at {address:#x}; expected {nbytes} for {tensor.spec}"
+            )
+        return address
+
+
+_nothing = ctypes.c_uint64()
+
+
+def _batch(given: Any, spec: TensorSpec) -> int:
+    """How many times the graph's batch a client's tensor holds; without dimensions, once."""
+    if given.rank != spec.rank or not spec.rank or not given.dims:
+        return 1
+    dims = tuple(memory.array(ctypes.c_uint32, spec.rank, given.dims, f"dimensions of tensor {spec.name!r}"))
+    if dims[1:] != spec.shape[1:] or not spec.shape[0] or dims[0] % spec.shape[0] or not dims[0]:
+        if dims == spec.shape:
+            return 1
+        raise _bad(f"tensor {spec.name!r} has dimensions {list(dims)}; expected {list(spec.shape)}")
+    batch = dims[0] // spec.shape[0]
+    if batch > _MOST_BATCH:
+        raise _bad(
+            f"tensor {spec.name!r} has a batch of {batch} times the graph's; expected at most {_MOST_BATCH}"
+        )
+    return int(batch)
+
+
+def _bad(message: str, status: Status = st.QNN_GRAPH_ERROR_INVALID_TENSOR) -> InvalidArgument:
+    return InvalidArgument(message, status)
+
+
+@answers("graphExecute")
+def graph_execute(
+    graph: int, inputs: int, n_inputs: int, outputs: int, n_outputs: int, profile: int, signal: int
+) -> None:
+    """Run once and wait for it."""
+    held = handles.find(GraphHeld, graph)
+    plan = held.plan
+    if plan is None:
+        plan = held.plan = Plan(held)
+    ins, outs = plan.arrays(inputs, n_inputs, outputs, n_outputs)
+    if not profile and not signal:
+        plan.graph.execute(ins or None, outputs=outs or None)
+        return
+    sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
+    plan.graph.execute(
+        ins or None,
+        outputs=outs or None,
+        profile=None if sheet is None else sheet.refill(),
+        signal=None if cut is None else cut.signal,
+    )
+
+
+@answers("graphExecuteAsync")
+def graph_execute_async(
+    graph: int,
+    inputs: int,
+    n_inputs: int,
+    outputs: int,
+    n_outputs: int,
+    profile: int,
+    signal: int,
+    notify: int,
+    param: int,
+) -> None:
+    """Queue an execution; the client is told when it is over."""
+    held = handles.find(GraphHeld, graph)
+    if held.graph.is_finalized:
+        held.context.move_out()
+    plan = held.plan
+    if plan is None:
+        plan = held.plan = Plan(held)
+    ins, outs = plan.arrays(inputs, n_inputs, outputs, n_outputs)
+    sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
+    if notify:
+        memory.read(notify, 1, "the notify function")
+    plan.graph.execute_async(
+        ins or None,
+        outputs=outs or None,
+        profile=None if sheet is None else sheet.refill(),
+        signal=None if cut is None else cut.signal,
+        notify=_teller(_NOTIFY(notify), param) if notify else None,
+    )
+
+
+def _teller(call: Any, param: int) -> Any:
+    def tell(_: object, status: Any) -> None:
+        call(param, status.code if hasattr(status, "code") else int(status))
+
+    return tell

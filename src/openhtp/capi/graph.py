@@ -1,0 +1,201 @@
+"""Graphs: tensors, nodes, finalizing."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from openhtp.abi import memory
+from openhtp.abi.numbers import VERSION_1, ParamKind
+from openhtp.abi.reading import data_of, op_parts, param_of, spec_of
+from openhtp.abi.structs import struct
+from openhtp.capi import configs, handles
+from openhtp.capi.context import ContextHeld
+from openhtp.capi.entries import answers, null
+from openhtp.capi.handles import Held
+from openhtp.capi.profile import ProfileHeld
+from openhtp.capi.signals import SignalHeld
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.tensor import TensorKind
+from openhtp.options import GRAPH
+from openhtp.runtime.context import Context
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.tensor import Tensor
+
+_ID = struct("Tensor").id.offset
+
+
+class GraphHeld(Held):
+    """A graph, its tensors by id, and the data of constants until it is finalized."""
+
+    word, invalid = "graph", st.QNN_GRAPH_ERROR_INVALID_HANDLE
+
+    def __init__(self, context: ContextHeld, graph: Graph) -> None:
+        super().__init__(context)
+        self.context = context
+        self.graph = graph
+        self.tensors: dict[int, Tensor] = {tensor.id: tensor for tensor in graph.tensors.values()}
+        self.statics: dict[int, Any] = {}
+        # How executions find their arrays: made by the first one.
+        self.plan: Any = None
+
+    def moved(self, context: Context) -> None:
+        """The context goes on elsewhere."""
+        self.graph = context.graph(self.graph.name)
+        self.plan = None
+
+
+@answers("graphCreate")
+def graph_create(context: int, name: int, config: int, out: int) -> None:
+    """An empty graph."""
+    held = handles.find(ContextHeld, context)
+    handles.require_place(out, "graph")
+    if not name:
+        raise null("the graph's name")
+    graph = held.context.create_graph(memory.text(name, "the graph's name"), **configs.read(GRAPH, config))
+    held.binary = None
+    handles.give(out, GraphHeld(held, graph))
+
+
+@answers("graphCreateSubgraph")
+def graph_create_subgraph(graph: int, name: int, out: int) -> None:
+    """A graph inside a graph."""
+    held = handles.find(GraphHeld, graph)
+    handles.require_place(out, "graph")
+    if not name:
+        raise null("the graph's name")
+    sub = held.graph.create_subgraph(memory.text(name, "the graph's name"))
+    handles.give(out, GraphHeld(held.context, sub))
+
+
+@answers("graphSetConfig")
+def graph_set_config(graph: int, config: int) -> None:
+    """Only the priority can be changed later."""
+    held = handles.find(GraphHeld, graph)
+    options = configs.read(GRAPH, config)
+    if "priority" in options:
+        held.graph.set_config(priority=options["priority"])
+
+
+@answers("graphRetrieve")
+def graph_retrieve(context: int, name: int, out: int) -> None:
+    """The graph of this name."""
+    held = handles.find(ContextHeld, context)
+    handles.require_place(out, "graph")
+    if not name:
+        raise null("the graph's name")
+    graph = held.context.graph(memory.text(name, "the graph's name"))
+    for child in held.children.values():
+        if isinstance(child, GraphHeld) and child.graph is graph:
+            memory.write_number(out, child.handle)
+            return
+    handles.give(out, GraphHeld(held, graph))
+
+
+@answers("tensorCreateGraphTensor")
+def tensor_create_graph_tensor(graph: int, tensor: int) -> None:
+    """Add a tensor and write its id into the client's structure."""
+    held = handles.find(GraphHeld, graph)
+    handles.require_place(tensor + _ID if tensor else 0, "the tensor", 4)
+    given = memory.structure(struct("Tensor"), tensor, "the tensor")
+    spec = spec_of(given)
+    data = data_of(given, spec) if spec.kind is TensorKind.STATIC else None
+    made = held.graph.add_tensor(
+        spec.name,
+        spec.shape,
+        spec.dtype,
+        quant=spec.quant,
+        kind=spec.kind,
+        data=data,
+        dynamic=spec.dynamic,
+        sparse_elements=spec.sparse_elements,
+    )
+    held.tensors[made.id] = made
+    if data is not None:
+        held.statics[made.id] = data
+    memory.write_number(tensor + _ID, made.id, 4)
+
+
+@answers("tensorCreateContextTensor")
+def tensor_create_context_tensor(context: int, tensor: int) -> int:
+    """Tensors belong to graphs here, as in the vendor's HTP backend."""
+    handles.find(ContextHeld, context)
+    return st.QNN_TENSOR_ERROR_UNSUPPORTED_FEATURE.code
+
+
+@answers("graphAddNode")
+def graph_add_node(graph: int, config: int) -> None:
+    """Add an operation on tensors that were created before."""
+    held = handles.find(GraphHeld, graph)
+    given = memory.structure(struct("OpConfig"), config, "an operation's description")
+    if given.version != VERSION_1:
+        raise InvalidArgument(
+            f"an operation's description has version {given.version}; expected 1",
+            st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
+        )
+    op, name = memory.text(given.type, "the operation"), memory.text(given.name, "the node's name")
+    where = f"{op} {name!r}"
+    inputs, outputs, params = op_parts(given)
+    held.graph.add_node(
+        op,
+        name=name,
+        inputs=[None if tensor.kind == TensorKind.NULL else _known(held, tensor, where) for tensor in inputs],
+        outputs=[_known(held, tensor, where) for tensor in outputs],
+        params=dict(_param(held, param, where) for param in params),
+        package=memory.text(given.package, "the op package"),
+    )
+
+
+def _known(held: GraphHeld, tensor: Any, where: str) -> Tensor:
+    found = held.tensors.get(tensor.id)
+    if found is None:
+        name = memory.text(tensor.name, "a tensor's name")
+        found = held.graph.tensors.get(name)
+    if found is None:
+        raise InvalidArgument(
+            f"{where} uses tensor {tensor.id} {name!r}, which was not created in this graph",
+            st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
+        )
+    return found
+
+
+def _param(held: GraphHeld, param: Any, where: str) -> tuple[str, Any]:
+    if param.kind == ParamKind.TENSOR and param.of.tensor.id in held.statics:
+        return memory.text(param.name, "a parameter's name"), held.statics[param.of.tensor.id]
+    return param_of(param, where)
+
+
+def finalize(graph: Graph, sheet: ProfileHeld | None, signal: SignalHeld | None = None) -> None:
+    """Compile a graph and make it executable."""
+    graph.finalize(
+        profile=None if sheet is None else sheet.refill(), signal=None if signal is None else signal.signal
+    )
+
+
+@answers("graphFinalize")
+def graph_finalize(graph: int, profile: int, signal: int) -> None:
+    """Compile and load; afterwards it can be executed."""
+    held = handles.find(GraphHeld, graph)
+    sheet = handles.find_or_none(ProfileHeld, profile)
+    finalize(held.graph, sheet, handles.find_or_none(SignalHeld, signal))
+    held.statics.clear()
+    held.context.binary = None
+
+
+@answers("graphPrepareExecutionEnvironment")
+@answers("graphReleaseExecutionEnvironment")
+def graph_execution_environment(graph: int, environments: int, count: int) -> int:
+    """Nothing can be prepared ahead of an execution here."""
+    handles.find(GraphHeld, graph)
+    return st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE.code
+
+
+@answers("graphGetProperty")
+def graph_get_property(graph: int, properties: int) -> int:
+    """There are no properties of a graph that could be asked for."""
+    handles.find(GraphHeld, graph)
+    return st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE.code
+
+
+TENSOR_BYTES = ctypes.sizeof(struct("Tensor"))

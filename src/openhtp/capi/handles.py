@@ -1,0 +1,77 @@
+"""Handles: the numbers that clients hold, and what they stand for. A number is never given twice."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, TypeVar
+
+from openhtp.abi import memory
+from openhtp.capi.entries import bad_handle, null
+from openhtp.core.status import Status
+
+_T = TypeVar("_T", bound="Held")
+# Looks like an address and is none, so that a client that follows it is found out.
+_numbers = itertools.count(0x0C70_0000_0010, 0x10)
+_held: dict[int, Held] = {}
+
+
+class Held:
+    """What a handle stands for. What belongs to it goes with it."""
+
+    word: str
+    invalid: Status
+
+    def __init__(self, parent: Held | None = None) -> None:
+        self.handle = 0
+        self.parent = parent
+        self.children: dict[int, Held] = {}
+        # C structures and texts that the client was shown: they live as long as this.
+        self.keep: list[Any] = []
+
+
+def add(held: Held) -> int:
+    """Give it a handle."""
+    held.handle = next(_numbers)
+    _held[held.handle] = held
+    if held.parent is not None:
+        held.parent.children[held.handle] = held
+    return held.handle
+
+
+def find(kind: type[_T], handle: int) -> _T:
+    """What a handle stands for, which must be of this kind."""
+    held = _held.get(handle)
+    if type(held) is not kind:
+        raise bad_handle(kind.word, kind.invalid, handle)
+    return held
+
+
+def find_or_none(kind: type[_T], handle: int) -> _T | None:
+    """The same; NULL stands for none."""
+    return find(kind, handle) if handle else None
+
+
+def remove(held: Held) -> None:
+    """It is gone, and what belonged to it."""
+    for child in list(held.children.values()):
+        remove(child)
+    _held.pop(held.handle, None)
+    if held.parent is not None:
+        held.parent.children.pop(held.handle, None)
+
+
+def of_kind(kind: type[_T]) -> list[_T]:
+    """All there are."""
+    return [held for held in list(_held.values()) if type(held) is kind]
+
+
+def require_place(address: int, what: str, size: int = 8) -> None:
+    """The address where a result goes must be writable before anything is done."""
+    if not address:
+        raise null(what)
+    memory.check_writable(address, size, what)
+
+
+def give(address: int, held: Held) -> None:
+    """Make a handle and put it where the client wants it."""
+    memory.write_number(address, add(held))

@@ -1,0 +1,58 @@
+"""What the library says it is: versions, build and provider names. Clients refuse what is older than themselves.
+
+A client checks the versions of the SDK that it was built with, so each release of one may ask for more: the
+variables change what is said, without a new release of openhtp.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from openhtp.core.errors import InvalidArgument
+
+Version = tuple[int, int, int]
+
+_VERSION = re.compile(r"\d+(\.\d+){1,2}")
+_BUILD = re.compile(r"v\d+\.\d+\.\d+\.\d+\S*")
+
+CORE_VARIABLE = "OPENHTP_CORE_API"
+HTP_VARIABLE = "OPENHTP_HTP_API"
+SYSTEM_VARIABLE = "OPENHTP_SYSTEM_API"
+BUILD_VARIABLE = "OPENHTP_BUILD_ID"
+
+PROVIDER_NAME = "HTP_QTI_AISW"
+SYSTEM_PROVIDER_NAME = "SYSTEM_QTI_AISW"
+BLOB_VERSION: Version = (4, 0, 6)
+
+
+def core_api() -> Version:
+    """The version of the core interface."""
+    return _version(CORE_VARIABLE, "2.40.0")
+
+
+def htp_api() -> Version:
+    """The version of the HTP's part."""
+    return _version(HTP_VARIABLE, "5.51.0")
+
+
+def system_api() -> Version:
+    """The version of the system interface."""
+    return _version(SYSTEM_VARIABLE, "1.15.0")
+
+
+def build_id() -> str:
+    """The SDK whose behaviour clients may expect: some look at its number and switch features by it."""
+    return _text(BUILD_VARIABLE, "v2.51.0.260000000000_openhtp", _BUILD, "v2.51.0.260000000000")
+
+
+def _version(variable: str, default: str) -> Version:
+    major, minor, *patch = (int(part) for part in _text(variable, default, _VERSION, default).split("."))
+    return major, minor, patch[0] if patch else 0
+
+
+def _text(variable: str, default: str, form: re.Pattern[str], example: str) -> str:
+    given = os.environ.get(variable, "") or default
+    if not form.fullmatch(given):
+        raise InvalidArgument(f"{variable} is {given!r}; expected a version such as {example}")
+    return given

@@ -1,0 +1,279 @@
+/* libQnnHtp.so and libQnnSystem.so: the C side of openhtp.capi.
+
+   Every function of the interface packs its arguments into words and hands them to dispatch(), which calls the
+   Python function of that number. Nothing else is decided here: what an argument means is said in openhtp/abi, what
+   a call does in openhtp/capi. No header of Python or of the vendor is used, and neither is linked: one file serves
+   every Python, found in the process or loaded by us. The two libraries are copies of one file. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "python.h"
+
+typedef uint64_t word;
+#define API __attribute__((visibility("default")))
+
+enum { SYSTEM_FIRST = 128, POWER_FIRST = 192, ALL = 208, MOST_ARGUMENTS = 10 };
+enum { NOT_SUPPORTED = 1000, INVALID_ARGUMENT = 1004, DEVICE_GONE = 1011, GENERAL = 1100 };
+
+/* ---- state ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *handlers[ALL];
+static atomic_int ready, closed, under_way;
+static pthread_mutex_t boot_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t thread_key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* A provider is a short head and then its functions; clients copy as much as their own headers say, so zeros follow
+   for functions that are not yet known. */
+static word core_provider[512] __attribute__((aligned(4096)));
+static word system_provider[512] __attribute__((aligned(4096)));
+static word *core_list[1] = {core_provider}, *system_list[1] = {system_provider};
+
+/* ---- threads -------------------------------------------------------------------------------------------------- */
+
+/* The thread state that we made for a thread which Python does not know. It is kept until that thread ends. */
+static void forget_thread(void *state)
+{
+    if (atomic_load(&closed) || !py.IsInitialized())
+        return;
+    py.RestoreThread(state);
+    py.ThreadState_Clear(state);
+    py.ThreadState_DeleteCurrent();
+}
+
+static void in_child(void)
+{
+    /* A Python that we started ourselves knows nothing of a fork by the host: leave it alone. One that started us
+       sees to it by itself. */
+    if (py.ours)
+        atomic_store(&closed, 1);
+    atomic_store(&under_way, 0);
+}
+
+static void prepare_process(void)
+{
+    pthread_key_create(&thread_key, forget_thread);
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+static int enter_python(void)
+{
+    int known = py.ThisThreadState() != NULL;
+    int held = py.Ensure();
+    if (!known) {
+        /* One more than will be released: so the state outlives the call, and the next one is quick. */
+        py.Ensure();
+        pthread_setspecific(thread_key, py.ThisThreadState());
+    }
+    return held;
+}
+
+/* ---- helpers for Python --------------------------------------------------------------------------------------- */
+
+typedef void (*log_callback)(const char *format, uint32_t level, uint64_t time, va_list arguments);
+
+static void call_log(log_callback callback, uint32_t level, uint64_t time, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    callback(format, level, time, arguments);
+    va_end(arguments);
+}
+
+/* Only here can a va_list be made. */
+static void say(log_callback callback, uint32_t level, uint64_t time, const char *text)
+{
+    call_log(callback, level, time, "%s", text);
+}
+
+/* The interpreter ends: let calls under way finish, and answer all later ones without it. */
+static void shut(void)
+{
+    struct timespec a_while = {0, 1000000};
+    atomic_store(&closed, 1);
+    for (int patience = 5000; patience && atomic_load(&under_way) > 0; patience--)
+        nanosleep(&a_while, NULL);
+}
+
+/* ---- dispatch ------------------------------------------------------------------------------------------------- */
+
+static int boot(void);
+
+static word without_python(unsigned id)
+{
+    /* Whatever was held is gone with the interpreter, so there is nothing left that could fail to be freed. */
+    static const unsigned char frees[] = {8, 14, 27, 34, 36, 38, 43, 47, 50, 65, 70, SYSTEM_FIRST + 3,
+                                          SYSTEM_FIRST + 7, SYSTEM_FIRST + 12, SYSTEM_FIRST + 15, POWER_FIRST + 1};
+    for (unsigned i = 0; i < sizeof frees; i++)
+        if (frees[i] == id)
+            return 0;
+    return DEVICE_GONE;
+}
+
+static word dispatch(unsigned id, const word *arguments, unsigned count)
+{
+    if (atomic_load(&closed))
+        return without_python(id);
+    if (!atomic_load(&ready) && boot())
+        return GENERAL;
+    atomic_fetch_add(&under_way, 1);
+    word answer = GENERAL;
+    if (!atomic_load(&closed)) {
+        int held = enter_python();
+        PyObject *values[MOST_ARGUMENTS], *result = NULL;
+        unsigned made = 0;
+        while (made < count && (values[made] = py.Long(arguments[made])))
+            made++;
+        if (made == count && handlers[id])
+            result = py.Call(handlers[id], values, count, NULL);
+        if (result)
+            answer = py.Number(result);
+        if (py.ErrOccurred()) {
+            py.ErrPrint();
+            answer = GENERAL;
+        }
+        while (made)
+            py.DecRef(values[--made]);
+        if (result)
+            py.DecRef(result);
+        py.Release(held);
+    } else {
+        answer = without_python(id);
+    }
+    atomic_fetch_sub(&under_way, 1);
+    return answer;
+}
+
+/* ---- the functions: their number and what they take ------------------------------------------------------------- */
+
+/* Structures that go by value, as wide as they are. */
+typedef struct { word words[3]; } bytes24;
+typedef struct { word words[4]; } bytes32;
+typedef struct { word words[10]; } bytes80;
+typedef struct { word words[18]; } bytes144;
+typedef void *ptr;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef uint8_t u8;
+
+#define W(value) ((word)(value))
+#define CALL(id, ...) \
+    { \
+        const word packed[] = {__VA_ARGS__}; \
+        return dispatch(id, packed, sizeof packed / sizeof *packed); \
+    }
+#define F1(id, A) static word f##id(A a) CALL(id, W(a))
+#define F2(id, A, B) static word f##id(A a, B b) CALL(id, W(a), W(b))
+#define F3(id, A, B, C) static word f##id(A a, B b, C c) CALL(id, W(a), W(b), W(c))
+#define F4(id, A, B, C, D) static word f##id(A a, B b, C c, D d) CALL(id, W(a), W(b), W(c), W(d))
+#define F5(id, A, B, C, D, E) \
+    static word f##id(A a, B b, C c, D d, E e) CALL(id, W(a), W(b), W(c), W(d), W(e))
+#define F6(id, A, B, C, D, E, F) \
+    static word f##id(A a, B b, C c, D d, E e, F f) CALL(id, W(a), W(b), W(c), W(d), W(e), W(f))
+#define F7(id, A, B, C, D, E, F, G) \
+    static word f##id(A a, B b, C c, D d, E e, F f, G g) CALL(id, W(a), W(b), W(c), W(d), W(e), W(f), W(g))
+#define F8(id, A, B, C, D, E, F, G, H) \
+    static word f##id(A a, B b, C c, D d, E e, F f, G g, H h) \
+        CALL(id, W(a), W(b), W(c), W(d), W(e), W(f), W(g), W(h))
+#define F9(id, A, B, C, D, E, F, G, H, I) \
+    static word f##id(A a, B b, C c, D d, E e, F f, G g, H h, I i) \
+        CALL(id, W(a), W(b), W(c), W(d), W(e), W(f), W(g), W(h), W(i))
+
+#include "entries.h"
+
+/* ---- providers -------------------------------------------------------------------------------------------------- */
+
+static word list_provider(word **listing, word ***list, uint32_t *count)
+{
+    if (!list || !count)
+        return INVALID_ARGUMENT;
+    if (atomic_load(&closed) || (!atomic_load(&ready) && boot()))
+        return NOT_SUPPORTED;
+    *list = listing;
+    *count = 1;
+    return 0;
+}
+
+API word QnnInterface_getProviders(word ***list, uint32_t *count)
+{
+    return list_provider(core_list, list, count);
+}
+
+API word QnnSystemInterface_getProviders(word ***list, uint32_t *count)
+{
+    return list_provider(system_list, list, count);
+}
+
+/* ---- start ------------------------------------------------------------------------------------------------------ */
+
+static int load_handlers(void)
+{
+    /* What Python needs of us, by address. It answers with its functions in order. */
+    const word given[] = {W(core_provider), W(system_provider), W(say), W(shut), W(power_entries)};
+    PyObject *values[5], *list = NULL;
+    PyObject *start = python_start(root_of((void *)dispatch));
+    if (start) {
+        for (int i = 0; i < 5; i++)
+            values[i] = py.Long(given[i]);
+        list = py.Call(start, values, 5, NULL);
+        for (int i = 0; i < 5; i++)
+            py.DecRef(values[i]);
+    }
+    for (int i = 0; list && i < ALL; i++) {
+        handlers[i] = py.ListItem(list, i); /* the module holds the list */
+        if (!handlers[i])
+            list = NULL;
+    }
+    if (list)
+        return 0;
+    fprintf(stderr, "openhtp: the Python part of this library could not be started:\n");
+    if (py.ErrOccurred())
+        py.ErrPrint();
+    return 1;
+}
+
+static void at_exit(void)
+{
+    if (atomic_load(&closed) || !py.IsInitialized())
+        return;
+    int held = enter_python();
+    py.RunString("import atexit\natexit._run_exitfuncs()");
+    py.Release(held);
+}
+
+static int boot(void)
+{
+    pthread_once(&once, prepare_process);
+    /* The lock is never held while we wait for the interpreter's: whoever has that may be waiting for us. */
+    pthread_mutex_lock(&boot_lock);
+    int found = find_python(root_of((void *)dispatch));
+    pthread_mutex_unlock(&boot_lock);
+    if (found) {
+        fprintf(stderr, "openhtp: no Python in this process and none could be loaded: %s. Set OPENHTP_LIBPYTHON to the"
+                        " path of a libpython3.x.so\n", python_problem());
+        return 1;
+    }
+    int held = enter_python();
+    int failed = 0;
+    if (!atomic_load(&ready)) {
+        failed = load_handlers();
+        if (!failed) {
+            memcpy(core_provider + 5, core_entries, sizeof core_entries);
+            memcpy(system_provider + 4, system_entries, sizeof system_entries);
+            if (py.ours)
+                atexit(at_exit);
+            atomic_store(&ready, 1);
+        }
+    }
+    py.Release(held);
+    return failed;
+}

@@ -1,0 +1,24 @@
+"""What only C can do: call a logger that takes a va_list, and shut the stub before the interpreter goes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+natives: list[NativeCalls] = []
+"""One per library that was loaded, the first of them first."""
+
+
+class NativeCalls:
+    """Functions of one copy of the stub, by address."""
+
+    def __init__(self, say: int, shut: int, power: int) -> None:
+        self._say: Any = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
+        )(say)
+        self.shut: Any = ctypes.CFUNCTYPE(None)(shut)
+        self.power_entries = power
+
+    def say(self, callback: int, level: int, nanoseconds: int, text: str) -> None:
+        """Hand a line to a client's logger."""
+        self._say(callback, level, nanoseconds, text.encode("utf-8", "replace"))

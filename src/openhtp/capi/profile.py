@@ -1,0 +1,190 @@
+"""Profiles: what a call cost, as events that clients ask for one by one."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from openhtp.abi import memory
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.capi.backend import BackendHeld
+from openhtp.capi.entries import answers
+from openhtp.capi.handles import Held
+from openhtp.core import status as st
+from openhtp.core.dtype import DType
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.levels import ProfileLevel
+from openhtp.core.option_numbers import ProfileOption
+from openhtp.runtime.profile import Profile, ProfileEvent
+
+_T = TypeVar("_T")
+_UNITS = {"us": 1, "bytes": 2, "cycles": 3, "count": 4, "object": 5}
+_NO_UNIT = 6
+_INIT = 100
+_numbers = itertools.count(0x0C71_0000_0010, 0x10)
+
+
+class ProfileHeld(Held):
+    """A profile and the events that it was asked for."""
+
+    word, invalid = "profile", st.QNN_PROFILE_ERROR_INVALID_HANDLE
+
+    def __init__(self, backend: BackendHeld, level: ProfileLevel) -> None:
+        super().__init__(backend)
+        self._backend = backend
+        self._options: dict[str, Any] = {}
+        self.profile: Profile = backend.backend.create_profile(level)
+        self._shown: tuple[ProfileEvent, ...] = ()
+        self._own: tuple[ProfileEvent, ...] | None = None
+        self._numbers: list[int] = []
+
+    def configure(self, options: dict[str, Any]) -> None:
+        """Collect otherwise from now on; what was collected is gone."""
+        chosen = {**self._options, **options}
+        fresh = self._backend.backend.create_profile(self.profile.level, **chosen)
+        self.profile.free()
+        self.profile, self._options, self._own = fresh, chosen, None
+
+    def timing(self, call: Callable[[], _T]) -> _T:
+        """Measure a call that fills no profile of its own."""
+        begin = time.perf_counter_ns()
+        made = call()
+        spent = (time.perf_counter_ns() - begin) // 1000
+        self._own = (ProfileEvent(_INIT, "QNN (load binary) time", spent, "us"),)
+        return made
+
+    def events(self) -> tuple[ProfileEvent, ...]:
+        """Those of the last call, from now on known by their numbers."""
+        events = self.profile.events() if self._own is None else self._own
+        if events is not self._shown:
+            self.forget()
+            self._shown = events
+        return events
+
+    def refill(self) -> Profile:
+        """For a call that fills it by itself."""
+        self._own = None
+        return self.profile
+
+    def number(self, events: Sequence[ProfileEvent]) -> int:
+        """The address of the events' numbers."""
+        numbers = [_note(event, self) for event in events]
+        self._numbers += numbers
+        listing = (ctypes.c_uint64 * max(1, len(numbers)))(*numbers)
+        self.keep.append(listing)
+        return ctypes.addressof(listing)
+
+    def forget(self) -> None:
+        """The numbers that were given out name nothing any more."""
+        for number in self._numbers:
+            _events.pop(number, None)
+        self._numbers.clear()
+        self.keep.clear()
+
+
+_events: dict[int, tuple[ProfileEvent, ProfileHeld]] = {}
+
+
+def _note(event: ProfileEvent, held: ProfileHeld) -> int:
+    number = next(_numbers)
+    _events[number] = (event, held)
+    return number
+
+
+def _event(number: int) -> tuple[ProfileEvent, ProfileHeld]:
+    found = _events.get(number)
+    if found is None:
+        raise InvalidArgument(
+            f"{number:#x} is no event of this library, or of an earlier call", st.QNN_PROFILE_ERROR_INVALID_HANDLE
+        )
+    return found
+
+
+@answers("profileCreate")
+def profile_create(backend: int, level: int, out: int) -> None:
+    """A profile for one call at a time."""
+    held = handles.find(BackendHeld, backend)
+    handles.require_place(out, "profile")
+    handles.give(out, ProfileHeld(held, ProfileLevel.parse(level)))
+
+
+@answers("profileSetConfig")
+def profile_set_config(profile: int, config: int) -> None:
+    """How many events, and whether to trace."""
+    held = handles.find(ProfileHeld, profile)
+    options: dict[str, Any] = {}
+    for place in memory.pointers(config, "the profile's configuration"):
+        given = memory.structure(struct("Config"), place, "the profile's configuration")
+        if given.option == ProfileOption.MAX_EVENTS:
+            options["max_events"] = given.of.number64
+        elif given.option == ProfileOption.ENABLE_OPTRACE:
+            options["optrace"] = bool(given.of.flag)
+        else:
+            raise InvalidArgument(f"profile option {given.option} is unknown")
+    held.configure(options)
+
+
+def _show(held: ProfileHeld, events: Sequence[ProfileEvent], out: int, count: int) -> None:
+    memory.write_number(out, held.number(events))
+    memory.write_number(count, len(events), 4)
+
+
+@answers("profileGetEvents")
+def profile_get_events(profile: int, out: int, count: int) -> None:
+    """The events of the last call."""
+    held = handles.find(ProfileHeld, profile)
+    handles.require_place(out, "events")
+    handles.require_place(count, "number of events", 4)
+    _show(held, held.events(), out, count)
+
+
+@answers("profileGetSubEvents")
+def profile_get_sub_events(event: int, out: int, count: int) -> None:
+    """What an event is made of."""
+    found, held = _event(event)
+    handles.require_place(out, "events")
+    handles.require_place(count, "number of events", 4)
+    _show(held, found.events, out, count)
+
+
+def _text(event: ProfileEvent, held: ProfileHeld) -> bytes:
+    text = event.name.encode("utf-8", "replace")
+    held.keep.append(text)
+    return text
+
+
+@answers("profileGetEventData")
+def profile_get_event_data(event: int, out: int) -> None:
+    """One event."""
+    found, held = _event(event)
+    data = struct("EventData")(
+        found.type, _UNITS.get(found.unit, _NO_UNIT), max(0, found.value), _text(found, held)
+    )
+    handles.require_place(out, "event", ctypes.sizeof(data))
+    memory.write(out, bytes(data))
+
+
+@answers("profileGetExtendedEventData")
+def profile_get_extended_event_data(event: int, out: int) -> None:
+    """One event in the form that can hold more than numbers."""
+    found, held = _event(event)
+    data: Any = struct("ExtendedEventData")(version=1, type=found.type, unit=_UNITS.get(found.unit, _NO_UNIT))
+    data.value.data_type = int(DType.UINT_64)
+    data.value.raw.align = max(0, found.value)
+    data.timestamp = time.monotonic_ns() // 1000
+    data.identifier = _text(found, held)
+    handles.require_place(out, "event", ctypes.sizeof(data))
+    memory.write(out, bytes(data))
+
+
+@answers("profileFree")
+def profile_free(profile: int) -> None:
+    """Give it back; refused while a call fills it."""
+    held = handles.find(ProfileHeld, profile)
+    held.profile.free()
+    held.forget()
+    handles.remove(held)

@@ -1,0 +1,68 @@
+"""Signals: handles by which a call is cut short."""
+
+from __future__ import annotations
+
+from openhtp.abi import memory
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.capi.backend import BackendHeld
+from openhtp.capi.entries import answers
+from openhtp.capi.handles import Held
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.core.option_numbers import SignalOption
+from openhtp.runtime.signal import Signal
+
+
+class SignalHeld(Held):
+    """A signal."""
+
+    word, invalid = "signal", st.QNN_SIGNAL_ERROR_INVALID_HANDLE
+
+    def __init__(self, backend: BackendHeld, timeout_us: int | None) -> None:
+        super().__init__(backend)
+        self.signal: Signal = backend.backend.create_signal(timeout_us)
+
+
+def _timeout(config: int) -> int | None:
+    """Of an abort signal, which is what there is without configuration, none."""
+    timeout: int | None = None
+    for place in memory.pointers(config, "the signal's configuration"):
+        given = memory.structure(struct("Config"), place, "the signal's configuration")
+        if given.option == SignalOption.TIMEOUT:
+            timeout = given.of.number64
+        elif given.option != SignalOption.ABORT:
+            raise InvalidArgument(f"signal option {given.option} is unknown; expected abort (1) or timeout (2)")
+    return timeout
+
+
+@answers("signalCreate")
+def signal_create(backend: int, config: int, out: int) -> None:
+    """An abort signal, or one that triggers itself."""
+    held = handles.find(BackendHeld, backend)
+    handles.require_place(out, "signal")
+    handles.give(out, SignalHeld(held, _timeout(config)))
+
+
+@answers("signalSetConfig")
+def signal_set_config(signal: int, config: int) -> None:
+    """Make it another kind of signal, while nobody uses it."""
+    held = handles.find(SignalHeld, signal)
+    if held.signal.in_use:
+        raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
+    assert isinstance(held.parent, BackendHeld)
+    held.signal = held.parent.backend.create_signal(_timeout(config))
+
+
+@answers("signalTrigger")
+def signal_trigger(signal: int) -> None:
+    """Cut short the call that carries it."""
+    handles.find(SignalHeld, signal).signal.trigger()
+
+
+@answers("signalFree")
+def signal_free(signal: int) -> None:
+    """Give it back; refused while a call carries it."""
+    held = handles.find(SignalHeld, signal)
+    held.signal.free()
+    handles.remove(held)

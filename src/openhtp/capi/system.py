@@ -1,0 +1,120 @@
+"""libQnnSystem: what a context binary holds, and how much memory a tensor takes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from openhtp.abi import memory
+from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.reading import spec_of
+from openhtp.abi.structs import struct
+from openhtp.abi.writing import tensor_struct
+from openhtp.capi import handles, identity
+from openhtp.capi.entries import answers
+from openhtp.capi.handles import Held
+from openhtp.core import status as st
+from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.program.binary import ContextBinary, read_binary
+
+_VERSION_3 = 3
+_MOST_BYTES = 1 << 40
+
+
+class SystemHeld(Held):
+    """What was read from a binary lives as long as this."""
+
+    word, invalid = "system context", st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_HANDLE
+
+
+@answers("systemContextCreate")
+def system_context_create(out: int) -> None:
+    """Something to read binaries with."""
+    handles.require_place(out, "system context")
+    handles.give(out, SystemHeld())
+
+
+@answers("systemContextGetBinaryInfo")
+def system_context_get_binary_info(context: int, binary: int, size: int, out: int, out_size: int) -> None:
+    """What a binary holds, and the size of that description."""
+    held = handles.find(SystemHeld, context)
+    handles.require_place(out, "binary info")
+    handles.require_place(out_size, "size of the binary info")
+    info = _describe(held, binary, size)
+    memory.write_number(out, ctypes.addressof(info))
+    memory.write_number(out_size, ctypes.sizeof(info))
+
+
+@answers("systemContextGetMetaData")
+def system_context_get_meta_data(context: int, binary: int, size: int, out: int) -> None:
+    """What a binary holds."""
+    held = handles.find(SystemHeld, context)
+    handles.require_place(out, "binary info")
+    memory.write_number(out, ctypes.addressof(_describe(held, binary, size)))
+
+
+@answers("systemContextFree")
+def system_context_free(context: int) -> None:
+    """Forget what was read."""
+    handles.remove(handles.find(SystemHeld, context))
+
+
+def _describe(held: SystemHeld, address: int, size: int) -> Any:
+    if not address or not 0 < size <= _MOST_BYTES:
+        raise InvalidArgument(f"a binary of {size} bytes at {address:#x}")
+    blob = memory.read(address, size, "the binary")
+    keep: list[Any] = []
+    try:
+        info = _binary_info(read_binary(blob), size, keep)
+    except BadBinary as error:
+        error.status = st.QNN_SYSTEM_CONTEXT_ERROR_MALFORMED_BINARY
+        raise
+    held.keep.append((info, keep))
+    return info
+
+
+def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
+    graphs = (struct("GraphInfo") * max(1, len(binary.graph_names)))()
+    for made, name in zip(graphs, binary.graph_names, strict=False):
+        _fill_graph(made, binary, name, keep)
+    info: Any = struct("BinaryInfoV3")(version=_VERSION_3, backend_id=BACKEND_ID_HTP)
+    info.build_id = (binary.info.build_id or identity.build_id()).encode()
+    info.core, info.backend = identity.core_api(), identity.htp_api()
+    info.soc_version, info.blob_version = (binary.info.soc or "").encode(), identity.BLOB_VERSION
+    info.blob_size, info.soc_model = size, binary.info.soc_model or 0
+    info.num_graphs, info.graphs = len(binary.graph_names), ctypes.addressof(graphs)
+    keep.append(graphs)
+    return info
+
+
+def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) -> None:
+    about = binary.packed(name).info()
+    ids = binary.info.tensor_ids.get(name, {})
+    text = name.encode()
+    keep.append(text)
+    made.version, made.name = _VERSION_3, text
+    for count, field, specs in (("num_inputs", "inputs", about.inputs), ("num_outputs", "outputs", about.outputs)):
+        tensors = (struct("Tensor") * max(1, len(specs)))()
+        for place, spec in enumerate(specs):
+            tensor = tensor_struct(spec, None, keep)
+            tensor.id = ids.get(spec.name, 0)
+            tensors[place] = tensor
+        keep.append(tensors)
+        setattr(made, count, len(specs))
+        setattr(made, field, ctypes.addressof(tensors))
+    blob = struct("GraphBlobInfo")(
+        version=1,
+        vtcm=(about.options.vtcm_bytes or 0) >> 20,
+        optimization=about.options.optimization_level,
+        hvx_threads=about.options.hvx_threads or 0,
+    )
+    keep.append(blob)
+    made.blob_size, made.blob = ctypes.sizeof(blob), ctypes.addressof(blob)
+
+
+@answers("systemTensorGetMemoryFootprint")
+def system_tensor_get_memory_footprint(tensor: int, out: int) -> None:
+    """Bytes that a tensor's data take."""
+    handles.require_place(out, "footprint")
+    given = memory.structure(struct("Tensor"), tensor, "the tensor")
+    memory.write_number(out, spec_of(given).nbytes)

@@ -1,0 +1,138 @@
+"""Our library called as a QNN client calls it: by the other side of the same description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import QnnError
+from openhtp.core.levels import ProfileLevel
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.vendor.backend import Backend, Device
+from openhtp.vendor.context import Context
+from openhtp.vendor.forms import params_of
+from openhtp.vendor.graph import Graph, GraphOptions
+from openhtp.vendor.library import load
+
+SHAPE = (1, 4, 4, 8)
+NARROW, WIDE = ScaleOffset(0.02, -128), ScaleOffset(0.04, -128)
+
+
+def tensor(name: str, kind: TensorKind, quant: ScaleOffset = NARROW) -> TensorSpec:
+    return TensorSpec(name, SHAPE, DType.UFIXED_POINT_8, quant, kind)
+
+
+A, B = tensor("a", TensorKind.APP_WRITE), tensor("b", TensorKind.APP_WRITE)
+O = tensor("o", TensorKind.APP_READ, WIDE)  # noqa: E741
+ADD = OpCall("ElementWiseAdd", "add", (A, B), (O,))
+
+
+@pytest.fixture
+def backend(lib_dir: Path) -> Iterator[Backend]:
+    made = Backend(load(lib_dir / "libQnnHtp.so"))
+    yield made
+    made.free()
+
+
+@pytest.fixture
+def device(backend: Backend) -> Device:
+    return backend.create_device(soc="SM8650")
+
+
+def build(context: Context, name: str = "g", options: GraphOptions | None = None) -> Graph:
+    graph = context.create_graph(name, options)
+    for spec in (A, B, O):
+        graph.add_tensor(spec)
+    graph.add_node(ADD, params_of(ADD))
+    graph.finalize()
+    return graph
+
+
+def values(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: random.integers(0, 256, SHAPE, np.uint8) for name in "ab"}
+
+
+def expected(given: dict[str, np.ndarray]) -> np.ndarray:
+    real = NARROW.dequantize(given["a"]) + NARROW.dequantize(given["b"])
+    return WIDE.quantize(real, 0, 255).astype(np.uint8)
+
+
+def test_a_graph_is_built_and_run(device: Device) -> None:
+    graph = build(Context.create(device))
+    for seed in range(3):
+        given = values(seed)
+        out = graph.execute(given)["o"]
+        assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+
+
+def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: Device) -> None:
+    context = Context.create(device)
+    given = values()
+    first = build(context, "first").execute(given)["o"]
+    build(context, "second", GraphOptions(vtcm_mb=4, hvx_threads=2, float16=True, optimization=3))
+    blob = context.get_binary()
+    context.free()
+    restored = Context.from_binary(device, blob)
+    assert list(restored.graphs) == ["first", "second"]
+    for graph in restored.graphs.values():
+        assert np.array_equal(graph.execute(given)["o"], first)
+
+
+def test_a_batch_is_a_multiple_of_the_graph_s(device: Device) -> None:
+    graph = build(Context.create(device))
+    given = {name: np.concatenate([array, array[:, ::-1]]) for name, array in values().items()}
+    out = graph.execute(given)["o"]
+    assert out.shape == (2, *SHAPE[1:])
+    assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+
+
+def test_profiles_have_events(backend: Backend, device: Device) -> None:
+    profile = backend.create_profile(ProfileLevel.DETAILED)
+    graph = build(Context.create(device))
+    graph.execute(values(), profile)
+    types = {event.type for top in profile.events() for event in top.walk()}
+    assert {400, 3004} <= types
+
+
+def test_an_operation_is_validated_before_there_is_a_graph(backend: Backend) -> None:
+    backend.validate_op(ADD, params_of(ADD))
+    with pytest.raises(QnnError) as refused:
+        backend.validate_op(OpCall("NoSuchOp", "x", (A,), (O,)), {})
+    assert refused.value.code == 3110
+
+
+def test_what_is_freed_with_its_parent_is_no_handle_any_more(device: Device) -> None:
+    context = Context.create(device)
+    graph = build(context)
+    handle = graph.handle
+    context.free()
+    library = device.library
+    assert library.ask("graphExecute", handle, None, 0, None, 0, None, None) == 6001
+    assert library.ask("contextFree", 12345, None) == 5002
+
+
+def test_a_device_with_contexts_is_not_freed(device: Device) -> None:
+    context = Context.create(device)
+    assert device.library.ask("deviceFree", device.handle) == 14003
+    context.free()
+
+
+def test_the_build_id_and_versions_are_those_that_clients_ask_for(lib_dir: Path) -> None:
+    library = load(lib_dir / "libQnnHtp.so")
+    assert library.build_id.startswith("v2.51.")
+    assert library.core_api[:2] == (2, 40)
+    assert library.htp_api[:2] == (5, 51)
+
+
+@pytest.mark.parametrize(("option", "arch"), [("soc", None), (None, 75), (None, 68)])
+def test_devices_by_soc_and_by_architecture(backend: Backend, option: str | None, arch: int | None) -> None:
+    device = backend.create_device(soc="SM8550" if option else None, arch=arch)
+    Context.create(device).free()
+    device.free()

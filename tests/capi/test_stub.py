@@ -1,0 +1,61 @@
+"""The C stub: built from the table that Python reads, and the same library for every client."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from openhtp.abi.tables import CORE, SYSTEM
+from openhtp.capi import entries
+from tests.capi.conftest import ROOT
+
+
+def test_the_c_functions_are_those_of_the_table() -> None:
+    spec = importlib.util.spec_from_file_location("gen_capi_entries", ROOT / "tools/gen_capi_entries.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.PATH.read_text() == module.text()
+
+
+def test_every_entry_has_an_answer() -> None:
+    table = entries.table()
+    assert len(CORE) == 71
+    for first, named in ((0, CORE), (128, SYSTEM)):
+        for entry in named.values():
+            assert table[first + entry.place] is not entries.table()[entries.COUNT - 1]
+
+
+@pytest.mark.parametrize("name", ["libQnnHtp.so", "libQnnSystem.so"])
+def test_a_provider_fills_every_place_and_zeros_follow(lib_dir: Path, name: str) -> None:
+    library = ctypes.CDLL(str(lib_dir / name))
+    for function, head, count in (("QnnInterface", 40, len(CORE)), ("QnnSystemInterface", 32, len(SYSTEM))):
+        call = getattr(library, f"{function}_getProviders")
+        call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
+        listing, found = ctypes.c_void_p(), ctypes.c_uint32()
+        assert call(None, ctypes.addressof(found)) == 1004
+        assert call(ctypes.addressof(listing), ctypes.addressof(found)) == 0
+        assert found.value == 1
+        assert listing.value is not None
+        provider = ctypes.c_void_p.from_address(listing.value).value
+        assert provider is not None
+        places = (ctypes.c_void_p * 128).from_address(provider + head)
+        assert all(places[:count])
+        assert not any(places[count:])
+
+
+def test_the_companions_are_there(lib_dir: Path) -> None:
+    for name in ("libQnnIr.so", "libQnnSaver.so", "libQnnLpai.so"):
+        ctypes.CDLL(str(lib_dir / name))
+    memory = ctypes.CDLL(str(lib_dir / "libcdsprpc.so"))
+    memory.rpcmem_alloc.restype = ctypes.c_void_p
+    memory.rpcmem_to_fd.argtypes = memory.rpcmem_free.argtypes = [ctypes.c_void_p]
+    data = memory.rpcmem_alloc(25, 1, 4096)
+    assert data
+    assert memory.rpcmem_to_fd(data) >= 0
+    memory.rpcmem_free(data)
+    assert memory.rpcmem_to_fd(data) == -1
