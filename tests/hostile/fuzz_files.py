@@ -7,7 +7,6 @@ import json
 import random
 import resource
 import sys
-import zlib
 from typing import Any
 
 import msgspec
@@ -20,13 +19,13 @@ from openhtp.onnx import load
 from openhtp.plan import parse_scenario
 from openhtp.plan.amount import expected_requests
 from openhtp.plan.ranges import RANGES
-from openhtp.program import container
 from tests.conftest import relu_graph
 from tests.hostile.leaks import Holdings
 from tests.hostile.probe import Neighbour
 from tests.hostile.running import ROOT
 from tests.hostile.tally import Budget, Watch
 from tests.hostile.wire import mutated
+from tests.program.forging import parts_of, put_together
 
 sys.path.insert(0, str(ROOT / "tests/frontend"))
 from mutations import damaged, good_models
@@ -113,17 +112,18 @@ def _binary_attack(rng: random.Random, watch: Watch, device: htp.Device, binary:
 
 
 def _lying(rng: random.Random, binary: bytes) -> bytes:
-    """Another header, with all checksums right."""
-    header, begin = container.open_header(memoryview(binary))
-    tree = msgspec.msgpack.decode(header)
+    """Another header or another program, with all checksums right."""
+    header, sections = parts_of(binary)
+    if rng.random() < 0.5:
+        for _ in range(rng.randint(1, 3)):
+            _change(rng, header, _NUMBERS)
+        return put_together(header, sections, measure=False)
+    number = rng.choice(header["graphs"])["program"]
+    program = msgspec.msgpack.decode(sections[number])
     for _ in range(rng.randint(1, 3)):
-        _change(rng, tree, _NUMBERS)
-    changed = msgspec.msgpack.encode(tree)
-    empty = b"".join(container.pack(changed, ()))
-    head, blobs = empty[container.PREAMBLE_BYTES :], binary[begin:]
-    total = len(empty) + len(blobs)
-    fields = (container.MAGIC, container.VERSION, zlib.crc32(head), total, len(head))
-    return container._sealed(container._PREAMBLE.pack(*fields)) + head + blobs
+        _change(rng, program, _NUMBERS)
+    sections[number] = msgspec.msgpack.encode(program)
+    return put_together(header, sections)
 
 
 def _scenario_attack(rng: random.Random, watch: Watch, text: str) -> None:

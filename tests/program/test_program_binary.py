@@ -16,6 +16,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.program.binary import BinaryInfo, read_binary, write_binary
 from openhtp.program.qnn_program import QnnProgram
+from tests.program.forging import forged, parts_of, put_together
 
 
 def conv_program(name: str = "g", seed: int = 0) -> QnnProgram:
@@ -66,12 +67,13 @@ def test_equal_weights_are_stored_once() -> None:
     one = write_binary([conv_program("a")], BinaryInfo())
     two = write_binary([conv_program("a"), conv_program("b")], BinaryInfo(soc="SM8650", arch=75))
     other = write_binary([conv_program("a"), conv_program("b", seed=1)], BinaryInfo())
-    assert len(two) < len(other)
+    assert len(parts_of(two)[1]) == 2, "the program and the weights of both"
+    assert len(parts_of(other)[1]) == 4, "and here of each"
     binary = read_binary(two)
     assert binary.graph_names == ("a", "b")
     assert binary.info.soc == "SM8650"
     assert np.shares_memory(binary.program("a").statics["w"], binary.program("b").statics["w"])
-    assert len(one) < len(two)
+    assert len(parts_of(one)[1]) == 2
 
 
 def test_metadata_needs_no_data() -> None:
@@ -86,7 +88,7 @@ def test_unknown_graph_names_those_that_are_there() -> None:
         read_binary(BYTES).program("nope")
 
 
-@pytest.mark.parametrize("length", [0, 7, 63, 64, 100, len(BYTES) - 1])
+@pytest.mark.parametrize("length", [0, 7, 63, 64, 100, 4096, len(BYTES) - 1])
 def test_a_truncated_file_is_refused(length: int) -> None:
     with pytest.raises(BadBinary):
         QnnProgram.from_bytes(BYTES[:length])
@@ -113,62 +115,49 @@ def test_another_version_has_its_own_code() -> None:
     assert caught.value.name == "QNN_CONTEXT_ERROR_BINARY_VERSION"
 
 
-def sealed(header: object) -> bytes:
-    """A container around any header, with right checksums: what a skilled enemy would send."""
-    import msgspec
-
-    from openhtp.program import container
-
-    return b"".join(container.pack(msgspec.msgpack.encode(header), [container.make_blob(memoryview(bytes(288)))]))
-
-
-def good_header() -> dict[str, object]:
-    import msgspec
-
-    from openhtp.program import container
-
-    header = msgspec.msgpack.decode(container.open_header(memoryview(BYTES))[0])
-    header["blobs"] = [msgspec.to_builtins(container.make_blob(memoryview(bytes(288))).record)]
-    return dict(header)
-
-
 def test_the_enemy_tool_makes_a_valid_file_when_nothing_is_changed() -> None:
-    assert QnnProgram.from_bytes(sealed(good_header())).name == "g"
+    same = put_together(*parts_of(BYTES))
+    assert same == BYTES
+    assert QnnProgram.from_bytes(same).name == "g"
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("programs", 0, "tensors", 0, "shape", 1), 1 << 62),
-        (("programs", 0, "tensors", 0, "shape", 1), 0),
-        (("programs", 0, "tensors", 0, "dtype"), 9999),
-        (("programs", 0, "tensors", 0, "kind"), -1),
-        (("programs", 0, "tensors", 0, "quant", "scale"), -1.0),
-        (("programs", 0, "tensors", 3, "blob"), 5),
-        (("programs", 0, "tensors", 3, "shape", 0), 4),
-        (("programs", 0, "tensors", 1, "name"), "x"),
-        (("programs", 0, "nodes", 0, "inputs", 0), 1 << 40),
-        (("programs", 0, "nodes", 0, "inputs", 0), 2),
-        (("programs", 0, "nodes", 0, "outputs", 0), 0),
-        (("programs", 0, "nodes", 0, "op"), "__import__"),
-        (("programs", 0, "nodes", 0, "params", "pad_amount", "shape"), [1 << 40, 1 << 40]),
-        (("programs", 0, "nodes", 0, "params", "pad_amount", "dtype"), "|O"),
-        (("programs", 0, "nodes", 1, "inputs"), []),
-        (("programs", 0, "options", "priority"), 501),
-        (("programs", 0, "options", "precision"), "float1"),
-        (("programs", 0, "nodes"), []),
-        (("blobs", 0, "nbytes"), -64),
-        (("blobs", 0, "nbytes"), 1 << 60),
-        (("programs",), []),
-        (("programs",), 7),
+        (("program", "tensors", 0, "shape", 1), 1 << 62),
+        (("program", "tensors", 0, "shape", 1), 0),
+        (("program", "tensors", 0, "dtype"), 9999),
+        (("program", "tensors", 0, "kind"), -1),
+        (("program", "tensors", 0, "quant", "scale"), -1.0),
+        (("program", "tensors", 3, "blob"), 5),
+        (("program", "tensors", 3, "shape", 0), 4),
+        (("program", "tensors", 1, "name"), "x"),
+        (("program", "nodes", 0, "inputs", 0), 1 << 40),
+        (("program", "nodes", 0, "inputs", 0), 2),
+        (("program", "nodes", 0, "outputs", 0), 0),
+        (("program", "nodes", 0, "op"), "__import__"),
+        (("program", "nodes", 0, "params", "pad_amount", "shape"), [1 << 40, 1 << 40]),
+        (("program", "nodes", 0, "params", "pad_amount", "dtype"), "|O"),
+        (("program", "nodes", 1, "inputs"), []),
+        (("graphs", 0, "ends", "options", "priority"), 501),
+        (("graphs", 0, "ends", "options", "precision"), "float1"),
+        (("program", "nodes"), []),
+        (("sections", 0, 0), -64),
+        (("sections", 0, 0), 1 << 60),
+        (("graphs",), []),
+        (("graphs",), 7),
+        (("graphs", 0, "program"), 1),
+        (("graphs", 0, "program"), 9),
+        (("graphs", 0, "data"), []),
+        (("graphs", 0, "data"), [7]),
+        (("graphs", 0, "data"), [-1]),
+        (("graphs", 0, "static_bytes"), 1),
+        (("graphs", 0, "ends", "inputs"), []),
+        (("graphs", 0, "ends", "inputs", 0, "shape", 1), 7),
+        (("graphs", 0, "ends", "inputs", 0, "quant", "scale"), 0.5),
+        (("graphs", 0, "ends", "outputs", 0, "name"), "z"),
     ],
 )
 def test_nonsense_with_right_checksums_is_refused(path: tuple[str | int, ...], value: object) -> None:
-    header: object = good_header()
-    place = header
-    for key in path[:-1]:
-        place = place[key]  # type: ignore[index]
-    assert path[-1] in place or isinstance(path[-1], int)  # type: ignore[operator]
-    place[path[-1]] = value  # type: ignore[index]
     with pytest.raises(BadBinary):
-        QnnProgram.from_bytes(sealed(header))
+        QnnProgram.from_bytes(forged(BYTES, path, value))

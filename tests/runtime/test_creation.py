@@ -216,7 +216,7 @@ def test_the_child_of_a_fork_is_not_left_waiting(
         ([], {}, "at least one binary"),
         (b"abc", {}, "expected a list"),
         ("a.bin", {}, "expected a list"),
-        ([b"", 3], {}, "binary is a int"),
+        ([b"", 3.0], {}, "binary is a float"),
         ([b""], {"configs": []}, "one mapping of options for each of 1"),
         ([b""], {"configs": [3]}, "one mapping of options"),
         ([b""], {"configs": [{"share_resources": True}]}, "for the list as a whole"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -69,16 +70,15 @@ def test_graphs_that_are_not_enabled_are_not_sent(device: htp.Device, binary: by
         assert session(device)["memory"]["weights"] == 0
 
 
-def test_parts_of_a_binary_are_a_binary(binary: bytes) -> None:
+def test_what_graphs_share_is_sent_once(binary: bytes) -> None:
     whole = read_binary(binary)
-    parts = whole.parts(["third", "first"])
-    two = read_binary(b"".join(parts))
-    assert two.graph_names == ("third", "first")
-    assert two.nbytes < WEIGHTS.nbytes * 1.5
-    for name in two.graph_names:
-        assert two.packed(name) == whole.packed(name)
+    for names in (["third"], ["third", "first"], list(NAMES)):
+        assert WEIGHTS.nbytes < whole.bytes_of(names) < WEIGHTS.nbytes * 1.5
+    assert all(one.end <= other.begin for one, other in itertools.pairwise(whole.ranges(["third", "first"]))), (
+        "each byte once, in order"
+    )
     with pytest.raises(htp.InvalidArgument, match="no graph 'fourth'"):
-        whole.parts(["fourth"])
+        whole.ranges(["fourth"])
 
 
 def test_a_damaged_graph_is_named_and_nothing_is_loaded(backend: htp.Backend) -> None:
@@ -92,8 +92,8 @@ def test_a_damaged_graph_is_named_and_nothing_is_loaded(backend: htp.Backend) ->
         other.add_node("ElementWiseAdd", inputs=[x, b], outputs=[y])
         other.finalize()
         data = bytearray(context.get_binary())
-    at = len(data) - 70
-    data[at] ^= 0xFF
+    [section] = set(read_binary(data).packed("spoilt").blobs) - set(read_binary(data).packed("sound").blobs)
+    data[section.begin] ^= 0xFF
     with pytest.raises(htp.BadBinary, match=r"damaged.*graph 'spoilt'"):
         device.create_context_from_binary(data)
     assert session(device)["graphs"] == []

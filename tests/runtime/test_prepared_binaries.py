@@ -81,7 +81,7 @@ def test_another_user_gets_the_same_results_from_the_program(
         assert not was_prepared(context)
         check_results(context, expected)
         mine = context.get_binary()
-    assert read_binary(mine).packed("net").prepared != read_binary(binary).packed("net").prepared
+    assert read_binary(mine).packed("net").seal != read_binary(binary).packed("net").seal
     with device.create_context_from_binary(mine) as context:
         assert was_prepared(context)
         check_results(context, expected)
@@ -95,7 +95,7 @@ def test_a_device_of_another_soc_compiles_the_portable_program(
     with device.create_context_from_binary(binary) as context:
         assert not was_prepared(context)
         check_results(context, expected)
-    assert "made for 'SM8650' and is compiled again for SM8550" in caplog.text
+    assert "made for 'SM8650' (v75, 8 MB of VTCM); this device is SM8550 (v73, 8 MB)" in caplog.text
 
 
 def test_nothing_is_said_of_a_binary_for_this_soc(

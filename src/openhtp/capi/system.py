@@ -88,8 +88,8 @@ def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
 
 
 def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) -> None:
-    about = binary.packed(name).info()
-    ids = binary.info.tensor_ids.get(name, {})
+    packed = binary.packed(name)
+    about, ids = packed.info(), packed.tensor_ids
     text = name.encode()
     keep.append(text)
     made.version, made.name = _VERSION_3, text

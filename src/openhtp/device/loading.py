@@ -6,14 +6,17 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from openhtp.core.errors import InvalidArgument, error_context
 from openhtp.device.target import PreparingTarget, Target
 from openhtp.engine.protocol import LoadedProgram
-from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
+from openhtp.engine.workshop import Workshop
+from openhtp.program.binary import BinaryInfo, open_binary, pack_graphs
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
+from openhtp.program.sources import Source
 from openhtp.rpc.shm import SharedBuffer
 
 log = logging.getLogger(__name__)
@@ -21,6 +24,8 @@ log = logging.getLogger(__name__)
 Work = Callable[[], Callable[[], None]]
 # Told how many are done, of how many, and which one is next.
 Advance = Callable[[int, int, str], None]
+# With acceleration: sessions are made on as many threads as there are, and this many graphs ask for some.
+_GRAPHS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +37,56 @@ class Ready:
     program: QnnProgram | None
 
 
-def make_ready(target: Target, data: memoryview, places: Sequence[int], advance: Advance) -> list[Ready]:
-    """Make graphs of a binary ready, all or none; they share its bytes. ``advance`` may raise to end it early."""
-    binary = read_binary(data)
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a binary is loaded: bytes of it that may be in memory at once (None: no limit), and on how many threads.
+
+    ``accelerated``: on all there are, several graphs at a time.
+    """
+
+    budget_bytes: int | None = None
+    accelerated: bool = False
+
+
+def make_ready(
+    target: Target,
+    source: Source,
+    places: Sequence[int],
+    advance: Advance,
+    manner: Manner | None = None,
+    granted: int | None = None,
+) -> list[Ready]:
+    """Make graphs of a binary ready, all or none. ``advance`` may raise to end it early.
+
+    What graphs have in common, weights and what was made of them, they share. ``granted`` is what they may take.
+    """
+    binary = open_binary(source)
     names = binary.graph_names
     if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
         raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
+    needed = binary.bytes_of([names[place] for place in places])
+    if granted is not None and needed > granted:
+        raise InvalidArgument(f"the graphs take {needed} bytes of the binary; {granted} were asked for")
+    manner = manner or Manner()
+    graphs = [binary.packed(names[place]) for place in places]
     ready: list[Ready] = []
-    try:
-        for done, place in enumerate(places):
-            advance(done, len(places), names[place])
-            with error_context(graph=names[place]):
-                ready.append(_make_ready(target, binary.packed(names[place])))
-    except BaseException:
-        close_all(ready)
-        raise
+    with (
+        Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop,
+        ThreadPoolExecutor(_GRAPHS_AT_ONCE if manner.accelerated else 1) as threads,
+    ):
+        under_way: list[Future[Ready]] = []
+        try:
+            under_way.extend(threads.submit(_make_ready, target, graph, workshop) for graph in graphs)
+            for done, (graph, future) in enumerate(zip(graphs, under_way, strict=True)):
+                advance(done, len(places), graph.name)
+                ready.append(future.result())
+        except BaseException:
+            for future in under_way:
+                future.cancel()
+            threads.shutdown()
+            late = [future.result() for future in under_way if not future.cancelled() and not future.exception()]
+            close_all(late)
+            raise
     return ready
 
 
@@ -56,14 +96,16 @@ def close_all(ready: Sequence[Ready]) -> None:
         made.loaded.close()
 
 
-def _make_ready(target: Target, packed: PackedGraph) -> Ready:
+def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
     """From the prepared form if that can be used, else from the program."""
-    info = packed.info()
-    loaded = target.load_packed(packed, info) if isinstance(target, PreparingTarget) else None
-    if loaded is not None:
-        return Ready(info, loaded, None)
-    program = packed.program()
-    return Ready(info, target.load(program), program)
+    with error_context(graph=packed.name):
+        info = packed.info()
+        loaded = target.load_packed(packed, info, workshop) if isinstance(target, PreparingTarget) else None
+        if loaded is not None:
+            return Ready(info, loaded, None)
+        program = packed.program()
+        packed.check_rest()
+        return Ready(info, target.load(program), program)
 
 
 def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | None:

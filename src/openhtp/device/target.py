@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from openhtp.compiler.driver import program_for
 from openhtp.engine.protocol import Engine, LoadedProgram, PreparingEngine
+from openhtp.engine.workshop import Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
@@ -22,7 +23,7 @@ class Target(Protocol):
 class PreparingTarget(Target, Protocol):
     """A target that can store what it made of a program, and load that again in a fraction of the time."""
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> LoadedProgram | None:
+    def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LoadedProgram | None:
         """Make a stored graph ready from its prepared form. None if that must not be used: load its program."""
 
     def pack(self, program: QnnProgram) -> PackedGraph | None:
@@ -40,11 +41,11 @@ class EmulatedChip:
         """Compile for the SoC and load."""
         return self._engine.load(program_for(program, self._soc))
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo) -> LoadedProgram | None:
+    def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LoadedProgram | None:
         """Load what was prepared for this very SoC."""
         if not isinstance(self._engine, PreparingEngine):
             return None
-        return self._engine.load_packed(packed, info, self._soc)
+        return self._engine.load_packed(packed, info, self._soc, workshop)
 
     def pack(self, program: QnnProgram) -> PackedGraph | None:
         """Compile, and store what the engine makes of it."""

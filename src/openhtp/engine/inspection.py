@@ -6,7 +6,7 @@ elsewhere, no code, no files, and ends that fit the program and each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from onnx import AttributeProto, ModelProto, TensorProto
 
 from openhtp.engine.lowering import model_sizes
 from openhtp.engine.onnx_graph import IN_MEMORY, parse_model
-from openhtp.engine.sessions import Part, Staged, type_in_words
+from openhtp.engine.sessions import Staged, type_in_words
 from openhtp.program.packed import GraphInfo
 
 
@@ -35,12 +35,12 @@ _MOST_MODEL_BYTES = 64 << 20
 _End = tuple[np.dtype[Any], tuple[int | str, ...]]
 
 
-def inspect_part(part: Part) -> None:
-    """Raise Unusable unless the part's model is a plain graph whose data is all at hand."""
-    if len(part.model) > _MOST_MODEL_BYTES:
-        raise Unusable(f"a part has {len(part.model)} bytes")
+def inspect_part(data: bytes, constants: Collection[str]) -> None:
+    """Raise Unusable unless a part's model is a plain graph whose data is all at hand: that of these constants."""
+    if len(data) > _MOST_MODEL_BYTES:
+        raise Unusable(f"a part has {len(data)} bytes")
     try:
-        model: ModelProto = parse_model(part.model)
+        model: ModelProto = parse_model(data)
     except DecodeError as error:
         raise Unusable("a part is no model") from error
     graph = model.graph
@@ -54,7 +54,7 @@ def inspect_part(part: Part) -> None:
     for tensor in graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             places = [entry.value for entry in tensor.external_data if entry.key == "location"]
-            if tensor.name not in part.constants or places != [IN_MEMORY]:
+            if tensor.name not in constants or places != [IN_MEMORY]:
                 raise Unusable(f"constant {tensor.name!r} is taken from a file")
     for node in graph.node:
         for attribute in node.attribute:

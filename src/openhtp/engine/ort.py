@@ -23,6 +23,7 @@ from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged, make_stages, prepare
+from openhtp.engine.workshop import Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph
@@ -124,7 +125,9 @@ class OrtEngine:
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
         return OrtProgram(program.name, (*program.inputs, *program.outputs), staged, names)
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo, soc: SocSpec) -> OrtProgram | None:
+    def load_packed(
+        self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
+    ) -> OrtProgram | None:
         """Make ready a graph that was prepared before. None if it was not, or not by and for this engine."""
         if packed.prepared is None or not self._yield_points:
             return None
@@ -132,7 +135,7 @@ class OrtEngine:
         if key is None:
             return None
         try:
-            staged = open_prepared(packed, info, soc, key, self._threads)
+            staged = open_prepared(packed, info, soc, key, self._threads, workshop)
         except Unusable as reason:
             log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
             return None

@@ -7,11 +7,8 @@ program says, or the program is lowered again. What is believed is still checked
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import math
-import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import msgspec
@@ -23,17 +20,16 @@ from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged
+from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
+from openhtp.program.container import digest, make_section
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
-from openhtp.program.records import PreparedRecord, ProgramRecord
 from openhtp.program.spilling import spill_fill_bytes
 
 Array = npt.NDArray[Any]
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
-# Sessions are made, and hashes taken, on this many threads at once.
-_THREADS = 2
 
 
 class Constant(msgspec.Struct, frozen=True):
@@ -88,8 +84,8 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
     manifest = Manifest(
         fingerprint=seal.fingerprint(),
         soc=program.soc.name,
-        program=_program_hash(packed.record),
-        blobs=[blob.digest for blob in packed.blobs],
+        program=packed.identity(),
+        blobs=[digest(blob.read()) for blob in packed.blobs],
         constants=[
             Constant(name, onnx_type(array.dtype), list(array.shape), place)
             for (name, array), place in zip(constants.items(), places, strict=True)
@@ -107,72 +103,96 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         slot_bytes=list(staged.slot_bytes),
     )
     words = msgspec.msgpack.encode(manifest)
-    record = PreparedRecord(words, seal.sealed(key, words), places, spill_fill_bytes(program))
-    return PackedGraph(packed.record, packed.blobs, record)
+    return dataclasses.replace(
+        packed,
+        prepared=make_section(words),
+        seal=seal.sealed(key, words),
+        spill_fill_bytes=spill_fill_bytes(program),
+    )
 
 
-def open_prepared(packed: PackedGraph, info: GraphInfo, soc: SocSpec, key: bytes, threads: int) -> Staged:
+def open_prepared(
+    packed: PackedGraph, info: GraphInfo, soc: SocSpec, key: bytes, threads: int, workshop: Workshop
+) -> Staged:
     """Sessions from a prepared form. Raises Unusable with the reason; the program has to be lowered then."""
     manifest = _believed(packed, key)
     if manifest.soc != soc.name:
         raise Unusable(f"it was made for {manifest.soc}, not for {soc.name}")
-    with ThreadPoolExecutor(min(_THREADS, len(os.sched_getaffinity(0)))) as pool:
-        digests = list(pool.map(lambda blob: blob.digest, packed.blobs))
-        if digests != manifest.blobs:
-            raise Unusable("its data is not what was sealed")
-        parts = _parts(packed, manifest)
-        buffers = _buffers(manifest)
-        for part in parts:
-            inspect_part(part)
-        stages = _open_all(pool, parts, threads)
-    staged = Staged(tuple(stages), buffers, tuple(manifest.slot_bytes))
+    buffers = _buffers(manifest)
+    used = {constant.blob for constant in manifest.constants}
+    for number in range(len(packed.blobs)):
+        if number not in used:  # it is the program's alone; what runs must still be what the whole file says
+            _data(packed, manifest, number)
+    makings = [_making(packed, manifest, part, threads) for part in manifest.parts]
+    staged = Staged(tuple(workshop.make(makings)), buffers, tuple(manifest.slot_bytes))
     inspect_sessions(staged, info)
     return staged
 
 
 def _believed(packed: PackedGraph, key: bytes) -> Manifest:
     """The manifest, once it is known who wrote it, for what machine, and for which program."""
-    record = packed.prepared
-    if record is None:
+    if packed.prepared is None:
         raise Unusable("there is none")
-    if not seal.is_own(key, record.manifest, record.seal):
+    words = bytes(packed.prepared.read())
+    if not seal.is_own(key, words, packed.seal):
         raise Unusable("it was not made by this user's engine, or was changed since")
     try:
-        manifest = _DECODER.decode(record.manifest)
+        manifest = _DECODER.decode(words)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Unusable(f"it cannot be read: {error}") from error
     if manifest.fingerprint != seal.fingerprint():
         raise Unusable("it was made by another version, or for another processor")
-    if manifest.program != _program_hash(packed.record):
+    if manifest.program != packed.identity():
         raise Unusable("it was made from another program")
-    # What the file says outside the seal only serves to find and number the blobs.
-    if [constant.blob for constant in manifest.constants] != record.blobs:
-        raise Unusable("its constants are not those that were sealed")
+    if len(manifest.blobs) != len(packed.blobs):
+        raise Unusable("its data is not what was sealed")
+    if any(number >= len(manifest.constants) for part in manifest.parts for number in part.constants):
+        raise Unusable("a part names a constant that does not exist")
     return manifest
 
 
-def _program_hash(record: ProgramRecord) -> bytes:
-    return hashlib.sha256(msgspec.msgpack.encode(record)).digest()
-
-
-def _parts(packed: PackedGraph, manifest: Manifest) -> list[Part]:
-    arrays: list[Array] = []
-    for constant in manifest.constants:
-        dtype, data = _dtype(constant.dtype), packed.blobs[constant.blob].data
-        if math.prod(constant.shape) * dtype.itemsize != data.nbytes:
-            raise Unusable(f"constant {constant.name!r} has another size than its data")
-        arrays.append(np.frombuffer(data, dtype).reshape(constant.shape))
-    if any(number >= len(arrays) for part in manifest.parts for number in part.constants):
-        raise Unusable("a part names a constant that does not exist")
-    return [
-        Part(
-            part.model,
-            {manifest.constants[number].name: arrays[number] for number in part.constants},
-            tuple(part.inputs),
-            tuple(part.outputs),
+def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: int) -> Making:
+    """How one part becomes a session. Equal parts of equal data are one session, whichever graph they are of."""
+    constants = [manifest.constants[number] for number in words.constants]
+    named = [(constant.name, constant.dtype, constant.shape, constant.blob) for constant in constants]
+    if any(constant.blob >= len(packed.blobs) for constant in constants):
+        raise Unusable("a constant has data that does not exist")
+    inspect_part(words.model, {constant.name for constant in constants})
+    key = msgspec.msgpack.encode(
+        (
+            words.model,
+            words.inputs,
+            words.outputs,
+            [(name, dtype, shape, manifest.blobs[blob]) for name, dtype, shape, blob in named],
+            threads,
         )
-        for part in manifest.parts
-    ]
+    )
+
+    def make() -> Stage:
+        arrays = {constant.name: _array(packed, manifest, constant) for constant in constants}
+        part = Part(words.model, arrays, tuple(words.inputs), tuple(words.outputs))
+        try:
+            return part.open(threads)
+        except Exception as error:  # the runtime's own have no base in common
+            raise Unusable(f"the CPU runtime refuses it: {error}") from error
+
+    blobs = {constant.blob for constant in constants}
+    return Making(digest(memoryview(key)), sum(packed.blobs[blob].nbytes for blob in blobs), make)
+
+
+def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:
+    """Data that is what was sealed."""
+    data = packed.blobs[number].read()
+    if digest(data) != manifest.blobs[number]:
+        raise Unusable("its data is not what was sealed")
+    return data
+
+
+def _array(packed: PackedGraph, manifest: Manifest, constant: Constant) -> Array:
+    dtype, data = _dtype(constant.dtype), _data(packed, manifest, constant.blob)
+    if math.prod(constant.shape) * dtype.itemsize != data.nbytes:
+        raise Unusable(f"constant {constant.name!r} has another size than its data")
+    return np.frombuffer(data, dtype).reshape(constant.shape)
 
 
 def _buffers(manifest: Manifest) -> dict[str, Buffer]:
@@ -190,14 +210,3 @@ def _dtype(number: int) -> np.dtype[Any]:
         return numpy_type(number)
     except KeyError:
         raise Unusable(f"type {number} is unknown") from None
-
-
-def _open_all(pool: ThreadPoolExecutor, parts: Sequence[Part], threads: int) -> list[Stage]:
-    """Make all sessions, the long ones first, so that no thread is left with one at the end."""
-    order = sorted(range(len(parts)), key=lambda n: -sum(a.nbytes for a in parts[n].constants.values()))
-    try:
-        made = list(pool.map(lambda part: part.open(threads), [parts[number] for number in order]))
-    except Exception as error:  # the runtime's own have no base in common
-        raise Unusable(f"the CPU runtime refuses it: {error}") from error
-    placed = dict(zip(order, made, strict=True))
-    return [placed[number] for number in range(len(parts))]

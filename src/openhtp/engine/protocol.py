@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph
+
+if TYPE_CHECKING:
+    from openhtp.engine.workshop import Workshop
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -53,10 +56,12 @@ class Engine(Protocol):
 class PreparingEngine(Engine, Protocol):
     """An engine that can store what it made of a program, and load that again in a fraction of the time."""
 
-    def load_packed(self, packed: PackedGraph, info: GraphInfo, soc: SocSpec) -> LoadedProgram | None:
+    def load_packed(
+        self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
+    ) -> LoadedProgram | None:
         """Make a stored graph ready from its prepared form. None if that must not be used: load its program.
 
-        A form that was prepared for another SoC than this one must not.
+        A form that was prepared for another SoC than this one must not. ``workshop`` is of the whole binary.
         """
 
     def pack(self, program: HtpProgram) -> PackedGraph | None:

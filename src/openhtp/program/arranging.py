@@ -24,15 +24,40 @@ _PROBE = 64
 _SIGN = np.uint8(0x80)
 
 
-def arrange(stored: Array, spec: TensorSpec, how: Arrangement) -> Array:
-    """The tensor's data from what is stored. Raises BadBinary if the two do not fit."""
-    rank = len(how.shape)
-    if sorted(how.order) != list(range(rank)) or math.prod(how.shape) != stored.size:
-        raise BadBinary(f"tensor {spec.name!r} is stored as {how.shape} with axes {how.order}")
-    if tuple(how.shape[axis] for axis in how.order) != spec.shape or (how.flipped and spec.dtype.itemsize != 1):
+def arrange(stored: memoryview, spec: TensorSpec, how: Arrangement | None) -> Array:
+    """The tensor's data from what is stored, not to be written. Raises BadBinary if the two do not fit."""
+    if how is None:
+        if stored.nbytes != spec.nbytes:
+            raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {stored.nbytes}")
+        array: Array = np.frombuffer(stored, spec.dtype.numpy).reshape(spec.shape)
+    else:
+        _check(stored.nbytes, spec, how)
+        turned = np.frombuffer(stored, spec.dtype.numpy).reshape(how.shape).transpose(how.order)
+        if how.joined:
+            turned = turned.reshape(_joined(how))[tuple(slice(size) for size in spec.shape)]
+        array = np.array(turned, order="C")
+        if how.flipped:
+            array.view(np.uint8)[...] ^= _SIGN
+    array.flags.writeable = False
+    return array
+
+
+def _joined(how: Arrangement) -> tuple[int, ...]:
+    """Sizes after the axes were joined."""
+    sizes = iter([how.shape[axis] for axis in how.order])
+    return tuple(math.prod(itertools.islice(sizes, count)) for count in how.joined or [1] * len(how.order))
+
+
+def _check(nbytes: int, spec: TensorSpec, how: Arrangement) -> None:
+    rank, itemsize = len(how.shape), spec.dtype.itemsize
+    if sorted(how.order) != list(range(rank)) or math.prod(how.shape) * itemsize != nbytes:
+        raise BadBinary(f"tensor {spec.name!r} is stored as {how.shape} with axes {how.order} in {nbytes} bytes")
+    if sum(how.joined or how.shape[:0]) not in (0, rank) or (how.flipped and itemsize != 1):
+        raise BadBinary(f"tensor {spec} cannot be made of {how.shape}, joined by {how.joined}")
+    sizes = _joined(how)
+    fits = len(sizes) == len(spec.shape) and all(has >= size for has, size in zip(sizes, spec.shape, strict=True))
+    if not fits or (not how.joined and sizes != spec.shape):
         raise BadBinary(f"tensor {spec} cannot be made of {how.shape} with axes {how.order}")
-    array = np.array(stored.reshape(how.shape).transpose(how.order), order="C")
-    return _flipped(array) if how.flipped else array
 
 
 def by_trait(candidates: Sequence[Array]) -> Candidates:
@@ -75,8 +100,3 @@ def _is_same(static: Array, turned: Array, *, flipped: bool) -> bool:
     return bool(
         np.array_equal(left.flat[:_PROBE], right.flat[:_PROBE] ^ mask) and np.array_equal(left, right ^ mask)
     )
-
-
-def _flipped(array: Array) -> Array:
-    array.view(np.uint8)[...] ^= _SIGN
-    return array

@@ -1,36 +1,45 @@
-"""Context binaries: several graphs and their metadata in one buffer, equal static data stored once."""
+"""Context binaries: several graphs and their metadata in one file, equal data stored once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.core.status import QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST
+from openhtp.core.version import VERSION
 from openhtp.program import container, records
-from openhtp.program.packed import GraphInfo, PackedGraph, pack_program, renumbered, with_numbers
+from openhtp.program.container import Section
+from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
+from openhtp.program.sources import Memory, Source
 
-__all__ = ["BinaryInfo", "ContextBinary", "GraphInfo", "pack_graphs", "read_binary", "write_binary"]
+__all__ = ["BinaryInfo", "ContextBinary", "GraphInfo", "open_binary", "pack_graphs", "read_binary", "write_binary"]
 
 
 class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """For which chip and by what a binary was made, and the ids of its tensors by graph and name."""
+    """For which chip and by what a binary was made. ``vtcm_mb`` is what a core of that chip has."""
 
     soc: str = ""
     soc_model: int = 0
     arch: int = 0
-    blob_version: str = "1.0.0"
+    vtcm_mb: int = 0
+    cores: int = 0
     build_id: str = ""
-    tensor_ids: dict[str, dict[str, int]] = {}
+    sdk_version: str = VERSION
+
+    @property
+    def blob_version(self) -> str:
+        """The version of the format."""
+        return f"{container.VERSION}.0.0"
 
 
 class _Header(msgspec.Struct, frozen=True):
     info: BinaryInfo
-    blobs: list[container.BlobRecord]
-    programs: list[records.ProgramRecord]
-    prepared: dict[str, records.PreparedRecord] = {}
+    sections: list[container.SectionRecord]
+    graphs: list[records.GraphRecord]
 
 
 _DECODER = msgspec.msgpack.Decoder(_Header)
@@ -46,37 +55,79 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
     names = [graph.name for graph in graphs]
     if not names or len(set(names)) != len(names):
         raise InvalidArgument(f"a binary takes at least one program, of distinct names; given {names}")
-    blobs: list[container.Blob] = []
-    known: dict[bytes, int] = {}
-    placed: list[PackedGraph] = []
-    for graph in graphs:
-        new: dict[int, int] = {}
-        for number, blob in enumerate(graph.blobs):
-            # A graph's own blobs are all different: only several graphs have anything to share.
-            digest = blob.digest if len(graphs) > 1 else b""
-            if digest and digest in known:
-                new[number] = known[digest]
-                continue
-            new[number] = known[digest] = len(blobs)
-            blobs.append(blob)
-        placed.append(with_numbers(graph, new, ()))
-    return _pack(info, placed, blobs)
+    pool = _Pool(compare=len(graphs) > 1)
+    placed = [[pool.number(section) for section in graph.sections] for graph in graphs]
+    order = container.order_of([section.nbytes for section in pool.sections])
+    new = {old: number for number, old in enumerate(order)}
+    header = _Header(
+        info,
+        [pool.sections[old].record for old in order],
+        [_record(graph, [new[old] for old in places]) for graph, places in zip(graphs, placed, strict=True)],
+    )
+    return container.pack(msgspec.msgpack.encode(header), [pool.sections[old] for old in order])
+
+
+class _Pool:
+    """Sections by number, equal ones by the same. A graph's own are all different: only several can share any."""
+
+    def __init__(self, *, compare: bool) -> None:
+        self.sections: list[Section] = []
+        self._compare = compare
+        self._known: dict[tuple[container.SectionRecord, bytes], int] = {}
+        self._places: dict[tuple[int, int], int] = {}
+
+    def number(self, section: Section) -> int:
+        place = (id(section.source), section.begin)  # those of one file that are shared are there once already
+        if place not in self._places:
+            self._places[place] = self._number_of_data(section)
+        return self._places[place]
+
+    def _number_of_data(self, section: Section) -> int:
+        if self._compare:
+            key = (section.record, container.digest(section.read()))
+            if key in self._known:
+                return self._known[key]
+            self._known[key] = len(self.sections)
+        self.sections.append(section)
+        return len(self.sections) - 1
+
+
+def _record(graph: PackedGraph, places: Sequence[int]) -> records.GraphRecord:
+    count = len(graph.blobs)
+    return records.GraphRecord(
+        ends=graph.ends,
+        program=places[0],
+        data=list(places[1 : 1 + count]),
+        prepared=None if graph.prepared is None else places[1 + count],
+        seal=graph.seal,
+        ids=list(graph.ids),
+        static_bytes=graph.static_bytes,
+        spill_fill_bytes=graph.spill_fill_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A piece of a file, from ``begin`` up to ``end``."""
+
+    begin: int
+    end: int
 
 
 class ContextBinary:
-    """An opened binary. Graphs are built, and their data checked, when asked for.
+    """An opened binary: its metadata is at hand. Graphs are built, and their data checked, when asked for."""
 
-    The buffer must stay as it is while graphs from it live: their weights are views into it.
-    """
-
-    def __init__(self, buffer: memoryview) -> None:
-        self._buffer = buffer
-        header, blobs_begin = container.open_header(buffer)
-        self._header = _decode(header)
-        self._blobs = tuple(container.locate_blobs(buffer, blobs_begin, self._header.blobs))
-        self._records = {record.name: record for record in self._header.programs}
-        if not self._records or len(self._records) != len(self._header.programs):
-            raise BadBinary("header lists no programs, or two of one name")
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        header, self._begin = container.open_header(source)
+        try:
+            self._header = _DECODER.decode(header)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise BadBinary(f"header cannot be read: {error}") from error
+        self._sections = container.locate_sections(source, self._begin, self._header.sections)
+        self._records = {record.ends.name: record for record in self._header.graphs}
+        if not self._records or len(self._records) != len(self._header.graphs):
+            raise BadBinary("header lists no graphs, or two of one name")
 
     @property
     def info(self) -> BinaryInfo:
@@ -91,7 +142,12 @@ class ContextBinary:
     @property
     def nbytes(self) -> int:
         """Size of the whole binary."""
-        return self._buffer.nbytes
+        return self.source.nbytes
+
+    @property
+    def header_bytes(self) -> int:
+        """Size of the part that describes the graphs."""
+        return self._begin
 
     def graph_info(self, name: str) -> GraphInfo:
         """Inputs, outputs and options of a graph, without touching its data."""
@@ -102,51 +158,58 @@ class ContextBinary:
         return self.packed(name).program()
 
     def packed(self, name: str) -> PackedGraph:
-        """One graph as it is stored, to be sent on or stored again. Its data is not checked yet."""
-        return renumbered(self._stored(name))
+        """One graph as it is stored, to be loaded, sent on or stored again. Its data is not checked yet."""
+        record = self._record(name)
+        prepared = record.prepared
+        return PackedGraph(
+            record.ends,
+            self._section(record.program),
+            tuple(self._section(number) for number in record.data),
+            None if prepared is None else self._section(prepared),
+            record.seal,
+            tuple(record.ids),
+            record.static_bytes,
+            record.spill_fill_bytes,
+        )
 
     def blobs_of(self, name: str) -> list[int]:
         """Numbers, in the whole binary, of the blobs of ``packed(name)``: equal ones are shared between graphs."""
-        return self._stored(name).blob_order()
+        return list(self._record(name).data)
 
-    def parts(self, names: Sequence[str]) -> list[bytes | memoryview]:
-        """These graphs as a binary of their own, as the pieces that it consists of.
+    def ranges(self, names: Sequence[str]) -> list[Range]:
+        """Where in the file everything is that these graphs need, the header first; what they share once."""
+        numbers = {
+            number
+            for record in map(self._record, names)
+            for number in (record.program, *record.data, *([] if record.prepared is None else [record.prepared]))
+        }
+        places = sorted((section.begin, section.end) for section in map(self._section, numbers))
+        return [Range(0, self._begin), *(Range(begin, end) for begin, end in places)]
 
-        What they share is still stored once; that takes no comparing, as they name it by the same number.
-        """
-        graphs = [self._stored(name) for name in names]
-        order = dict.fromkeys(old for graph in graphs for old in graph.blob_order())
-        new = {old: number for number, old in enumerate(order)}
-        blobs = [self._blobs[old] for old in order]
-        return _pack(BinaryInfo(), [with_numbers(graph, new, ()) for graph in graphs], blobs)
+    def bytes_of(self, names: Sequence[str]) -> int:
+        """Bytes of everything that these graphs need, header included."""
+        return sum(piece.end - piece.begin for piece in self.ranges(names))
 
-    def _stored(self, name: str) -> PackedGraph:
+    def _section(self, number: int) -> Section:
+        if number >= len(self._sections):
+            raise BadBinary(f"header refers to section {number} of {len(self._sections)}")
+        return self._sections[number]
+
+    def _record(self, name: str) -> records.GraphRecord:
         try:
-            record = self._records[name]
+            return self._records[name]
         except KeyError:
             raise InvalidArgument(
                 f"binary holds no graph {name!r}; it has {', '.join(self._records)}",
                 QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST,
             ) from None
-        return PackedGraph(record, self._blobs, self._header.prepared.get(name))
+
+
+def open_binary(source: Source) -> ContextBinary:
+    """Open a context binary wherever it is. Raises BadBinary with the place that is wrong."""
+    return ContextBinary(source)
 
 
 def read_binary(buffer: bytes | bytearray | memoryview) -> ContextBinary:
-    """Open a context binary. Raises BadBinary with the place that is wrong."""
-    return ContextBinary(memoryview(buffer).cast("B"))
-
-
-def _pack(
-    info: BinaryInfo, graphs: Sequence[PackedGraph], blobs: Sequence[container.Blob]
-) -> list[bytes | memoryview]:
-    """The pieces of a binary whose graphs have these blobs by number."""
-    prepared = {graph.name: graph.prepared for graph in graphs if graph.prepared is not None}
-    header = _Header(info, [blob.record for blob in blobs], [graph.record for graph in graphs], prepared)
-    return container.pack(msgspec.msgpack.encode(header), blobs)
-
-
-def _decode(header: bytes) -> _Header:
-    try:
-        return _DECODER.decode(header)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BadBinary(f"header cannot be read: {error}") from error
+    """Open a context binary in memory, which must stay as it is while graphs from it live."""
+    return ContextBinary(Memory(buffer))

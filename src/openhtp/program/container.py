@@ -1,14 +1,14 @@
-"""The bytes of a context binary: a preamble, a header, and blobs of static data.
+"""The bytes of a context binary: a preamble, a header, and sections. ``docs/context-binary.md`` has the layout.
 
 ::
 
     preamble   magic 8s | version u32 | header checksum u32 | total bytes u64 | header bytes u64 | checksum u32
-    header     length u64 | MessagePack, padded with zeros to a multiple of 64
-    blobs      each starts at a multiple of 64, in order, padded with zeros
+    header     length u64 | MessagePack, padded with zeros up to byte 4096, or a multiple of that
+    sections   in order, each from a multiple of 4096 (of 64 if it has fewer bytes), with zeros between
 
-Every byte is covered by a checksum: the preamble by its own, the header (with padding) by the preamble's, a
-blob (with padding) by its record. Blobs are checked when first used, so opening a large file stays quick.
-Checksums find accidents. They prove nothing about who wrote a file.
+Every byte is covered: the preamble by its own checksum, the header (with padding) by the preamble's, a section by
+its record, and what is between sections must be zero. A section is checked when it is first used, so opening a
+large file stays quick. Checksums find accidents. They prove nothing about who wrote a file.
 """
 
 from __future__ import annotations
@@ -17,73 +17,109 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary
+from openhtp.program.sources import Memory, Source
 
 MAGIC = b"OPENHTP\x00"
+# 4: sections that can be mapped; a program, what an engine made of it and its data are apart from the header.
 # 3: programs hold QNN ops alone. Versions 1 and 2 held nodes with fused clamps, which no longer exist.
-VERSION = 3
-ALIGN = 64
+VERSION = 4
+PAGE = 4096
+SMALL = 64
+PREAMBLE_BYTES = 64
+# A header describes graphs and their ends; a file that says it has more than this does not come from here.
+MOST_HEADER_BYTES = 256 << 20
 _PREAMBLE = struct.Struct("<8sIIQQ")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
-PREAMBLE_BYTES = ALIGN
+_ZEROS = bytes(PAGE)
 
 
-class BlobRecord(msgspec.Struct, frozen=True):
-    """One blob: length without padding, and the checksum of its bytes with padding."""
+class SectionRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One section: length without padding, and checksum."""
 
     nbytes: int
     checksum: int
 
 
-def padded(nbytes: int) -> int:
-    """The length rounded up to the alignment."""
-    return -(-nbytes // ALIGN) * ALIGN
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """A piece of a binary, where it lies. ``end`` is where the next one begins; between them are zeros."""
 
-
-class Blob(NamedTuple):
-    """Data as it is stored, with the zeros behind it and the record of both."""
-
-    data: memoryview
-    padding: memoryview
-    record: BlobRecord
+    record: SectionRecord
+    source: Source
+    begin: int
+    end: int
 
     @property
-    def is_sound(self) -> bool:
-        """Whether the bytes are those that were measured."""
-        return zlib.crc32(self.padding, zlib.crc32(self.data)) == self.record.checksum
+    def nbytes(self) -> int:
+        """Length without padding."""
+        return self.record.nbytes
 
-    @property
-    def digest(self) -> bytes:
-        """A hash that nobody can aim at, unlike a checksum."""
-        # Padding makes a short run of zeros look like a longer one: the length tells them apart.
-        found = hashlib.sha256(_LENGTH.pack(self.data.nbytes))
-        found.update(self.data)
-        found.update(self.padding)
-        return found.digest()
+    def read(self) -> memoryview:
+        """The data, not checked. Of a file it is another copy each time: check, and use, the one that you have."""
+        stored = self.source.read(self.begin, self.end)
+        padding = stored[self.nbytes :]
+        if padding != _ZEROS[: padding.nbytes]:
+            raise BadBinary(
+                f"bytes {self.begin + self.nbytes}..{self.end} are padding and not zero: the binary is damaged;"
+                " make it again from its model"
+            )
+        return stored[: self.nbytes]
+
+    def checked(self, what: str) -> memoryview:
+        """The data, once it is known to be what was measured. ``what`` says what it is, for the message."""
+        data = self.read()
+        found = zlib.crc32(data)
+        if found != self.record.checksum:
+            raise BadBinary(
+                f"{what} (bytes {self.begin}..{self.begin + self.nbytes}) is damaged: its checksum is"
+                f" {found:#010x}, expected {self.record.checksum:#010x}; make the binary again from its model"
+            )
+        return data
 
 
-def make_blob(data: memoryview) -> Blob:
+def digest(data: memoryview) -> bytes:
+    """A hash that nobody can aim at, unlike a checksum."""
+    return hashlib.sha256(data).digest()
+
+
+def make_section(data: bytes | memoryview) -> Section:
     """Measure data that is to be stored."""
-    padding = memoryview(bytes(padded(data.nbytes) - data.nbytes))
-    return Blob(data, padding, BlobRecord(data.nbytes, zlib.crc32(padding, zlib.crc32(data))))
+    memory = Memory(data)
+    return Section(SectionRecord(memory.nbytes, zlib.crc32(data)), memory, 0, memory.nbytes)
 
 
-def pack(header: bytes, blobs: Sequence[Blob]) -> list[bytes | memoryview]:
-    """Preamble, header and blobs, as the pieces that a file consists of."""
+def _aligned(offset: int, nbytes: int) -> int:
+    """Where a section of this length starts that comes after ``offset``."""
+    unit = PAGE if nbytes >= PAGE else SMALL
+    return -(-offset // unit) * unit
+
+
+def order_of(sizes: Sequence[int]) -> list[int]:
+    """In which order sections waste least: small ones together in front, then those that start on a page."""
+    return sorted(range(len(sizes)), key=lambda place: sizes[place] >= PAGE)
+
+
+def pack(header: bytes, sections: Sequence[Section]) -> list[bytes | memoryview]:
+    """Preamble, header and sections, as the pieces that a file consists of."""
     header = _LENGTH.pack(len(header)) + header
-    header = header.ljust(padded(len(header)), b"\0")
-    total = PREAMBLE_BYTES + len(header) + sum(padded(blob.record.nbytes) for blob in blobs)
-    preamble = _PREAMBLE.pack(MAGIC, VERSION, zlib.crc32(header), total, len(header))
-    parts: list[bytes | memoryview] = [_sealed(preamble), header]
-    for blob in blobs:
-        parts += [blob.data, blob.padding]
-    return parts
+    header += _ZEROS[: -(PREAMBLE_BYTES + len(header)) % PAGE]
+    parts: list[bytes | memoryview] = [b"", header]
+    offset = PREAMBLE_BYTES + len(header)
+    for number, section in enumerate(sections):
+        begin = _aligned(offset, section.nbytes)
+        parts += [_ZEROS[: begin - offset], section.checked(f"section {number}")]
+        offset = begin + section.nbytes
+    total = _aligned(offset, PAGE)
+    parts.append(_ZEROS[: total - offset])
+    parts[0] = _sealed(_PREAMBLE.pack(MAGIC, VERSION, zlib.crc32(header), total, len(header)))
+    return [part for part in parts if len(part)]
 
 
 def _sealed(preamble: bytes) -> bytes:
@@ -91,43 +127,63 @@ def _sealed(preamble: bytes) -> bytes:
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
-def open_header(buffer: memoryview) -> tuple[bytes, int]:
-    """Check preamble and header; return the MessagePack part, and where the blobs begin."""
-    if buffer.nbytes < PREAMBLE_BYTES:
-        raise BadBinary(f"binary of {buffer.nbytes} bytes is shorter than its {PREAMBLE_BYTES}-byte preamble")
-    preamble = bytes(buffer[:PREAMBLE_BYTES])
+def open_header(source: Source) -> tuple[bytes, int]:
+    """Check preamble and header; return the MessagePack part, and where the sections begin."""
+    if source.nbytes < PREAMBLE_BYTES:
+        raise BadBinary(
+            f"binary of {source.nbytes} bytes is shorter than its {PREAMBLE_BYTES}-byte preamble: it was cut,"
+            " or is no context binary"
+        )
+    preamble = bytes(source.read(0, PREAMBLE_BYTES))
     magic, version, checksum, total, header_bytes = _PREAMBLE.unpack_from(preamble)
     if magic != MAGIC:
-        raise BadBinary(f"binary starts with {magic!r}; expected {MAGIC!r} (not made by openhtp?)")
+        raise BadBinary(
+            f"binary starts with {magic!r}; expected {MAGIC!r}: it was not made by openhtp, whose binaries come"
+            " from Context.get_binary (the vendor's own go to the vendor's library)"
+        )
     if _CHECKSUM.unpack_from(preamble, PREAMBLE_BYTES - 4)[0] != zlib.crc32(preamble[:-4]):
-        raise BadBinary("preamble does not match its checksum; bytes 0..63 are damaged")
+        raise BadBinary(
+            f"preamble (bytes 0..{PREAMBLE_BYTES}) is damaged: it does not match its checksum; make the binary"
+            " again from its model"
+        )
     if version != VERSION:
         raise BadBinary(
             f"binary has format version {version}; this openhtp reads version {VERSION}:"
             " make it again from its model",
             st.QNN_CONTEXT_ERROR_BINARY_VERSION,
         )
-    if total != buffer.nbytes or header_bytes > total - PREAMBLE_BYTES:
-        raise BadBinary(f"binary has {buffer.nbytes} bytes; its preamble says {total} (truncated?)")
-    header = bytes(buffer[PREAMBLE_BYTES : PREAMBLE_BYTES + header_bytes])
+    if total != source.nbytes or header_bytes > total - PREAMBLE_BYTES:
+        how = "it was cut" if source.nbytes < total else "something was added to it"
+        raise BadBinary(
+            f"binary has {source.nbytes} bytes; its preamble says {total}: {how}; copy it again, or make it again"
+            " from its model"
+        )
+    if header_bytes > MOST_HEADER_BYTES:
+        raise BadBinary(f"header says it has {header_bytes} bytes; at most {MOST_HEADER_BYTES} are read")
+    header = bytes(source.read(PREAMBLE_BYTES, PREAMBLE_BYTES + header_bytes))
     if zlib.crc32(header) != checksum:
-        raise BadBinary(f"header (bytes {PREAMBLE_BYTES}..{PREAMBLE_BYTES + header_bytes}) is damaged")
+        raise BadBinary(
+            f"header (bytes {PREAMBLE_BYTES}..{PREAMBLE_BYTES + header_bytes}) is damaged: it does not match its"
+            " checksum; make the binary again from its model"
+        )
+    if (PREAMBLE_BYTES + header_bytes) % PAGE:
+        raise BadBinary(f"header of {header_bytes} bytes does not end on a page of {PAGE} bytes")
     length = _LENGTH.unpack_from(header)[0] if header_bytes >= _LENGTH.size else header_bytes
     if length > header_bytes - _LENGTH.size:
         raise BadBinary(f"header says it has {length} bytes; there are {header_bytes}")
     return header[_LENGTH.size : _LENGTH.size + length], PREAMBLE_BYTES + header_bytes
 
 
-def locate_blobs(buffer: memoryview, begin: int, records: Sequence[BlobRecord]) -> list[Blob]:
-    """All blobs, not checked yet; they must fill the file exactly."""
+def locate_sections(source: Source, begin: int, records: Sequence[SectionRecord]) -> list[Section]:
+    """All sections, not checked yet; they must fill the file exactly."""
+    places: list[int] = []
     offset = begin
-    blobs = []
     for record in records:
-        if record.nbytes < 0 or record.nbytes > buffer.nbytes:
-            raise BadBinary(f"blob at byte {offset} says it has {record.nbytes} bytes")
-        end, after = offset + record.nbytes, offset + padded(record.nbytes)
-        blobs.append(Blob(buffer[offset:end], buffer[end:after], record))
-        offset = after
-    if offset != buffer.nbytes:
-        raise BadBinary(f"blobs end at byte {offset}; the binary has {buffer.nbytes}")
-    return blobs
+        if not 0 <= record.nbytes <= source.nbytes:
+            raise BadBinary(f"section {len(places)} at byte {offset} says it has {record.nbytes} bytes")
+        places.append(_aligned(offset, record.nbytes))
+        offset = places[-1] + record.nbytes
+    if _aligned(offset, PAGE) != source.nbytes:
+        raise BadBinary(f"sections end at byte {offset}; the binary has {source.nbytes}")
+    ends = [*places[1:], source.nbytes]
+    return [Section(record, source, place, end) for record, place, end in zip(records, places, ends, strict=True)]

@@ -1,7 +1,8 @@
-"""A graph as it is stored: its record, the blobs that the record numbers, and what an engine prepared from it.
+"""A graph as it is stored: what it looks like from outside, its program, the data that this numbers, and what an
+engine prepared from it.
 
-Blobs are numbered in the order in which the record first names them, those of the prepared form last. So a graph
-has one packed form, whatever else is in the same file.
+Data is numbered in the order in which the program first names it, that of the prepared form last. So a graph has
+one packed form, whatever else is in the same file.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.options import Values
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
-from openhtp.program.container import Blob, make_blob
+from openhtp.program.container import Section, digest, make_section
 from openhtp.program.qnn_program import QnnProgram, verify_program
 
 Array = npt.NDArray[Any]
+
+_DECODER = msgspec.msgpack.Decoder(records.ProgramRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,65 +43,94 @@ class GraphInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackedGraph:
-    """A graph that can be stored or sent. Its blobs may be views into a file and are not checked yet."""
+    """A graph that can be stored or sent. Its sections may be parts of a file and are not checked yet."""
 
-    record: records.ProgramRecord
-    blobs: tuple[Blob, ...]
-    prepared: records.PreparedRecord | None = None
+    ends: records.EndsRecord
+    words: Section
+    blobs: tuple[Section, ...]
+    prepared: Section | None = None
+    seal: bytes = b""
+    ids: tuple[int, ...] = ()
+    static_bytes: int = 0
+    spill_fill_bytes: int = 0
 
     @property
     def name(self) -> str:
         """Name of the graph."""
-        return self.record.name
+        return self.ends.name
 
     @property
-    def spill_fill_bytes(self) -> int:
-        """The spill-fill buffer that it was prepared with; nothing is known of a graph that was not prepared."""
-        return 0 if self.prepared is None else self.prepared.spill_fill_bytes
+    def tensor_ids(self) -> dict[str, int]:
+        """Ids of inputs and outputs by name; empty if it has none yet."""
+        ends = (*self.ends.inputs, *self.ends.outputs)
+        return {tensor.name: number for tensor, number in zip(ends, self.ids, strict=False)}
 
-    def blob_order(self) -> list[int]:
-        """Numbers of its blobs, in the one order. Raises BadBinary if one does not exist."""
-        named = [tensor.blob for tensor in self.record.tensors if tensor.blob is not None]
-        order = list(dict.fromkeys([*named, *(self.prepared.blobs if self.prepared else ())]))
-        if order and max(order) >= len(self.blobs):
-            raise BadBinary(f"graph {self.name!r} refers to blob {max(order)} of {len(self.blobs)}")
-        return order
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Everything of it that is not in a header."""
+        return (self.words, *self.blobs, *([] if self.prepared is None else [self.prepared]))
 
     def info(self) -> GraphInfo:
         """Inputs, outputs and options, without touching any data."""
         with error_context(graph=self.name), _as_bad_binary():
-            specs = tuple(records.tensor_specs(self.record).values())
-            options = records.build_options(self.record)
-        used = {tensor.blob for tensor in self.record.tensors if tensor.blob is not None}
-        return GraphInfo(
-            name=self.name,
-            inputs=tuple(spec for spec in specs if spec.kind.is_input),
-            outputs=tuple(spec for spec in specs if spec.kind.is_output),
-            options=options,
-            static_bytes=sum(self.blobs[number].record.nbytes for number in used),
-        )
+            return GraphInfo(
+                name=self.name,
+                inputs=records.end_specs(self.ends.inputs),
+                outputs=records.end_specs(self.ends.outputs),
+                options=records.build_options(self.ends),
+                static_bytes=self.static_bytes,
+            )
+
+    def record(self) -> records.ProgramRecord:
+        """The program's record, checked against its checksum only. Raises BadBinary if there is none."""
+        with error_context(graph=self.name):
+            return self._decoded(self.words.checked(f"the program of graph {self.name!r}"))
+
+    def _decoded(self, words: memoryview) -> records.ProgramRecord:
+        try:
+            return _DECODER.decode(words)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise BadBinary(f"the program of graph {self.name!r} cannot be read: {error}") from error
 
     def program(self) -> QnnProgram:
         """Build the program. Raises BadBinary with the place when its part of the file is damaged."""
         with error_context(graph=self.name), _as_bad_binary():
+            record = self.record()
+            # Equal data is one section, whatever it is used for: read, and checked, once.
+            found: dict[int, memoryview] = {}
             statics = {
-                tensor.name: self._static(tensor) for tensor in self.record.tensors if tensor.blob is not None
+                tensor.name: self._static(tensor, found) for tensor in record.tensors if tensor.blob is not None
             }
-            program = records.build_program(self.record, statics)
+            program = records.build_program(self.ends, record, statics)
             verify_program(program)
+            if program.static_bytes != self.static_bytes:
+                raise BadBinary(f"data has {program.static_bytes} bytes; the header says {self.static_bytes}")
         return program
 
-    def _static(self, tensor: records.TensorRecord) -> Array:
+    def check_rest(self) -> None:
+        """Look at what ``program`` does not: raises BadBinary if data of the prepared form is damaged."""
+        if self.prepared is not None:
+            self.prepared.checked(f"what was prepared of graph {self.name!r}")
+        used = {tensor.blob for tensor in self.record().tensors}
+        for number, blob in enumerate(self.blobs):
+            if number not in used:
+                blob.checked(f"data {number} of graph {self.name!r}")
+
+    def identity(self) -> bytes:
+        """A hash of the program and of its ends, as they are in the file now."""
+        ends = msgspec.msgpack.encode(self.ends)
+        return digest(memoryview(digest(self.words.read()) + ends))
+
+    def _static(self, tensor: records.TensorRecord, found: dict[int, memoryview]) -> Array:
         assert tensor.blob is not None
-        spec, blob = records.tensor_spec(tensor), self.blobs[tensor.blob]
-        if math.prod(spec.shape) * spec.dtype.itemsize != blob.record.nbytes:
-            raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its blob has {blob.record.nbytes}")
-        if not blob.is_sound:
-            raise BadBinary(f"static data of tensor {tensor.name!r} is damaged")
-        array = np.frombuffer(blob.data, spec.dtype.numpy)
-        array = array.reshape(spec.shape) if tensor.stored is None else arrange(array, spec, tensor.stored)
-        array.flags.writeable = False
-        return array
+        spec, number = records.tensor_spec(tensor), tensor.blob
+        if number >= len(self.blobs):
+            raise BadBinary(f"tensor {tensor.name!r} has data number {number}; there are {len(self.blobs)}")
+        if math.prod(spec.shape) * spec.dtype.itemsize > self.blobs[number].nbytes:
+            raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {self.blobs[number].nbytes}")
+        if number not in found:
+            found[number] = self.blobs[number].checked(f"static data of tensor {tensor.name!r}")
+        return arrange(found[number], spec, tensor.stored)
 
 
 def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[PackedGraph, list[int]]:
@@ -108,16 +140,16 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
     """
     known: dict[bytes, int] = {}
     by_identity: dict[int, int] = {}
-    blobs: list[Blob] = []
+    blobs: list[Section] = []
 
     def number(data: Array) -> int:
         if id(data) not in by_identity:
-            blob = make_blob(_bytes_of(data))
-            digest = blob.digest
-            if digest not in known:
-                known[digest] = len(blobs)
-                blobs.append(blob)
-            by_identity[id(data)] = known[digest]
+            found = _bytes_of(data)
+            hashed = digest(found)
+            if hashed not in known:
+                known[hashed] = len(blobs)
+                blobs.append(make_section(found))
+            by_identity[id(data)] = known[hashed]
         return by_identity[id(data)]
 
     candidates = by_trait(extra)
@@ -134,26 +166,13 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
             numbers[name], stored[name] = number(found[0]), found[1]
     record = records.record_program(program, numbers, stored)
     places = [number(array) for array in extra]
-    return PackedGraph(record, tuple(blobs)), places
-
-
-def renumbered(graph: PackedGraph) -> PackedGraph:
-    """The graph with its own blobs in their one order, and no others. Raises BadBinary if one does not exist."""
-    order = graph.blob_order()
-    new = {old: number for number, old in enumerate(order)}
-    return with_numbers(graph, new, tuple(graph.blobs[old] for old in order))
-
-
-def with_numbers(graph: PackedGraph, new: dict[int, int], blobs: tuple[Blob, ...]) -> PackedGraph:
-    """The graph with other numbers for the same blobs, which are among these."""
-    tensors = [
-        tensor if tensor.blob is None else msgspec.structs.replace(tensor, blob=new[tensor.blob])
-        for tensor in graph.record.tensors
-    ]
-    prepared = graph.prepared
-    if prepared is not None:
-        prepared = msgspec.structs.replace(prepared, blobs=[new[old] for old in prepared.blobs])
-    return PackedGraph(msgspec.structs.replace(graph.record, tensors=tensors), blobs, prepared)
+    packed = PackedGraph(
+        records.record_ends(program),
+        make_section(msgspec.msgpack.encode(record)),
+        tuple(blobs),
+        static_bytes=program.static_bytes,
+    )
+    return packed, places
 
 
 def _bytes_of(data: Array) -> memoryview:

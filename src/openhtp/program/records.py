@@ -44,15 +44,22 @@ class PerAxis(msgspec.Struct, frozen=True, tag="a"):
     offsets: list[int]
 
 
-class Arrangement(msgspec.Struct, frozen=True):
+_StoredDims = Annotated[list[Dim], msgspec.Meta(max_length=2 * MAX_RANK)]
+_StoredAxes = Annotated[list[Count], msgspec.Meta(max_length=2 * MAX_RANK)]
+
+
+class Arrangement(msgspec.Struct, frozen=True, omit_defaults=True):
     """How stored data becomes a tensor's: take it in ``shape``, put its axes in ``order``, flip the sign bits.
 
-    Weights may thus be stored as an engine wants them, once, and still be those of the program to the bit.
+    Then so many axes in a row as ``joined`` says become one (each stays one if it is empty), of which the tensor
+    has the beginning: an engine may want channels in blocks, the last of them filled up. Weights may thus be
+    stored as an engine wants them, once, and still be those of the program to the bit.
     """
 
-    shape: Dims
-    order: Annotated[list[Count], msgspec.Meta(max_length=MAX_RANK)]
+    shape: _StoredDims
+    order: _StoredAxes
     flipped: bool = False
+    joined: _StoredAxes = []
 
 
 class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,24 +103,41 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
-    """A program without its data. Options are by name, and checked against their table when they are used."""
+    """A program without its data, which is in a section of its own. Blobs are numbered within the graph."""
 
-    name: Name
     tensors: list[TensorRecord]
     nodes: list[NodeRecord]
+
+
+class EndsRecord(msgspec.Struct, frozen=True):
+    """What a graph looks like from outside, known without its program, which must say the same.
+
+    Options are by name, and checked against their table when they are used.
+    """
+
+    name: Name
+    inputs: list[TensorRecord]
+    outputs: list[TensorRecord]
     options: dict[Name, OptionValue]
 
 
-class PreparedRecord(msgspec.Struct, frozen=True):
-    """What an engine made of a program, so that it need not do so again: its own words, a seal, and blobs.
+class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A graph in the header: its ends, and in which sections of the file the rest is.
 
-    Only the engine can read ``manifest``, and it believes it only if it finds its own seal on it. Anybody can read
-    ``spill_fill_bytes``, which is for making room before it is loaded.
+    ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is what
+    an engine made of the program, so that it need not do so again. Only the engine can read that, and believes it
+    only under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes`` and
+    ``spill_fill_bytes`` are for making room before it is loaded; nothing is known of the latter for a graph that
+    was not prepared.
     """
 
-    manifest: bytes
-    seal: bytes
-    blobs: list[Count]
+    ends: EndsRecord
+    program: Count
+    data: list[Count]
+    prepared: Count | None = None
+    seal: bytes = b""
+    ids: list[Count] = []
+    static_bytes: Count = 0
     spill_fill_bytes: Count = 0
 
 
@@ -130,11 +154,19 @@ def record_program(
     lies = stored or {}
     numbers = {name: index for index, name in enumerate(program.tensors)}
     return ProgramRecord(
-        name=program.name,
         tensors=[
             _record_tensor(spec, blobs.get(spec.name), lies.get(spec.name)) for spec in program.tensors.values()
         ],
         nodes=[_record_node(node, numbers) for node in program.nodes],
+    )
+
+
+def record_ends(program: QnnProgram) -> EndsRecord:
+    """The program as it looks from outside."""
+    return EndsRecord(
+        name=program.name,
+        inputs=[_record_tensor(spec, None, None) for spec in program.inputs],
+        outputs=[_record_tensor(spec, None, None) for spec in program.outputs],
         options=program.options.stored(),
     )
 
@@ -219,22 +251,31 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
     )
 
 
-def build_program(record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]) -> QnnProgram:
-    """The program of a record whose static data has been found."""
+def build_program(ends: EndsRecord, record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]) -> QnnProgram:
+    """The program of a record whose static data has been found. Raises BadBinary if its ends are not these."""
     specs = tensor_specs(record)
     names = list(specs)
-    return QnnProgram(
-        name=record.name,
+    program = QnnProgram(
+        name=ends.name,
         tensors=specs,
         nodes=tuple(_build_node(node, names) for node in record.nodes),
         statics=statics,
-        options=build_options(record),
+        options=build_options(ends),
     )
+    told = record_ends(program)
+    if (told.inputs, told.outputs) != (ends.inputs, ends.outputs):
+        raise BadBinary(f"the header says something else about the ends of graph {ends.name!r} than its program")
+    return program
 
 
-def build_options(record: ProgramRecord) -> Values:
+def end_specs(tensors: list[TensorRecord]) -> tuple[TensorSpec, ...]:
+    """Specs of inputs or of outputs."""
+    return tuple(tensor_spec(tensor) for tensor in tensors)
+
+
+def build_options(ends: EndsRecord) -> Values:
     """Graph options. Raises InvalidArgument for values that none has."""
-    return GRAPH.read_stored(record.options)
+    return GRAPH.read_stored(ends.options)
 
 
 def _build_node(node: NodeRecord, names: list[str]) -> QnnNode:

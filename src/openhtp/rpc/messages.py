@@ -66,14 +66,17 @@ class WantedGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class LoadGraphs(Request):
-    """Make graphs of one context ready to run, all or none. Descriptor: shared memory with a context binary.
+    """Make graphs of one context ready to run, all or none. Descriptor: a context binary, in memory or as a file.
 
+    ``nbytes`` is what these graphs take of it. ``read_budget`` is how many bytes may be read at once, 0 for all.
     The reply's ``graphs`` are in the order in which they were asked for.
     """
 
     context: int
     nbytes: int
     graphs: list[WantedGraph]
+    read_budget: int = 0
+    accelerated: bool = False
 
 
 class PackGraph(Request):

@@ -12,7 +12,7 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,9 @@ _F_GET_SEALS = 1034
 _SEAL_SEAL = 1
 _SEAL_SHRINK = 2
 _SEAL_GROW = 4
+_SEAL_WRITE = 8
 _FIXED_SIZE = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW
+_FIXED = _FIXED_SIZE | _SEAL_WRITE
 
 # What the system calls memory of a dma-buf; no ioctl tells.
 _DMA_BUF = ("/dmabuf:", "anon_inode:dmabuf")
@@ -163,11 +165,7 @@ class SharedBuffer:
         """Fill the memory from its start. Quicker than through the mapping, which meets every page anew."""
         offset = 0
         for part in parts:
-            left = memoryview(part)
-            while left.nbytes:
-                done = os.pwrite(self.fd, left, offset)
-                offset += done
-                left = left[done:]
+            offset = _write(self.fd, offset, memoryview(part))
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array on the bytes from ``offset``; it keeps the mapping alive."""
@@ -228,6 +226,50 @@ def _seal(own: int, fd: int) -> None:
             " device's process",
             st.QNN_MEM_ERROR_INVALID_ARGUMENT if is_memory else st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
         ) from error
+
+
+def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> int:
+    """The descriptor of memory that holds these pieces, by their places, and zeros; nobody can write it any more.
+
+    Only the pieces take room.
+    """
+    try:
+        fd = os.memfd_create("openhtp-binary", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        if error.errno is None:
+            raise  # not the system's but a signal handler's
+        raise _no_room(nbytes, error) from error
+    try:
+        os.ftruncate(fd, nbytes)
+        for offset, piece in pieces:
+            _write(fd, offset, memoryview(piece))
+        fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in _NO_ROOM:
+            raise _no_room(nbytes, error) from error
+        raise
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_unchangeable(fd: int) -> bool:
+    """Whether a descriptor is of memory whose bytes can never change again, whoever else has it."""
+    try:
+        return fcntl.fcntl(fd, _F_GET_SEALS) & _FIXED == _FIXED
+    except OSError:  # a file, which has no seals
+        return False
+
+
+def _write(fd: int, offset: int, left: memoryview) -> int:
+    """Write all of it; returns where it ends."""
+    while left.nbytes:
+        done = os.pwrite(fd, left, offset)
+        offset += done
+        left = left[done:]
+    return offset
 
 
 def _no_room(nbytes: int, error: Exception) -> OutOfMemory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
@@ -13,19 +13,21 @@ from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, Name
 from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
+from openhtp.core.units import MIB
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import GRAPH
+from openhtp.options import GRAPH, Values
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.program.packed import PackedGraph
+from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue
 from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.loading import load_graphs
+from openhtp.runtime.loading import Manner, load_graphs, stored
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name
@@ -52,6 +54,7 @@ class Context:
         self._memory = Memories(self, self._users_of)
         self._tensor_ids = itertools.count(1)
         self._restored = False
+        self._binary: ContextBinary | None = None  # of one that was made from a binary; graphs read it when needed
         self._number = 0
 
     def _open(self, stop: Stop | None) -> None:
@@ -188,10 +191,14 @@ class Context:
         for graph in graphs:
             graph._life.require("save")
         soc = find_soc(self.device.soc)
-        ids = {
-            graph.name: {tensor.name: tensor.id for tensor in (*graph.inputs, *graph.outputs)} for graph in graphs
-        }
-        info = BinaryInfo(soc=soc.name, soc_model=soc.soc_model, arch=soc.arch, build_id=BUILD_ID, tensor_ids=ids)
+        info = BinaryInfo(
+            soc=soc.name,
+            soc_model=soc.soc_model,
+            arch=soc.arch,
+            vtcm_mb=soc.vtcm_mb,
+            cores=soc.cores,
+            build_id=BUILD_ID,
+        )
         return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
     def get_binary_size(self) -> int:
@@ -224,12 +231,13 @@ class Context:
     def _restore(
         self,
         binary: ContextBinary,
-        enable_graphs: Collection[str] | None,
-        priority: Priority | None,
+        chosen: Values,
         stop: Stop | None = None,
     ) -> None:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
+        self._binary = binary
+        enabled, priority = chosen.enable_graphs, chosen.priority
         wanted: list[tuple[Graph, PackedGraph]] = []
         for name in binary.graph_names:
             packed = binary.packed(name)
@@ -239,18 +247,18 @@ class Context:
                 options = options.replace(priority=priority)
             graph = self._graphs[name] = Graph(self, name, options)
             graph._builder = None
-            ids = binary.info.tensor_ids.get(name, {})
+            ids = packed.tensor_ids
             for spec in (*about.inputs, *about.outputs):
                 # Ids are kept, so that tensors of whoever built the binary still fit.
                 number = ids.get(spec.name) or self._next_tensor_id()
                 graph._tensors[spec.name] = Tensor(number, spec, graph)
-            if enable_graphs is not None and name not in enable_graphs:
-                packed.program()  # nothing looks at its data later: say now if it is damaged
+            if enabled is not None and name not in enabled:
                 graph._life.finish("finalize", State.DISABLED)
                 continue
             wanted.append((graph, packed))
         if wanted:
-            load_graphs(self, binary.parts([graph.name for graph, _ in wanted]), wanted, stop)
+            manner = Manner(chosen.file_read_memory_budget_in_mb * MIB, chosen.init_acceleration)
+            load_graphs(self, stored(binary, [graph.name for graph, _ in wanted]), wanted, stop, manner)
 
     # What graphs, memory and the device need
 
@@ -293,6 +301,8 @@ class Context:
 
     def _end(self, state: State) -> None:
         self._life.end(state)
+        if self._binary is not None and isinstance(self._binary.source, File):
+            self._binary.source.close()
         for graph in list(self._graphs.values()):
             graph._life.end(state)
         self._places.close(lambda: self._life.refusal("execute"))

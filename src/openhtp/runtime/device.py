@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
-from openhtp.core.errors import DeviceLost, UsageError
+from openhtp.core.errors import DeviceLost
 from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue, watching
+from openhtp.runtime.binaries import BinarySummary, Given, check_enabled, check_fit, open_given, validate
 from openhtp.runtime.context import Context
 from openhtp.runtime.creation import Creation, CreationNotify
 from openhtp.runtime.lifecycle import Life, State
@@ -27,7 +27,7 @@ from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
-from openhtp.runtime.stored import Stored, list_wanted, open_binary
+from openhtp.runtime.stored import list_wanted
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 
@@ -128,11 +128,12 @@ class Device:
         return context
 
     def create_context_from_binary(
-        self, binary: Stored, *, signal: Signal | None = None, **options: Unpack[ContextArguments]
+        self, binary: Given, *, signal: Signal | None = None, **options: Unpack[ContextArguments]
     ) -> Context:
-        """Open a context from what ``Context.get_binary`` returned, or from a file with it.
+        """Open a context from what ``Context.get_binary`` returned: bytes, or the path or descriptor of a file.
 
-        One that was made for another SoC is compiled again for this one, and the log says so. A binary carries
+        One that was made for another SoC is compiled again for this one, and the log says so; with
+        ``compatibility="strict"`` that is QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries
         no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
         cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end it early: then nothing
         of the context is left.
@@ -141,11 +142,11 @@ class Device:
         check_handle("signal", signal, Signal)
         chosen = self._read_options(options, Origin.BINARY)
         with stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
-            return self._restore_context(open_binary(binary), chosen, stop)
+            return self._restore_context(open_given(binary), chosen, stop)
 
     def create_contexts_from_binaries(
         self,
-        binaries: Iterable[Stored],
+        binaries: Iterable[Given],
         *,
         notify: CreationNotify | None = None,
         notify_param: object = None,
@@ -170,27 +171,29 @@ class Device:
         return creation
 
     def _restore_context(self, parsed: ContextBinary, chosen: Values, stop: Stop | None) -> Context:
-        for name in chosen.enable_graphs or ():
-            if name not in parsed.graph_names:
-                known = ", ".join(map(repr, parsed.graph_names))
-                raise UsageError(
-                    f"enable_graphs names {shown(name)}; the binary has {known}",
-                    st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
-                )
-        if parsed.info.soc not in ("", self.soc):
-            log.warning(
-                "the context binary was made for %s and is compiled again for %s, which takes longer",
-                shown(parsed.info.soc),
-                self.soc,
-            )
+        check_enabled(parsed, chosen.enable_graphs)
+        reason = check_fit(parsed, find_soc(self.soc), chosen.compatibility)
+        if reason:
+            log.warning("the context binary %s: it is compiled again, which takes longer", reason)
         context = self._open_context(chosen, stop)
         try:
-            context._restore(parsed, chosen.enable_graphs, chosen.priority, stop)
+            context._restore(parsed, chosen, stop)
         except BaseException:
             rescue.post((context._discard, ()))
             rescue.flush()
             raise
         return context
+
+    def validate_binary(
+        self, binary: Given, *, compatibility: str = "permissive", check_data: bool = False
+    ) -> BinarySummary:
+        """Whether ``create_context_from_binary`` could make a context of it; raises the error that says why not.
+
+        ``check_data`` looks at every byte; without it only the header is read, however large the file is.
+        """
+        self._life.require("use")
+        chosen = self._read_options({"compatibility": compatibility}, Origin.BINARY)
+        return validate(open_given(binary), find_soc(self.soc), chosen.compatibility, check_data=check_data)
 
     def info(self) -> dict[str, Any]:
         """The device and all its sessions: process, clients, graphs, bytes, pending executions."""

@@ -34,7 +34,7 @@ from openhtp.runtime.calls.sheet import Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.link import not_asynchronous
-from openhtp.runtime.loading import load_graphs
+from openhtp.runtime.loading import fresh, load_graphs
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.modelled import Modelled
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
@@ -172,7 +172,8 @@ class Graph:
             )
             compiled = link.now()
             with error_context(graph=self.name):
-                load_graphs(self.context, pack_graphs([packed], BinaryInfo()), [(self, packed)], stop)
+                sending = fresh(pack_graphs([packed], BinaryInfo()))
+            load_graphs(self.context, sending, [(self, packed)], stop)
             self._program = program
             self._builder = None
             if fill is not None and profile is not None:

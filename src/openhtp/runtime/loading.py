@@ -1,17 +1,24 @@
-"""Graphs go to the device: all that a context gets at once in one piece of memory, and all or none."""
+"""Graphs go to the device: all that a context gets at once from one binary, and all or none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import OutOfMemory
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
+from openhtp.program.binary import ContextBinary
 from openhtp.program.packed import PackedGraph
+from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
-from openhtp.rpc.shm import SharedBuffer
+from openhtp.rpc.shm import unchangeable
 from openhtp.runtime import rescue
 from openhtp.runtime.links.link import Undo
 
@@ -21,35 +28,82 @@ if TYPE_CHECKING:
     from openhtp.runtime.stopping import Stop
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a binary is loaded: bytes that may be read at once (0: all), and whether on all threads there are."""
+
+    read_budget: int = 0
+    accelerated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Graphs on their way to the device: their places in the binary, bytes that they take, how it is sent."""
+
+    places: Sequence[int]
+    nbytes: int
+    descriptor: Callable[[], AbstractContextManager[int]]
+
+
+def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
+    """A graph that was just packed, as the pieces of a binary of its own."""
+    ends = list(itertools.accumulate(len(part) for part in parts))
+    return Sending([0], ends[-1], lambda: _in_memory(ends[-1], zip([0, *ends], parts, strict=False)))
+
+
+def stored(binary: ContextBinary, names: Sequence[str]) -> Sending:
+    """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are."""
+    source, ranges = binary.source, binary.ranges(names)
+    places = [binary.graph_names.index(name) for name in names]
+    nbytes = sum(piece.end - piece.begin for piece in ranges)
+    if isinstance(source, File):
+        return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()))
+    pieces = ((piece.begin, source.read(piece.begin, piece.end)) for piece in ranges)
+    return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces))
+
+
+@contextlib.contextmanager
+def _in_memory(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> Iterator[int]:
+    fd = unchangeable(nbytes, pieces)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def load_graphs(
     context: Context,
-    parts: Sequence[bytes | memoryview],
+    sending: Sending,
     graphs: Sequence[tuple[Graph, PackedGraph]],
     stop: Stop | None = None,
+    manner: Manner | None = None,
 ) -> None:
-    """Send the pieces of a binary, which holds these graphs in this order; then they are executable.
+    """Have the device load these graphs of what is sent; then they are executable.
 
     Whoever is interrupted on the way, or stopped, leaves nothing of them on the device.
     """
-    nbytes = sum(memoryview(part).nbytes for part in parts)
-    if nbytes > SESSION_LIMIT_BYTES:
+    if sending.nbytes > SESSION_LIMIT_BYTES:
         names = ", ".join(repr(graph.name) for graph, _ in graphs)
         raise OutOfMemory(
-            f"{bytes_in_words(nbytes)} for graph {names}; a session holds at most"
+            f"{bytes_in_words(sending.nbytes)} for graph {names}; a session holds at most"
             f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
             st.QNN_CONTEXT_ERROR_MEM_ALLOC,
         )
-    buffer = SharedBuffer.holding(parts)
-    try:
-        wanted = [
-            ms.WantedGraph(place=place, priority=int(graph.priority), core=graph.core)
-            for place, (graph, _) in enumerate(graphs)
-        ]
-        request = ms.LoadGraphs(context=context._number, nbytes=buffer.nbytes, graphs=wanted)
-        link, undo = context._link, _undo(context)
-        reply = link.request(request, (buffer.fd,), undo, stop)
-    finally:
-        buffer.close()
+    wanted = [
+        ms.WantedGraph(place=place, priority=int(graph.priority), core=graph.core)
+        for place, (graph, _) in zip(sending.places, graphs, strict=True)
+    ]
+    manner = manner or Manner()
+    request = ms.LoadGraphs(
+        context=context._number,
+        nbytes=sending.nbytes,
+        graphs=wanted,
+        read_budget=manner.read_budget,
+        accelerated=manner.accelerated,
+    )
+    link, undo = context._link, _undo(context)
+    with sending.descriptor() as fd:
+        reply = link.request(request, (fd,), undo, stop)
     try:
         for (graph, packed), loaded in zip(graphs, reply.graphs, strict=True):
             graph._adopt_loaded(packed, loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,9 @@ def stored_form(graph: Graph) -> PackedGraph:
     """The graph as it came, if that was prepared, or with what the device makes of it."""
     packed = graph._packed
     assert packed is not None
+    ids = tuple(tensor.id for tensor in (*graph.inputs, *graph.outputs))
     if graph.was_prepared:
-        return packed
+        return dataclasses.replace(packed, ids=ids)
     try:
         data = graph.context._link.pack_graph(graph._number)
     except DeviceLost:
@@ -28,4 +30,4 @@ def stored_form(graph: Graph) -> PackedGraph:
     except QnnError as error:
         log.warning("graph %r is stored without its prepared form: %s", graph.name, error)
         data = b""
-    return read_binary(data).packed(graph.name) if data else packed
+    return dataclasses.replace(read_binary(data).packed(graph.name) if data else packed, ids=ids)

@@ -1,46 +1,24 @@
-"""Context binaries as callers give them: bytes, or the path of a file."""
+"""Lists of context binaries as callers give them, with the options of all and of each."""
 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
-from openhtp.core.errors import BadBinary, InvalidArgument
-from openhtp.core.files import read_file
-from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.core.errors import InvalidArgument
 from openhtp.options import CONTEXT, Origin, Values
-from openhtp.program.binary import ContextBinary, read_binary
+from openhtp.runtime.binaries import Given, check_given, open_given
 from openhtp.runtime.creation import Wanted
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import ContextArguments
 
-Stored = bytes | bytearray | memoryview | str | os.PathLike[str]
-
-
-def check_binary(binary: object) -> None:
-    """Refuse what cannot be a binary; what is in it is looked at when it is opened."""
-    if not isinstance(binary, (bytes, bytearray, memoryview, str, os.PathLike)):
-        raise InvalidArgument(
-            f"binary is a {type(binary).__name__}; expected bytes or the path of a file",
-            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
-        )
-
-
-def open_binary(binary: Stored) -> ContextBinary:
-    """Read it and look at its header."""
-    check_binary(binary)
-    if isinstance(binary, (str, os.PathLike)):
-        binary = read_file(binary, most=2 * SESSION_LIMIT_BYTES, what="a context binary", error=BadBinary)
-    return read_binary(bytes(binary))
-
 
 def list_wanted(
-    binaries: Iterable[Stored],
+    binaries: Iterable[Given],
     configs: Sequence[ContextArguments] | None,
     options: ContextArguments,
     param: object,
@@ -54,7 +32,7 @@ def list_wanted(
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
     for binary in items:
-        check_binary(binary)
+        check_given(binary)
     own = [{}] * len(items) if configs is None else items_of(configs)
     if own is None or len(own) != len(items) or not all(isinstance(config, Mapping) for config in own):
         raise InvalidArgument(
@@ -65,9 +43,7 @@ def list_wanted(
     for place, config in enumerate(own):
         _refuse_group_options(place, config)
     return [
-        Wanted(
-            functools.partial(open_binary, item), read({**options, **config}, Origin.LIST), _param(param, place)
-        )
+        Wanted(functools.partial(open_given, item), read({**options, **config}, Origin.LIST), _param(param, place))
         for place, (item, config) in enumerate(zip(items, own, strict=True))
     ]
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, error_context
 from openhtp.device.answers import Answer
+from openhtp.device.binary_files import BinaryFile
 from openhtp.device.budget import Grant, Use
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
-from openhtp.device.loading import Ready, close_all, make_ready, pack_ready
+from openhtp.device.loading import Manner, Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
@@ -26,32 +27,33 @@ if TYPE_CHECKING:
 
 @handles(ms.LoadGraphs, takes_descriptor=True)
 def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
-    """Graphs of one binary, which share its memory."""
+    """Graphs of one binary, which share what they have in common."""
     core, session = asked.core, asked.session
     context = find(session.contexts, request.context, "context")
-    buffer = asked.memory()
+    file = BinaryFile(asked.descriptor())
     try:
-        if not 0 < request.nbytes <= buffer.nbytes:
-            raise ProtocolError(f"program of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
+        if not 0 < request.nbytes <= file.source.nbytes:
+            raise ProtocolError(f"graphs of {request.nbytes} bytes in a binary of {file.source.nbytes}")
         what = "the graph" if len(request.graphs) == 1 else "the binary"
-        grant = session.budget.take(buffer.nbytes, Use.WEIGHTS, what)
+        grant = session.budget.take(request.nbytes, Use.WEIGHTS, what)
     except BaseException:
-        buffer.close()
+        file.close()
         raise
+    manner = Manner(request.read_budget or None, accelerated=request.accelerated)
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]
-        return make_ready(core.target, buffer.view[: request.nbytes], places, task.advance)
+        return make_ready(core.target, file.source, places, task.advance, manner, request.nbytes)
 
     def undo() -> None:
         grant.give_back()
-        buffer.close()
+        file.close()
 
     return Task(
         "loading",
         context,
         work=work,
-        finish=lambda ready: loaded(core, context, request.graphs, grant, buffer, ready),
+        finish=lambda ready: loaded(core, context, request.graphs, grant, file, ready),
         discard=close_all,
         undo=undo,
     )
@@ -62,11 +64,11 @@ def loaded(
     context: DeviceContext,
     wanted: Sequence[ms.WantedGraph],
     grant: Grant,
-    buffer: SharedBuffer,
+    file: BinaryFile,
     ready: list[Ready],
 ) -> ms.Reply:
     """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
-    buffer.close()
+    file.close()
     session = context.session
     graphs = [
         DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program, grant) for made in ready

@@ -1,0 +1,83 @@
+"""Where the sessions of one binary are made: on several threads, within a budget of memory, equal ones once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from openhtp.engine.sessions import Stage
+
+# Sessions are made on this many threads unless more are asked for: whoever computes meanwhile shall not starve.
+_THREADS = 2
+# The data of a part is there twice while its session is made: as it was read, and as the runtime copied it.
+_COPIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How a session is made: what tells it from others, bytes of data that are read for it, and the work."""
+
+    key: bytes
+    nbytes: int
+    make: Callable[[], Stage]
+
+
+class Workshop:
+    """Makes sessions for the graphs of one binary.
+
+    ``budget_bytes`` is how much data may be read at once and not yet be given back; None for no limit. A part that
+    has more by itself is made alone. Graphs that have a part in common, with the same data, get the same session:
+    sessions may run at the same time, and hold the weights.
+    """
+
+    def __init__(self, *, budget_bytes: int | None = None, all_threads: bool = False) -> None:
+        available = len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(
+            available if all_threads else min(_THREADS, available), thread_name_prefix="openhtp-sessions"
+        )
+        self._budget = budget_bytes
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._taken = 0
+        self._made: dict[bytes, Future[Stage]] = {}
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._made.clear()
+
+    def make(self, makings: Sequence[Making]) -> list[Stage]:
+        """All sessions, in this order. Long ones are begun first, so that no thread is left with one at the end.
+
+        Raises what the first that failed raised, when none of them is under way any more.
+        """
+        for making in sorted(makings, key=lambda making: -making.nbytes):
+            with self._lock:
+                if making.key not in self._made:
+                    self._made[making.key] = self._pool.submit(self._within_budget, making)
+        futures = [self._made[making.key] for making in makings]
+        failed: list[BaseException] = [error for future in futures if (error := future.exception()) is not None]
+        if failed:
+            raise failed[0]
+        return [future.result() for future in futures]
+
+    def _within_budget(self, making: Making) -> Stage:
+        if self._budget is None:
+            return making.make()
+        needed = making.nbytes * _COPIES
+        with self._room:
+            self._room.wait_for(lambda: not self._taken or self._taken + needed <= (self._budget or 0))
+            self._taken += needed
+        try:
+            return making.make()
+        finally:
+            with self._room:
+                self._taken -= needed
+                self._room.notify_all()

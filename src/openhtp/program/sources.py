@@ -1,0 +1,92 @@
+"""Where the bytes of a context binary are: in memory that cannot change, or in a file that can.
+
+Memory is used where it lies. A file may be changed or cut by anybody at any time, so it is never mapped: pieces of
+it are read into memory of our own, checked there, and used there. What was checked is thus what is used, and a
+file that is cut while it is read is an error, not the death of the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Protocol
+
+from openhtp.core.errors import BadBinary
+from openhtp.core.units import bytes_in_words
+
+# Pieces from this size on get pages of their own, which go back to the system when nobody uses them any more.
+_OWN_PAGES = 1 << 16
+# The kernel gives at most 2 GiB at once.
+_CHUNK = 1 << 30
+
+
+class Source(Protocol):
+    """The bytes of one binary."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many there are."""
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """These bytes, which do not change any more. Raises BadBinary where there are none."""
+
+
+class Memory:
+    """Bytes in memory that nobody changes."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._view = memoryview(data).cast("B").toreadonly()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the memory."""
+        return self._view.nbytes
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """A view; nothing is copied."""
+        return self._view[begin:end]
+
+
+class File:
+    """A regular file, by its descriptor, which is this object's own."""
+
+    __slots__ = ("_fd", "nbytes")
+
+    def __init__(self, fd: int) -> None:
+        """Take over a descriptor. The size is what it is now."""
+        self._fd = fd
+        self.nbytes = os.fstat(fd).st_size
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """A copy, read from the file now."""
+        wanted = end - begin
+        found = memoryview(mmap.mmap(-1, wanted) if wanted >= _OWN_PAGES else bytearray(wanted))
+        done = 0
+        while done < wanted:
+            try:
+                got = os.preadv(self._fd, [found[done : done + _CHUNK]], begin + done)
+            except OSError as error:
+                raise BadBinary(f"the binary cannot be read at byte {begin + done}: {error.strerror}") from error
+            if not got:
+                raise BadBinary(
+                    f"the binary ends at byte {begin + done}; it had {bytes_in_words(self.nbytes)}"
+                    f" ({self.nbytes} bytes) when it was opened: do not change a file that is in use, and make it"
+                    " again from its model"
+                )
+            done += got
+        return found.toreadonly()
+
+    def fileno(self) -> int:
+        """The descriptor, to be passed on while this object lives."""
+        return self._fd
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
