@@ -18,6 +18,7 @@ _ROOMS = (
     "power",
     "context",
     "graph",
+    "creations",
     "execute",
     "profile",
     "memories",

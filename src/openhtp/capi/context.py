@@ -59,7 +59,8 @@ class ContextHeld(Held):
         self.context.free()
 
 
-def _parents(backend: int, device: int) -> DeviceHeld:
+def parents(backend: int, device: int) -> DeviceHeld:
+    """The device that is meant; the backend's own for none."""
     held = handles.find(BackendHeld, backend)
     return handles.find(DeviceHeld, device) if device else default_device(held)
 
@@ -72,7 +73,7 @@ def _asks_for_own(options: dict[str, Any]) -> bool:
 @answers("contextCreate")
 def context_create(backend: int, device: int, config: int, out: int) -> None:
     """An empty context."""
-    on = _parents(backend, device)
+    on = parents(backend, device)
     handles.require_place(out, "context")
     options = configs.read(CONTEXT, config)
     made = on.device(alone=_asks_for_own(options)).create_context(**options)
@@ -124,7 +125,7 @@ def create_from_binary(
     backend: int, device: int, config: int, binary: int, size: int, profile: int, signal: int = 0
 ) -> ContextHeld:
     """A context with the graphs of a binary; without a handle so far."""
-    on = _parents(backend, device)
+    on = parents(backend, device)
     options = configs.read(CONTEXT, config)
     blob = binary_at(binary, size)
     sheet = handles.find_or_none(ProfileHeld, profile)
@@ -161,7 +162,7 @@ def context_create_from_binary_with_signal(
 @answers("contextValidateBinary")
 def context_validate_binary(backend: int, device: int, config: int, binary: int, size: int) -> None:
     """Whether a binary could be restored."""
-    _parents(backend, device)
+    parents(backend, device)
     configs.read(CONTEXT, config)
     found = read_binary(binary_at(binary, size))
     for name in found.graph_names:

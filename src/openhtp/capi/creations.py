@@ -1,0 +1,105 @@
+"""Contexts from a list of binaries: made side by side, and told of one by one."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from openhtp.abi import memory
+from openhtp.abi.numbers import VERSION_1
+from openhtp.abi.structs import struct
+from openhtp.capi import configs, handles
+from openhtp.capi.context import ContextHeld, binary_at, parents
+from openhtp.capi.device import DeviceHeld
+from openhtp.capi.entries import answers, null
+from openhtp.capi.graph import GraphHeld
+from openhtp.capi.signals import SignalHeld
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.notify import NotifyType
+from openhtp.options import CONTEXT
+from openhtp.runtime.context import Context
+from openhtp.runtime.graph import Graph
+
+_TELL = ctypes.CFUNCTYPE(
+    None,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_uint32,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One context of a list, and whom to tell of it."""
+
+    blob: bytes
+    options: dict[str, Any]
+    notify: int
+    param: int
+    made: ContextHeld | None = None
+
+
+def _wanted(place: int) -> _Wanted:
+    given = memory.structure(struct("ContextParams"), place, "a context of the list")
+    if given.version != VERSION_1:
+        raise InvalidArgument(f"a context of the list has version {given.version}; expected 1")
+    if given.notify:
+        memory.read(given.notify, 1, "the notify function")
+    options = configs.read(CONTEXT, given.config or 0)
+    return _Wanted(binary_at(given.binary or 0, given.size), options, given.notify or 0, given.notify_param or 0)
+
+
+@answers("contextCreateFromBinaryListAsync")
+def context_create_from_binary_list_async(
+    backend: int, device: int, params: int, config: int, signal: int
+) -> None:
+    """Begin to make a context from each binary; each graph and each context is told of."""
+    on = parents(backend, device)
+    shared = configs.read(CONTEXT, config)
+    cut = handles.find_or_none(SignalHeld, signal)
+    wanted = [_wanted(place) for place in memory.pointers(params, "the list of contexts")]
+    if not wanted:
+        raise null("the list of contexts")
+
+    def notify(
+        context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, place: Any, status: int
+    ) -> None:
+        _tell(on, wanted[place], context, graph, name, kind, status)
+
+    on.device(alone=True).create_contexts_from_binaries(
+        [one.blob for one in wanted],
+        notify=notify,
+        signal=None if cut is None else cut.signal,
+        configs=[one.options for one in wanted],  # type: ignore[misc]
+        **shared,
+    )
+
+
+def _tell(
+    on: DeviceHeld,
+    one: _Wanted,
+    context: Context | None,
+    graph: Graph | None,
+    name: str | None,
+    kind: NotifyType,
+    status: int,
+) -> None:
+    if context is not None and one.made is None:
+        one.made = ContextHeld(on, context, one.options)
+        handles.add(one.made)
+    shown = None
+    if graph is not None and one.made is not None:
+        shown = handles.add(GraphHeld(one.made, graph))
+    if one.notify:
+        _TELL(one.notify)(
+            None if one.made is None else one.made.handle,
+            shown,
+            None if name is None else name.encode(),
+            int(kind),
+            one.param,
+            status,
+        )

@@ -1,0 +1,65 @@
+"""A client written in C, in a process that has no Python of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.capi.conftest import build_script
+
+HERE = Path(__file__).parent
+PACKAGES = [str(HERE.parents[1] / "src"), sysconfig.get_paths()["purelib"]]
+LIBPYTHON = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME") or "")
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if LIBPYTHON.suffix == ".a" or not LIBPYTHON.is_file():
+        pytest.skip("this Python has no shared library that a C program could load")
+    program = tmp_path_factory.mktemp("client") / "client"
+    command = build_script().compiler() or pytest.skip("there is no C compiler")
+    subprocess.run(
+        [*command, "-O1", "-w", "-o", str(program), str(HERE / "client.c"), "-ldl", "-lpthread"], check=True
+    )
+    return program
+
+
+def run(client: Path, lib_dir: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    packages = [*PACKAGES, *_site_packages()]
+    return subprocess.run(
+        [str(client), str(lib_dir / "libQnnHtp.so"), *words],
+        env={**plain, "OPENHTP_LIBPYTHON": str(LIBPYTHON), "OPENHTP_SITE": ":".join(packages), **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def _site_packages() -> list[str]:
+    import numpy
+
+    return [str(Path(numpy.__file__).parents[1])]
+
+
+@pytest.mark.parametrize("test", ["plain", "async", "memory", "binaries", "threads", "fork", "exit"])
+def test_a_c_program(client: Path, lib_dir: Path, test: str) -> None:
+    done = run(client, lib_dir, test)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("test", ["plain", "memory"])
+def test_a_c_program_with_a_device_process(client: Path, lib_dir: Path, test: str) -> None:
+    done = run(client, lib_dir, test, OPENHTP_TRANSPORT="rpc")
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_without_a_python_that_can_be_loaded_the_client_is_told(client: Path, lib_dir: Path) -> None:
+    done = run(client, lib_dir, "plain", OPENHTP_LIBPYTHON="/nowhere/libpython.so")
+    assert done.returncode == 1
+    assert "OPENHTP_LIBPYTHON" in done.stderr
