@@ -11,6 +11,9 @@ from hypothesis import settings
 import openhtp as htp
 from openhtp.runtime import locks
 from openhtp.runtime.calls import execution
+from tests.browser import browser, open_page
+
+__all__ = ["browser", "open_page"]
 
 # Whoever takes the runtime's locks out of order is told so at once, instead of once in a while by a deadlock.
 locks.check_order(True)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     # A package that can be called; a checker can have it as one of both.
     from openhtp.plan import plan as plan
+    from openhtp.runtime.profile_log import ProfileLog
     from openhtp.session import InferenceSession, PendingRun
 
 __version__ = VERSION
@@ -100,6 +101,7 @@ __all__ = [
     "Profile",
     "ProfileEvent",
     "ProfileLevel",
+    "ProfileLog",
     "QnnError",
     "QueueFull",
     "ResourceError",
@@ -129,6 +131,7 @@ _LAZY = {
     "InferenceSession": "openhtp.session",
     "PendingRun": "openhtp.session",
     "backend_path": "openhtp.capi.paths",
+    "ProfileLog": "openhtp.runtime.profile_log",
     "estimate": "openhtp.estimation",
     "system_path": "openhtp.capi.paths",
 }

@@ -30,7 +30,7 @@ OWN = {
     "frontend/quantize.py": "what the quantizer just wrote to a folder of ours",
     "hw/clocks.py": "a resource of the package",
     "hw/catalog.py": "a resource of the package",
-    "report/timeline.py": "a resource of the package",
+    "report/page.py": "a resource of the package",
     "rpc/rendezvous.py": "a folder",
     "session/profiling.py": "writes",
     "session/saver.py": "writes",

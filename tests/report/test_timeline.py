@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.browser import settle
 
 from openhtp.core.units import MIB, SECOND
 from openhtp.plan import load_scenario, parse_scenario, plan
@@ -19,7 +19,6 @@ from openhtp.report.timeline import marks_to_html
 from openhtp.sched.policy import policy_named
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def page_of(name, **window):
@@ -110,46 +109,9 @@ def test_names_cannot_break_out_of_the_script():
     assert data_of(page)["lanes"][0]["name"] == "</script><b>"
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; `make browser` installs it")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser, tmp_path):
-    opened = []
-
-    def open_(html, width=1280, height=640, scheme="light"):
-        path = tmp_path / f"{len(opened)}.html"
-        path.write_text(html, encoding="utf-8")
-        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-        page.problems = []
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("console", lambda m: m.type == "error" and page.problems.append(m.text))
-        page.on("request", lambda r: r.url.startswith("file:") or page.problems.append(r.url))
-        page.goto(path.as_uri())
-        opened.append(page)
-        return page
-
-    yield open_
-    for page in opened:
-        assert page.problems == []
-        page.close()
-
-
 def view(page):
     start, end = page.evaluate("[timeline.view.start, timeline.view.end]")
     return start, end
-
-
-def settle(page):
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import pytest
 
 import openhtp.sweep
 from openhtp.sweep import page as page_module
 from openhtp.sweep.page import result_to_html
+from tests.browser import inked, settle
 from tests.sweep.studies import estimates
 from tests.sweep.test_run import Here
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
@@ -54,44 +52,9 @@ def test_a_large_study_keeps_its_front(result, monkeypatch):
     assert data["total"] == len(result.rows)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here; `make browser` installs it")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
-def opened(browser, tmp_path, result):
-    path = tmp_path / "report.html"
-    path.write_text(result_to_html(result), encoding="utf-8")
-    page = browser.new_page(viewport={"width": 1360, "height": 1100})
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda m: m.type == "error" and problems.append(m.text))
-    page.on("request", lambda r: r.url.startswith(("file:", "data:")) or problems.append(r.url))
-    page.goto(path.as_uri())
-    yield page
-    assert problems == []
-    page.close()
-
-
-def settle(page):
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
-def inked(page, chart):
-    """Pixels that something was drawn on."""
-    return page.evaluate(
-        """id => { const c = document.querySelector(`#${id} canvas`);
-            const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-            let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }""",
-        chart,
-    )
+def opened(open_page, result):
+    return open_page(result_to_html(result), 1360, 1100)
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ PROVIDER = Table(
         ),
         Option(
             name="profiling_level",
-            kind=Word(("off", "basic", "detailed")),
+            kind=Word(("off", "basic", "detailed", "linting", "optrace")),
             default="off",
             about="How much of each run is profiled; `run_async(...).profile` has the events.",
         ),

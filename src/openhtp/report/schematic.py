@@ -1,12 +1,19 @@
-"""From a compiled program to its schematic: every op that the chip runs, when, on what, and what it moves."""
+"""From a compiled program to its schematic: every op that the chip runs, when, on what, and what it moves.
+
+All of it is read off the program's schedule (``cost.schedule_of``); here ops get numbers, names, and the nodes and
+ops that they belong to and wait for.
+"""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 from openhtp.core.tensor import TensorSpec
-from openhtp.cost.model import OpTime, estimate
-from openhtp.program.htp_program import HtpProgram, Kernel
+from openhtp.cost import estimate, schedule_of
+from openhtp.hw.clocks import FULL, Clocks
+from openhtp.program.htp_program import HtpProgram, Kernel, Unit
+from openhtp.program.placement import Role as Use
+from openhtp.program.schedule import Activity, Operation, Schedule
 from openhtp.trace.schematic import (
     FIRST_NODE,
     INPUT,
@@ -20,29 +27,34 @@ from openhtp.trace.schematic import (
     Schematic,
 )
 
-# No public table says what clock a corner means; these are the clocks at which parts were seen to run (estimates).
-_CLOCK_HZ = {68: 1_200_000_000, 69: 1_400_000_000, 73: 1_500_000_000, 75: 1_800_000_000}
-_NEWER_CLOCK_HZ = 2_100_000_000
+_MOVES = {
+    Activity.LOAD: ("DramToTcm", Role.READ),
+    Activity.FILL: ("DramToTcm", Role.READ),
+    Activity.WEIGHTS: ("DramToTcm", Role.READ),
+    Activity.STORE: ("TcmToDram", Role.WRITE),
+    Activity.SPILL: ("TcmToDram", Role.WRITE),
+    Activity.CHECKPOINT: ("DmaCheckpointWait", Role.WAIT),
+}
+# Whose a transfer is if it is not its kernel's.
+_OWNERS = {Activity.LOAD: INPUT, Activity.STORE: OUTPUT, Activity.CHECKPOINT: SYSTEM}
+_ENGINES = {Unit.HMX: Engine.HMX, Unit.HVX: Engine.HVX, Unit.DMA: Engine.DMA}
 
 
-def schematic_of(program: HtpProgram, *, core: int = 0) -> Schematic:
+def schematic_of(program: HtpProgram, *, core: int = 0, clocks: Clocks = FULL) -> Schematic:
     """The program op by op. All times are modelled."""
-    soc = program.soc
-    clock_hz = _CLOCK_HZ.get(soc.arch, _NEWER_CLOCK_HZ)
-    told = estimate(program)
+    schedule = schedule_of(program, clocks=clocks)
     nodes = _nodes(program)
-    threads = min(program.options.hvx_threads or soc.hvx, soc.hvx)
-    maker = _Maker(program, {node.name: node.number for node in nodes}, clock_hz, threads, core)
-    for kernel, time in zip(program.kernels, told.ops, strict=True):
-        maker.add(kernel, time)
+    maker = _Maker(program, schedule, {node.name: node.number for node in nodes}, core)
+    for operation in schedule.operations:
+        maker.add(operation)
     return Schematic(
         graph=program.name,
-        soc=soc.name,
-        clock_hz=clock_hz,
-        launch_cycles=round(told.launch_us * clock_hz / 1e6),
-        cores=max(soc.cores, core + 1),
-        hvx_threads=threads,
-        vtcm_bytes=soc.vtcm_bytes,
+        soc=program.soc.name,
+        clock_hz=round(schedule.mhz * 1e6),
+        launch_cycles=round(estimate(program).launch_us * schedule.mhz),
+        cores=max(program.soc.cores, core + 1),
+        hvx_threads=schedule.hvx_threads,
+        vtcm_bytes=schedule.placed.vtcm_bytes,
         nodes=nodes,
         ops=tuple(maker.ops),
         regions=maker.regions(),
@@ -52,138 +64,145 @@ def schematic_of(program: HtpProgram, *, core: int = 0) -> Schematic:
 def _nodes(program: HtpProgram) -> tuple[QnnOp, ...]:
     """The nodes of the graph, numbered in its order, behind those that stand for no node."""
     found = [QnnOp(SYSTEM, "", "SystemService"), QnnOp(INPUT, "Input", "Input"), QnnOp(OUTPUT, "Output", "Output")]
-    for number, node in enumerate(program.source.nodes, start=FIRST_NODE):
-        found.append(QnnOp(number, node.name, node.op, (node.name,)))
+    numbers = {node.name: number for number, node in enumerate(program.source.nodes, start=FIRST_NODE)}
+    homes = {source: numbers.get(kernel.name) for kernel in program.kernels for source in kernel.sources}
+    for node in program.source.nodes:
+        number, home = numbers[node.name], homes.get(node.name)
+        found.append(QnnOp(number, node.name, node.op, (node.name,), None if home == number else home))
     return tuple(found)
 
 
 class _Maker:
-    """Puts ops on the timeline, one kernel behind the other."""
+    """Turns operations into ops, and knows which of them made what."""
 
-    def __init__(
-        self, program: HtpProgram, numbers: dict[str, int], clock_hz: int, threads: int, core: int
-    ) -> None:
+    def __init__(self, program: HtpProgram, schedule: Schedule, numbers: dict[str, int], core: int) -> None:
         self.ops: list[HtpOp] = []
         self._program = program
+        self._schedule = schedule
         self._numbers = numbers
-        self._clock_hz = clock_hz
-        self._threads = threads
         self._core = core
-        self._at = 0
-        self._dma_free = 0
-        self._spans: list[tuple[int, int]] = []
-        self._makers: dict[str, int] = {}
+        self._constants: dict[str, int] = {}
+        self._fetched: dict[int, int] = {}
+        # The last op that computed something of a kernel, or brought something in for it.
+        self._computed: dict[int, int] = {}
+        self._loaded: dict[int, int] = {}
+        self._makers = {name: at for at, kernel in enumerate(program.kernels) for name in kernel.outputs}
 
-    def add(self, kernel: Kernel, time: OpTime) -> None:
-        """The ops of one kernel: what it fetches, then what it computes."""
-        owner = self._numbers.get(kernel.name, SYSTEM)
-        begin, whole = self._at, self._cycles(time.us)
-        written = self._program.tensors[kernel.outputs[0]]
-        inputs = tuple(self._makers[name] for name in kernel.inputs if name in self._makers)
-        read = self._nbytes(kernel.inputs)
-        if time.memory_us > 0:
-            inputs += (self._fetch(kernel, owner, time, begin),)
-        overhead = max(0, min(whole - 1, self._cycles(time.overhead_us)))
-        computing = []
-        if time.hmx_us > 0:
-            computing.append((Engine.HMX, 0, self._cycles(time.hmx_us)))
-        if time.hvx_us > 0:
-            computing += [(Engine.HVX, thread, self._cycles(time.hvx_us)) for thread in range(self._threads)]
-        if not computing and whole:
-            computing.append((Engine.HVX, 0, whole - overhead))
-        for engine, thread, cycles in computing:
-            cycles = min(cycles, whole - overhead)
+    def add(self, operation: Operation) -> None:
+        """One operation; what runs on HVX runs on all its threads."""
+        kernel = self._program.kernels[operation.kernel]
+        if operation.activity is not Activity.COMPUTE:
+            self._add_move(operation, kernel)
+            return
+        threads = self._schedule.hvx_threads if operation.unit is Unit.HVX else 1
+        inputs = self._inputs(operation.kernel, kernel)
+        for thread in range(threads):
             self._append(
-                kernel,
-                owner,
-                written,
-                inputs,
-                engine=engine,
+                operation,
+                name=kernel.op,
+                owner=self._numbers.get(kernel.name, SYSTEM),
+                role=Role.COMPUTE,
+                tensor=self._result(kernel),
+                inputs=inputs,
                 thread=thread,
-                start=begin + overhead,
-                cycles=cycles,
-                vtcm_read=read // len(computing),
-                vtcm_write=self._nbytes(kernel.outputs) // len(computing),
+                parts=threads,
             )
-        self._at = begin + whole
-        self._spans.append((begin, self._at))
-        for name in kernel.outputs:
-            if self.ops:
-                self._makers[name] = self.ops[-1].id
+        self._computed[operation.kernel] = self.ops[-1].id
 
     def regions(self) -> tuple[Region, ...]:
-        """Where tensors lie in VTCM, as long as there is room."""
-        found, limit = [], self._program.soc.vtcm_bytes
-        for buffer in self._program.buffers:
-            if not self._spans or buffer.nbytes > limit:
-                continue
-            start, end = self._spans[buffer.first][0], self._spans[buffer.last][1]
-            found.append(Region(buffer.tensor, self._core, 0, buffer.nbytes, start, end))
+        """Where things lie in VTCM, and from when to when."""
+        times = self._schedule.kernels
+        found = []
+        for place in self._schedule.placed.placements:
+            kernel = self._program.kernels[place.maker]
+            name = kernel.outputs[0] if place.role is Use.RESULT else f"{kernel.name} ({place.role.value})"
+            start, end = times[place.first].start, times[place.last].end
+            found.append(Region(name, self._core, place.offset, place.nbytes, start, end))
         return tuple(found)
 
-    def _fetch(self, kernel: Kernel, owner: int, time: OpTime, begin: int) -> int:
-        constants = [name for name in kernel.inputs if name in self._program.statics]
-        nbytes = self._nbytes(constants) or self._nbytes(kernel.inputs)
-        cycles = self._cycles(time.memory_us)
-        start = max(self._dma_free, begin - cycles)
-        self._dma_free = start + cycles
-        self._append(
-            kernel,
-            owner,
-            self._program.tensors[(constants or kernel.inputs)[0]],
-            (),
-            name="DramToTcm",
-            engine=Engine.DMA,
-            role=Role.READ,
-            start=start,
-            cycles=cycles,
-            dram_read=nbytes,
-            vtcm_write=nbytes,
-        )
-        return self.ops[-1].id
+    def _add_move(self, operation: Operation, kernel: Kernel) -> None:
+        name, role = _MOVES[operation.activity]
+        owner = _OWNERS.get(operation.activity, self._numbers.get(kernel.name, SYSTEM))
+        tensor = self._result(kernel)
+        inputs: tuple[int, ...] = ()
+        if operation.activity is Activity.WEIGHTS:
+            constants = [name for name in kernel.inputs if name in self._program.statics]
+            inputs = tuple(self._constant(name, owner) for name in constants)
+            tensor = self._program.tensors[constants[0]] if constants else tensor
+        elif role is Role.WRITE and operation.kernel in self._computed:
+            inputs = (self._computed[operation.kernel],)
+        self._append(operation, name=name, owner=owner, role=role, tensor=tensor, inputs=inputs)
+        if operation.activity is Activity.WEIGHTS:
+            self._fetched[operation.kernel] = self.ops[-1].id
+        elif role is Role.READ:
+            self._loaded[operation.kernel] = self.ops[-1].id
+
+    def _inputs(self, place: int, kernel: Kernel) -> tuple[int, ...]:
+        """What a compute op reads: results of other kernels, weights, and what was brought in last."""
+        makers = (self._makers[name] for name in kernel.inputs if name in self._makers)
+        found = [self._computed[maker] for maker in makers if maker != place and maker in self._computed]
+        found += [held[place] for held in (self._fetched, self._loaded) if place in held]
+        return tuple(dict.fromkeys(found))
+
+    def _constant(self, name: str, owner: int) -> int:
+        if name not in self._constants:
+            spec = self._program.tensors[name]
+            serial = len(self.ops) + 1
+            op = HtpOp(
+                serial=serial,
+                name="$Const",
+                owner=owner,
+                engine=Engine.NONE,
+                role=Role.CONSTANT,
+                core=self._core,
+                **_typed(spec),
+            )
+            self.ops.append(op)
+            self._constants[name] = op.id
+        return self._constants[name]
 
     def _append(
         self,
-        kernel: Kernel,
+        operation: Operation,
+        *,
+        name: str,
         owner: int,
+        role: Role,
         tensor: TensorSpec,
         inputs: tuple[int, ...],
-        *,
-        engine: Engine,
-        start: int,
-        cycles: int,
-        name: str = "",
-        role: Role = Role.COMPUTE,
         thread: int = 0,
-        dram_read: int = 0,
-        vtcm_read: int = 0,
-        vtcm_write: int = 0,
+        parts: int = 1,
     ) -> None:
-        quant = tensor.quant
+        waits = operation.activity is Activity.CHECKPOINT
         self.ops.append(
             HtpOp(
                 serial=len(self.ops) + 1,
-                name=name or kernel.op,
+                name=name,
                 owner=owner,
-                engine=engine,
+                engine=Engine.NONE if waits else _ENGINES[operation.unit],
                 role=role,
                 thread=thread,
                 core=self._core,
-                start=start,
-                cycles=cycles,
+                start=max(0, operation.start),
+                cycles=operation.end - max(0, operation.start),
                 inputs=inputs,
-                dims=tensor.shape,
-                dtype=tensor.dtype.name,
-                step_size=float(getattr(quant, "scale", 0.0)),
-                zero_offset=int(getattr(quant, "offset", 0)),
-                dram_read=dram_read,
-                vtcm_read=vtcm_read,
-                vtcm_write=vtcm_write,
+                dram_read=operation.ddr_read // parts,
+                dram_write=operation.ddr_written // parts,
+                vtcm_read=operation.vtcm_read // parts,
+                vtcm_write=operation.vtcm_written // parts,
+                **_typed(tensor),
             )
         )
 
-    def _cycles(self, us: float) -> int:
-        return math.ceil(us * self._clock_hz / 1e6)
+    def _result(self, kernel: Kernel) -> TensorSpec:
+        return self._program.tensors[kernel.outputs[0]]
 
-    def _nbytes(self, names: tuple[str, ...] | list[str]) -> int:
-        return sum(self._program.tensors[name].nbytes for name in names)
+
+def _typed(spec: TensorSpec) -> dict[str, Any]:
+    """What is told of the tensor that an op makes."""
+    return {
+        "dims": spec.shape,
+        "dtype": spec.dtype.name,
+        "step_size": float(getattr(spec.quant, "scale", 0.0)),
+        "zero_offset": int(getattr(spec.quant, "offset", 0)),
+    }

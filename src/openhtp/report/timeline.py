@@ -6,14 +6,12 @@ The page gets columns of numbers rather than objects, so that tens of thousands 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
-
-import msgspec
 
 from openhtp.report.gantt import colours_of
 from openhtp.report.lanes import CLIENTS, DEADLINE, DMA, HMX, HVX, MISSED, VTCM, YIELD, kind_of
 from openhtp.report.marks import Flow, Instant, Mark, Span
+from openhtp.report.page import filled_page, template_named
 
 _INSTANTS = {YIELD: "yields", DEADLINE: "due", MISSED: "missed"}
 CATEGORIES = ("running", "waiting", "paused", "unit", "vtcm", "")
@@ -63,10 +61,7 @@ def marks_to_html(
         "lanes": ordered,
         "flows": _flows(marks, index),
     }
-    # A name may contain "</script>"; JSON allows the escape, HTML never sees the bracket.
-    text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
-    page = resources.files("openhtp.report").joinpath("templates/timeline.html").read_text(encoding="utf-8")
-    return page.replace("/*DATA*/null", text, 1)
+    return filled_page(template_named("timeline.html"), data)
 
 
 def _empty_lane(group: str, name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A study as one HTML file with nothing to fetch: Pareto plot, parallel coordinates, filters and a table.
 
-Drawn by Apache ECharts (Apache-2.0), which lies beside the template as it was released and is put into the page.
+Drawn by Apache ECharts; see ``openhtp.report.page``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-import msgspec
-
+from openhtp.report.page import CHARTS, filled_page
 from openhtp.sweep.results import SweepResult
 from openhtp.sweep.study import Row, feasible
 
@@ -55,12 +54,8 @@ def result_to_html(result: SweepResult) -> str:
         },
         "failures": [[cause, count] for cause, count, _ in result.causes()[:_MOST_CAUSES]],
     }
-    # A name may contain "</script>"; JSON allows the escape, HTML never sees the bracket.
-    text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
-    folder = resources.files("openhtp.sweep").joinpath("templates")
-    page = folder.joinpath("page.html").read_text(encoding="utf-8")
-    charts = folder.joinpath("echarts.min.js").read_text(encoding="utf-8")
-    return page.replace("/*DATA*/null", text, 1).replace("/*ECHARTS*/", charts, 1)
+    template = resources.files("openhtp.sweep").joinpath("templates/page.html").read_text(encoding="utf-8")
+    return filled_page(template, data, CHARTS)
 
 
 def _shown(rows: Sequence[Row], front: set[int]) -> list[Row]:

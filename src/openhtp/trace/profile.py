@@ -76,6 +76,8 @@ class Message(Struct, frozen=True, kw_only=True):
     method: Method
     graph: str = ""
     stamp_us: int = 0
+    # What the program that made the call saw of it, by its own clock; 0 if it did not look.
+    app_us: int = 0
     events: tuple[ProfileEvent, ...] = ()
     # With optrace: what happened when, and the digest of the schematic that says what was run.
     run: RunTimes | None = None
@@ -92,6 +94,8 @@ class Log(Struct, frozen=True, kw_only=True):
     created_us: int
     soc: str
     level: str
+    # Of the modelled cycles; 0 if there are none.
+    clock_hz: int = 0
     messages: tuple[Message, ...] = ()
 
 

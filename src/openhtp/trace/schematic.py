@@ -36,12 +36,16 @@ class Role(enum.Enum):
 
 
 class QnnOp(Struct, frozen=True):
-    """A node of the graph. ``framework`` names the nodes of the model that it was made from."""
+    """A node of the graph. ``framework`` names the nodes of the model that it was made from.
+
+    ``into`` is the node whose ops compute it too, if it was fused away.
+    """
 
     number: int
     name: str
     type: str
     framework: tuple[str, ...] = ()
+    into: int | None = None
 
 
 class HtpOp(Struct, frozen=True, kw_only=True):

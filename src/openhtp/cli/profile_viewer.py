@@ -1,0 +1,86 @@
+"""``openhtp profile-viewer``: profile logs as text, CSV, JSON, traces and reports, with the vendor's options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openhtp.cli._terminal import (
+    STANDARD_OUTPUT,
+    JsonFile,
+    confirm_written,
+    console,
+    errors_reported,
+    progress_console,
+    write_json,
+)
+from openhtp.core.errors import BadProfile
+from openhtp.report.viewer_config import Features, Reader, read_features
+from openhtp.report.viewing import Request, view
+
+READERS = "default (text, CSV), htp (every run), chrometrace (linting), json, optrace; or the vendor's library."
+
+
+def profile_viewer(
+    input_log: Annotated[str, typer.Option("--input_log", help="Profile log; several with commas.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", help="File to write: CSV, JSON or a trace, by reader.")
+    ] = None,
+    reader: Annotated[str, typer.Option("--reader", help=READERS)] = "default",
+    config: Annotated[
+        Path | None, typer.Option("--config", help='Switches of the optrace reader: {"features": {...}}.')
+    ] = None,
+    schematic: Annotated[
+        Path | None, typer.Option("--schematic", help="The graph's _schematic.bin, for the optrace reader.")
+    ] = None,
+    zoom_start: Annotated[str, typer.Option("--zoom_start", help="First node of the part to show.")] = "",
+    zoom_end: Annotated[str, typer.Option("--zoom_end", help="Last node of the part to show.")] = "",
+    dlc: Annotated[
+        Path | None, typer.Option("--dlc", help="Not needed: names of the model are in the schematic.")
+    ] = None,
+    gzip: Annotated[bool, typer.Option("--gzip", help="Compress the trace.")] = False,
+    standardized: Annotated[
+        bool, typer.Option("--standardized_json_output", help="JSON with the header that viewers look for.")
+    ] = False,
+    extract: Annotated[
+        bool, typer.Option("--extract_opaque_objects", help="Also write what the log holds beside events.")
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Show a profile log. Cycles are modelled for the chip, other times measured; each page says so."""
+    with errors_reported():
+        if bool(zoom_start) != bool(zoom_end):
+            raise BadProfile("--zoom_start and --zoom_end go together: name the first node and the last")
+        request = Request(
+            logs=tuple(Path(name) for name in input_log.split(",") if name),
+            reader=Reader.parse(reader),
+            output=output,
+            schematic=schematic,
+            zoom=(zoom_start, zoom_end) if zoom_start else None,
+            features=Features() if config is None else read_features(config),
+            gzip=gzip,
+            standardized=standardized,
+            extract=extract,
+        )
+        if not request.logs:
+            raise BadProfile(f"--input_log {input_log!r} names no file")
+        found = view(request)
+        console.out(found.text, highlight=False, end="")
+        if dlc is not None:
+            found.notes.append("--dlc is not read: the names of the model's nodes are in the schematic")
+        for note in found.notes:
+            progress_console.print(f"note: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        for path, data in found.files.items():
+            path.write_bytes(data)
+            confirm_written(path, f"({len(data):,} bytes)")
+        if json_file is not None:
+            write_json(json_file, _told(request, list(found.files), found.text, json_file))
+
+
+def _told(request: Request, files: list[Path], text: str, json_file: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {"reader": request.reader.name.lower(), "files": [str(path) for path in files]}
+    if json_file == STANDARD_OUTPUT:
+        told["text"] = text
+    return told

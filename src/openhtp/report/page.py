@@ -1,0 +1,37 @@
+"""Pages that need nothing else: a template, its data and the libraries that draw it, all in one file.
+
+Charts are drawn by Apache ECharts (Apache-2.0), tables by Tabulator (MIT). Both lie beside the templates as they
+were released and are put into the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+_FOLDER = resources.files("openhtp.report").joinpath("templates")
+_PLACES = {
+    "echarts.min.js": "/*ECHARTS*/",
+    "tabulator.min.js": "/*TABULATOR*/",
+    "tabulator_simple.min.css": "/*TABULATOR_STYLE*/",
+}
+CHARTS = ("echarts.min.js",)
+CHARTS_AND_TABLES = tuple(_PLACES)
+
+
+def filled_page(template: str, data: dict[str, Any], libraries: Sequence[str] = ()) -> str:
+    """The template (its text) with data and libraries in their places."""
+    # A name may contain "</script>"; JSON allows the escape, HTML never sees the bracket.
+    text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
+    page = template.replace("/*DATA*/null", text, 1)
+    for library in libraries:
+        page = page.replace(_PLACES[library], _FOLDER.joinpath(library).read_text(encoding="utf-8"), 1)
+    return page
+
+
+def template_named(name: str) -> str:
+    """The text of a template of this package."""
+    return _FOLDER.joinpath(name).read_text(encoding="utf-8")

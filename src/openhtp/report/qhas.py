@@ -1,0 +1,239 @@
+"""The analysis summary: what each op, type of op, node and thread costs, and which ops decide the time (QHAS).
+
+The arithmetic is the vendor's as far as its published files tell:
+
+* ``timeline_cycles`` of a core is from the first begin to the last end over all its threads;
+* ``utilization`` of a thread is of the core's timeline, not of its own;
+* idle cycles are those in which nothing runs, and percentages of the dominant path are of the rest;
+* ``percent_active_cycles`` is of the cycles of all threads together.
+
+Cycles, bytes and times are modelled for the chip; ``measured_us`` is what the runs took on the emulated one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from openhtp.report.dominant import Stretch, dominant_path
+from openhtp.report.profile_rows import header
+from openhtp.trace.profile import RunTimes
+from openhtp.trace.schematic import FIRST_NODE, Engine, HtpOp, Role, Schematic
+
+Json = dict[str, Any]
+_BYTES = ("dram_read", "dram_write", "vtcm_read", "vtcm_write")
+IDLE = "Accumulated Idle"
+
+
+def schematic_to_qhas(schematic: Schematic, runs: Sequence[RunTimes]) -> Json:
+    """The summary as the JSON of the vendor's tool has it."""
+    ops = schematic.executed
+    cores = sorted({op.core for op in ops})
+    paths = {core: dominant_path(op for op in ops if op.core == core) for core in cores}
+    tables = _Tables(schematic, ops, paths)
+    sections = {
+        "htp_overall_summary": [tables.overall(core, runs) for core in cores],
+        "qnn_op_types": tables.qnn_types(),
+        "qnn_op_instances_nodes": tables.qnn_instances(),
+        "htp_op_types": tables.htp_types(),
+        "htp_op_instances": tables.htp_instances(),
+        **{f"dominant_path_htp_{core}": tables.dominant(core) for core in cores},
+    }
+    return {
+        "header": header("QHAS", "1.0.0"),
+        "model_id": schematic.graph,
+        "source": {
+            "soc": schematic.soc,
+            "cycles": "modelled",
+            "bytes": "modelled",
+            "time_us": "modelled",
+            "measured_us": "measured on this computer",
+            "clock_mhz": schematic.clock_hz / 1e6,
+        },
+        "data": {name: {"data": rows} for name, rows in sections.items()},
+    }
+
+
+class _Tables:
+    """What the sections share: whose ops, and how long each had the say."""
+
+    def __init__(self, schematic: Schematic, ops: Sequence[HtpOp], paths: dict[int, list[Stretch]]) -> None:
+        self._schematic = schematic
+        self._ops = ops
+        self._paths = paths
+        self._nodes = schematic.by_number
+        self._active = sum(op.cycles for op in ops)
+        self._said: dict[int, int] = defaultdict(int)
+        for path in paths.values():
+            for stretch in path:
+                if stretch.op is not None:
+                    self._said[stretch.op.id] += stretch.cycles
+        self._busy = {core: sum(s.cycles for s in path if s.op is not None) for core, path in paths.items()}
+
+    def overall(self, core: int, runs: Sequence[RunTimes]) -> Json:
+        """One core."""
+        ops, path = [op for op in self._ops if op.core == core], self._paths[core]
+        timeline = sum(stretch.cycles for stretch in path)
+        idle = timeline - self._busy[core]
+        graph_us = timeline * 10**6 // self._schematic.clock_hz
+        us = graph_us + self._schematic.launch_cycles * 10**6 // self._schematic.clock_hz
+        totals = _summed(ops)
+        nodes = {op.owner for op in ops if op.owner >= FIRST_NODE}
+        return {
+            "htp": core,
+            "htp_resources": {"data": self._resources(ops, timeline)},
+            "percent_idle": _percent(idle, timeline),
+            "percent_utilization": 100.0 - _percent(idle, timeline),
+            "time_us": us,
+            "graph_execute_us": graph_us,
+            "measured_us": sum(run.finished_ns - run.received_ns for run in runs) // max(1, 1000 * len(runs)),
+            "inf_per_s": 1e6 / us if us else 0.0,
+            "timeline_cycles": timeline,
+            **{f"total_{name}": totals[name] for name in ("dram_read", "dram_write")},
+            "total_dram": totals["dram_read"] + totals["dram_write"],
+            "peak_vtcm_alloc": self._peak(core),
+            **{f"total_{name}": totals[name] for name in ("vtcm_read", "vtcm_write")},
+            "total_vtcm": totals["vtcm_read"] + totals["vtcm_write"],
+            "unique_qnn_ops": len({self._nodes[number].type for number in nodes}),
+            "qnn_nodes": len(nodes),
+            "unique_htp_ops": len({op.name for op in ops}),
+            "htp_nodes": len(ops),
+        }
+
+    def qnn_types(self) -> list[Json]:
+        """By type of the graph's nodes."""
+        return self._grouped(lambda op: self._nodes[op.owner].type, "op")
+
+    def qnn_instances(self) -> list[Json]:
+        """By node of the graph; those that were fused away say into which."""
+        rows = self._grouped(lambda op: op.owner, "qnn_op")
+        for row in rows:
+            node = self._nodes[row.pop("qnn_op")]
+            row.update({"qnn_op": node.name or "SystemService_0", "qnn_op_type": node.type})
+            row["framework_ops"] = list(node.framework)
+            row["fused"] = [each.name for each in self._schematic.nodes if each.into == node.number]
+        first = ("qnn_op", "qnn_op_type")
+        return [{**{key: row[key] for key in first}, **row} for row in rows]
+
+    def htp_types(self) -> list[Json]:
+        """By type of op on the chip."""
+        rows = self._grouped(lambda op: op.name, "op")
+        for row in rows:
+            row["instances"] = row.pop("num_htp_ops")
+            row["format_change"] = row["reference_op"] = False
+        return rows
+
+    def htp_instances(self) -> list[Json]:
+        """Every op on the chip, by thread and time."""
+        ordered = sorted(self._ops, key=lambda op: (op.core, op.engine.value, op.thread, op.start, op.serial))
+        return [self._instance(op) for op in ordered]
+
+    def dominant(self, core: int) -> list[Json]:
+        """Who had the say when. An op that had it several times is told each time, as a part of itself."""
+        rows = []
+        for stretch in self._paths[core]:
+            op = stretch.op
+            rows.append(
+                {
+                    "op_id": "0x0" if op is None else f"0x{op.id:x}",
+                    "htp_op": IDLE if op is None else op.name,
+                    "qnn_op": "" if op is None else self._nodes[op.owner].name,
+                    "start_cycle": stretch.start,
+                    "end_cycle": stretch.end,
+                    "partial": op is not None and stretch.cycles < op.cycles,
+                    "dp_cycles": stretch.cycles,
+                    "cycles": stretch.cycles if op is None else op.cycles,
+                }
+            )
+        return rows
+
+    def _grouped(self, key: Any, name: str) -> list[Json]:
+        groups: dict[Any, list[HtpOp]] = defaultdict(list)
+        for op in self._ops:
+            groups[key(op)].append(op)
+        rows = [{name: each, **self._shares(ops), **_summed(ops)} for each, ops in groups.items()]
+        return sorted(rows, key=lambda row: -row["cycles"])
+
+    def _shares(self, ops: Sequence[HtpOp]) -> Json:
+        cycles = sum(op.cycles for op in ops)
+        row: Json = {"cycles": cycles, "percent_active_cycles": _percent(cycles, self._active)}
+        for core in self._paths:
+            said = sum(self._said[op.id] for op in ops if op.core == core)
+            row[f"num_dominant_path_cycles_htp_{core}"] = said
+            row[f"percent_dominant_path_cycles_htp_{core}"] = _percent(said, self._busy[core])
+        row["num_htp_ops"] = len(ops)
+        return row
+
+    def _instance(self, op: HtpOp) -> Json:
+        node, said = self._nodes[op.owner], self._said[op.id]
+        return {
+            "htp": op.core,
+            "tid": op.thread,
+            "op_id": f"0x{op.id:x}",
+            "htp_op": op.name,
+            "qnn_op": node.name or "SystemService_0",
+            "qnn_op_type": node.type,
+            "dtype": op.dtype,
+            "rank": len(op.dims),
+            "step_size": op.step_size,
+            "zero_offset": op.zero_offset,
+            "dims": list(op.dims),
+            "input_nodes": [f"0x{maker:x}" for maker in op.inputs],
+            "start_cycle": op.start,
+            "cycles": op.cycles,
+            "num_dominant_path_cycles": said,
+            "percent_dominant_path_cycles": _percent(said, self._busy[op.core]),
+            "fmt_change": False,
+            "ref_op": False,
+            "hmx": op.engine is Engine.HMX,
+            "hvx": op.engine is Engine.HVX,
+            "dma_wait": op.role is Role.WAIT,
+            "dma_set": op.role is Role.SET,
+            "dma": op.role in (Role.READ, Role.WRITE),
+            "sync": op.role is Role.SYNC,
+            **{name: getattr(op, name) for name in _BYTES},
+        }
+
+    def _resources(self, ops: Sequence[HtpOp], timeline: int) -> list[Json]:
+        threads: dict[tuple[str, int], list[HtpOp]] = defaultdict(list)
+        for op in ops:
+            threads[op.engine.value or "UNK", op.thread].append(op)
+        rows = []
+        for (engine, thread), found in sorted(threads.items()):
+            used, start = sum(op.cycles for op in found), min(op.start for op in found)
+            end = max(op.end for op in found)
+            rows.append(
+                {
+                    "type": engine,
+                    "tid": thread,
+                    "start_cycle": start,
+                    "end_cycle": end,
+                    "timeline_cycles": end - start,
+                    "cycles_used": used,
+                    "utilization": _percent(used, timeline),
+                    **_summed(found),
+                }
+            )
+        return rows
+
+    def _peak(self, core: int) -> int:
+        changes: dict[int, int] = defaultdict(int)
+        for region in self._schematic.regions:
+            if region.core == core:
+                changes[region.start] += region.nbytes
+                changes[region.end] -= region.nbytes
+        held = peak = 0
+        for at in sorted(changes):
+            held += changes[at]
+            peak = max(peak, held)
+        return peak
+
+
+def _summed(ops: Iterable[HtpOp]) -> dict[str, int]:
+    found = list(ops)
+    return {name: sum(getattr(op, name) for op in found) for name in _BYTES}
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100.0 * part / whole if whole else 0.0

@@ -1,0 +1,214 @@
+"""The profile viewer: logs, a schematic and switches in; text and files out. Nothing is written here."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openhtp.core.errors import BadProfile
+from openhtp.report.lint_trace import lint_to_chrome
+from openhtp.report.listing import EXECUTED, aggregated, log_to_text
+from openhtp.report.netron import schematic_to_netron
+from openhtp.report.optrace import optrace_to_chrome
+from openhtp.report.profile_log import read_log, read_schematic, schematic_digest
+from openhtp.report.profile_rows import COLUMNS, csv_rows, log_to_json
+from openhtp.report.qhas import schematic_to_qhas
+from openhtp.report.qhas_page import qhas_to_html
+from openhtp.report.qhas_schema import qhas_schema
+from openhtp.report.runtrace import runs_to_runtrace
+from openhtp.report.viewer_config import Features, Reader
+from openhtp.report.zooming import zoomed
+from openhtp.trace.profile import Log, Message
+from openhtp.trace.schematic import Schematic
+
+_CRITICAL = 6001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the viewer was asked for. ``output`` is where the first file goes; the others stand beside it."""
+
+    logs: tuple[Path, ...]
+    reader: Reader = Reader.DEFAULT
+    output: Path | None = None
+    schematic: Path | None = None
+    zoom: tuple[str, str] | None = None
+    features: Features = field(default_factory=Features)
+    gzip: bool = False
+    standardized: bool = False
+    extract: bool = False
+
+
+@dataclass(slots=True)
+class View:
+    """What there is to show, and the files to write, by path."""
+
+    text: str = ""
+    files: dict[Path, bytes] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def view(request: Request) -> View:
+    """Read everything and make everything; raises BadProfile before anything was written."""
+    log = _joined([read_log(path) for path in request.logs])
+    where = ", ".join(map(str, request.logs))
+    optrace = request.reader is Reader.OPTRACE
+    for option, given in (("--schematic", request.schematic), ("--zoom_start and --zoom_end", request.zoom)):
+        if given is not None and not optrace:
+            raise BadProfile(f"{option} only with the optrace reader; the reader is {request.reader.name.lower()}")
+    found = View()
+    if optrace:
+        _view_optrace(request, log, found)
+    elif request.reader is Reader.CHROMETRACE:
+        _view_linting(request, log, where, found)
+    else:
+        _view_listing(request, log, where, found)
+    if request.extract:
+        _extract(request, log, found)
+    return found
+
+
+def _joined(logs: Sequence[Log]) -> Log:
+    """Several logs as one; they must be of one chip, or averages would mean nothing."""
+    socs = sorted({log.soc for log in logs if log.soc})
+    if len(socs) > 1:
+        raise BadProfile(f"the logs are of {' and '.join(socs)}; compare two chips with openhtp profile-diff")
+    messages = tuple(message for log in logs for message in log.messages)
+    return msgspec.structs.replace(logs[0], messages=messages)
+
+
+def _view_listing(request: Request, log: Log, where: str, found: View) -> None:
+    document = log_to_json(log, standardized=request.standardized)
+    if request.reader is Reader.JSON:
+        if request.output is None:
+            found.text = _json(document).decode()
+        else:
+            found.files[request.output] = _json(document)
+        return
+    every = request.reader is Reader.HTP
+    found.text = log_to_text(log, where, every_run=every)
+    if any(message.schematic for message in log.messages):
+        found.notes.append("the log has an op trace: --reader optrace --schematic <graph>_schematic.bin shows it")
+    if request.output is not None:
+        found.files[request.output] = _json(document) if every else _csv(log)
+
+
+def _view_linting(request: Request, log: Log, where: str, found: View) -> None:
+    runs = [message for message in log.messages if message.method in EXECUTED]
+    average = aggregated([run.events for run in runs], lambda values: sum(values) // len(values))
+    critical = next((event for event in average if event.type == _CRITICAL), None)
+    if critical is None:
+        raise BadProfile(
+            f"{where} has no linting data, it was profiled at the level {log.level!r}; profile with the level"
+            " linting, or use the optrace reader for an op trace"
+        )
+    found.text = log_to_text(log, where)
+    if request.output is not None:
+        trace = lint_to_chrome(critical, runs[0].graph)
+        _add(found, request.output, _json(trace), compress=request.gzip or request.features.gzip)
+
+
+def _view_optrace(request: Request, log: Log, found: View) -> None:
+    traced = [message for message in log.messages if message.run is not None and message.schematic]
+    if not traced:
+        raise BadProfile(
+            f"no op trace in the log, it was profiled at the level {log.level!r}: profile the runs with optrace"
+        )
+    if request.schematic is None:
+        graph = traced[0].graph
+        raise BadProfile(f"the op trace needs --schematic: the file {graph}_schematic.bin that came with the log")
+    whole = read_schematic(request.schematic)
+    digest = schematic_digest(whole)
+    own = [message for message in traced if message.schematic == digest]
+    if not own:
+        graphs = ", ".join(sorted({message.graph for message in traced}))
+        raise BadProfile(
+            f"{request.schematic} is of another preparation of {whole.graph!r}; the log has runs of {graphs} with"
+            " schematics of their own"
+        )
+    schematic = whole if request.zoom is None else zoomed(whole, *request.zoom)
+    qhas = schematic_to_qhas(schematic, [run for run in (m.run for m in own) if run is not None])
+    found.text = _summary(qhas)
+    if request.output is not None:
+        _add_optrace_files(request, schematic, own, qhas, found)
+
+
+def _add_optrace_files(
+    request: Request, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], found: View
+) -> None:
+    assert request.output is not None
+    features = request.features
+    runs = [message.run for message in own if message.run is not None]
+    shown = max(own, key=lambda message: len(message.run.pauses) if message.run is not None else 0)
+    trace = optrace_to_chrome(schematic, shown.run, shown.steps, features.trace)
+    compress = request.gzip or features.gzip or request.output.suffix == ".gz"
+    _add(found, request.output, _json(trace), compress=compress)
+    stem = request.output.with_suffix("") if request.output.suffix == ".gz" else request.output
+    stem = stem.with_suffix("") if stem.suffix == ".json" else stem
+
+    def beside(ending: str) -> Path:
+        return stem.with_name(stem.name + ending)
+
+    if features.htp_json:
+        found.files[beside("_htp.json")] = _json(schematic_to_netron(schematic))
+    if features.runtrace:
+        found.files[beside("_runtrace.json")] = _json(runs_to_runtrace(schematic, runs))
+    found.files[beside("_qnn_htp_analysis_summary.html")] = qhas_to_html(qhas, schematic).encode()
+    if features.qhas_json:
+        found.files[beside("_qnn_htp_analysis_summary.json")] = _json(qhas)
+    if features.qhas_schema:
+        found.files[stem.with_name("qhas_schema.json")] = _json(qhas_schema())
+
+
+def _summary(qhas: dict[str, Any]) -> str:
+    """The overall figures of each core, and the nodes that decide the time."""
+    lines = []
+    for row in qhas["data"]["htp_overall_summary"]["data"]:
+        lines.append(f"HTP {row['htp']} of {qhas['source']['soc']} (modelled, but for measured_us)")
+        lines += [
+            f"   {key}: {value:.1f}" if isinstance(value, float) else f"   {key}: {value}"
+            for key, value in row.items()
+            if key not in ("htp", "htp_resources")
+        ]
+        share = f"percent_dominant_path_cycles_htp_{row['htp']}"
+        nodes = sorted(qhas["data"]["qnn_op_instances_nodes"]["data"], key=lambda node: -node[share])[:10]
+        lines.append("   nodes that have the most say:")
+        lines += [f"      {node[share]:5.1f} %  {node['qnn_op']} ({node['qnn_op_type']})" for node in nodes]
+    return "\n".join(lines) + "\n"
+
+
+def _extract(request: Request, log: Log, found: View) -> None:
+    """What a log holds beside events: when each run was where, one file each."""
+    folder = (request.output or request.logs[0]).parent
+    runs = [message.run for message in log.messages if message.run is not None]
+    for number, run in enumerate(runs):
+        name = f"{request.logs[0].stem}_object_{number}.msgpack"
+        found.files[folder / name] = msgspec.msgpack.encode(run)
+
+
+def _add(found: View, path: Path, data: bytes, *, compress: bool) -> None:
+    if not compress:
+        found.files[path] = data
+        return
+    target = path if path.suffix == ".gz" else path.with_name(path.name + ".gz")
+    found.files[target] = gzip.compress(data, mtime=0)
+
+
+def _csv(log: Log) -> bytes:
+    text = io.StringIO(newline="")
+    rows = csv.writer(text)
+    rows.writerow(COLUMNS)
+    for message in log.messages:
+        rows.writerows(csv_rows(message.events, message.stamp_us))
+    return text.getvalue().encode()
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)

@@ -1,0 +1,100 @@
+"""A log of profiles: what several calls cost, in one file for ``openhtp profile-viewer``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+from openhtp.core.checks import path_of, shown
+from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
+from openhtp.core.version import VERSION
+from openhtp.runtime.profile import Profile
+from openhtp.trace.profile import Log, Message
+from openhtp.trace.schematic import Schematic
+
+
+class ProfileLog:
+    """Collects profiles; written when closed, as one file and, with optrace, a schematic of each graph beside it.
+
+    Examples:
+        >>> with ProfileLog("run.log") as log:  # doctest: +SKIP
+        ...     graph.execute(inputs, profile=profile)
+        ...     log.add(profile)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, app: str = "openhtp") -> None:
+        given = path_of(path)
+        if given is None:
+            raise InvalidArgument(f"path is {shown(path)}; expected a path")
+        self.path = Path(given)
+        self.schematics: dict[str, Path] = {}
+        self._app = app
+        self._lock = threading.Lock()
+        self._created_us = time.time_ns() // 1000
+        self._level = ""
+        self._messages: list[Message] = []
+        self._found: dict[str, Schematic] = {}
+        self._soc = ""
+        self._clock_hz = 0
+        self._closed = False
+
+    def add(self, profile: Profile) -> None:
+        """Keep what a profile holds now; a profile that no call has filled yet adds nothing."""
+        message, schematic = profile.message(), profile.schematic()
+        if message is None:
+            return
+        with self._lock:
+            if self._closed:
+                raise WrongState(f"the log {str(self.path)!r} is closed")
+            self._messages.append(message)
+            self._level = "optrace" if profile.optrace else profile.level.name.lower()
+            if schematic is not None:
+                self._soc, self._clock_hz = schematic.soc, schematic.clock_hz
+                if profile.optrace:
+                    self._found[message.graph] = schematic
+
+    def close(self) -> None:
+        """Write the files; again does nothing."""
+        from openhtp.report.profile_log import log_bytes, schematic_bytes
+
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            log = Log(
+                app=self._app,
+                version=VERSION,
+                created_us=self._created_us,
+                soc=self._soc,
+                clock_hz=self._clock_hz,
+                level=self._level,
+                messages=tuple(self._messages),
+            )
+            _write(self.path, log_bytes(log))
+            for graph, schematic in self._found.items():
+                target = self.path.with_name(f"{_file_name(graph)}_schematic.bin")
+                _write(target, schematic_bytes(schematic))
+                self.schematics[graph] = target
+
+    def __enter__(self) -> ProfileLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _file_name(graph: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in graph)[:120] or "graph"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing: who reads it never sees a part."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise BadProfile(f"cannot write {str(path)!r}: {problem.strerror}") from problem

@@ -1,0 +1,172 @@
+"""Op traces: what is in them, and that they keep the rules of the format."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.report.schematics import SMALL, op, schematic
+from tests.report.trace_rules import check_trace
+
+from openhtp.compiler.driver import CompileOptions, portable_program, program_for
+from openhtp.onnx import load
+from openhtp.report.lint_trace import lint_to_chrome
+from openhtp.report.linting import linting_event
+from openhtp.report.optrace import TraceOptions, optrace_to_chrome
+from openhtp.report.runtrace import runs_to_runtrace
+from openhtp.report.schematic import schematic_of
+from openhtp.trace.profile import Pause, RunTimes
+from openhtp.trace.schematic import FIRST_NODE, Region, Role
+from openhtp.zoo import small_cnn
+
+ALL = TraceOptions(input_output_flows=True, sequencer_flows=True)
+RUN = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1600)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    program = portable_program(load(small_cnn()), CompileOptions())
+    return schematic_of(program_for(program, "SM8650"))
+
+
+def ops_of(events, pid=0):
+    return {event["args"]["ID"]: event for event in events["X"] if event["cat"] == "op" and event["pid"] == pid}
+
+
+def test_every_op_is_there_twice():
+    events = check_trace(optrace_to_chrome(SMALL, RUN, options=ALL))
+    overview = ops_of(events)
+    assert len(overview) == len(SMALL.executed) == 6
+    assert sum(event["cat"] == "op" for event in events["X"]) == 12
+    conv = overview["0x0000000200000004"]
+    assert conv["dur"] == 100
+    args = conv["args"]
+    assert args["QNN Op Name"] == "conv"
+    assert args["Framework Ops"] == ["/conv"]
+    assert args["Inputs Ops"] == ["0x0000000100000004"]
+    assert args["Flags"] == ["uses_hmx"]
+    assert (args["Start Cycle"], args["Duration (cycles)"], args["Dominant Path Cycles"]) == (50, 100, 100)
+    names = {event["args"]["name"] for event in events["M"] if event["name"] == "process_name"}
+    assert {"Core 0 Overview", "QNN::conv", "QNN::sub", "g Runtraces"} <= names
+    threads = {event["args"]["name"] for event in events["M"] if event["name"] == "thread_name"}
+    assert {"Type: HMX", "Type: HVX", "Type: DMA", "Non Executed Tensors"} <= threads
+
+
+def test_counters_follow_ops_and_regions():
+    events = check_trace(optrace_to_chrome(SMALL, None))
+    found = {}
+    for event in events["C"]:
+        found.setdefault(event["name"], []).append((event["ts"], event["args"]["bytes"]))
+    assert found["DRAM read"][0] == (0, 500)
+    assert (80, 400) in found["DRAM read"]
+    assert found["VTCM alloc"] == [(0, 500), (50, 600), (150, 100), (220, 0)]
+    assert max(value for _, value in found["DRAM write"]) == 100
+
+
+def test_cores_have_counters_and_overviews_of_their_own():
+    made = schematic(
+        op(1, 4, "HMX", 0, 10, vtcm_read=7),
+        op(2, 5, "HVX", 5, 10, core=1, vtcm_read=9),
+        regions=(Region("a", 0, 0, 64, 0, 10), Region("b", 1, 0, 32, 5, 15)),
+        cores=2,
+    )
+    events = check_trace(optrace_to_chrome(made, None))
+    names = {event["args"]["name"] for event in events["M"] if event["name"] == "process_name"}
+    assert {"Core 0 Overview", "Core 1 Overview"} <= names
+    peaks = {}
+    for event in events["C"]:
+        key = event["pid"], event["name"]
+        peaks[key] = max(peaks.get(key, 0), event["args"]["bytes"])
+    assert (peaks[0, "VTCM alloc"], peaks[1, "VTCM alloc"]) == (64, 32)
+    assert (peaks[0, "VTCM read"], peaks[1, "VTCM read"]) == (7, 9)
+
+
+def test_flows_only_if_asked_for():
+    assert not check_trace(optrace_to_chrome(SMALL, None))["s"]
+    flows = check_trace(optrace_to_chrome(SMALL, None, options=ALL))["s"]
+    kinds = {event["cat"]: event["name"] for event in flows}
+    assert kinds == {"input_output": "InputOutputFlowEvents", "sequencer": "SequencerFlowEvents"}
+
+
+def test_switches():
+    quiet = TraceOptions(runtrace=False, memory=False, traceback=False)
+    events = check_trace(optrace_to_chrome(SMALL, RUN, options=quiet))
+    assert not events["C"]
+    assert not any(event["cat"] == "runtrace" for event in events["X"])
+    assert not any("Framework Ops" in event["args"] for event in events["X"])
+
+
+def test_a_run_that_made_way_is_drawn_with_its_gap():
+    # 250 cycles in 500 ns of computing: half a cycle each.
+    pause = Pause(step=1, asked_ns=1290, released_ns=1300, granted_ns=1500, restored_ns=1510)
+    run = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1800, pauses=(pause,))
+    events = check_trace(optrace_to_chrome(SMALL, run, (("conv",), ("sub", "relu")), ALL))
+    at = {name: event["ts"] for name, event in ops_of(events).items()}
+    assert at["0x0000000200000004"] == 50 + 50  # behind the 100 ns of acquiring
+    assert at["0x0000000400000005"] == 50 + 160 + 100  # and behind the gap
+    yields = [(e["name"], e["ts"], e["dur"]) for e in events["X"] if e["name"].endswith("VTCM")]
+    assert yields == [("Save VTCM", 145, 5), ("Re-acquire VTCM", 150, 100), ("Restore VTCM", 250, 5)]
+    whole = next(event for event in events["X"] if event["name"] == "QNN DSP Execute")
+    assert (whole["dur"], whole["args"]["measured_us"]) == (400, 0.8)
+
+
+def test_the_compiled_network(compiled):
+    events = check_trace(optrace_to_chrome(compiled, RUN, options=ALL))
+    overview = ops_of(events)
+    assert sum(event["dur"] for event in overview.values()) == sum(op.cycles for op in compiled.executed)
+    owners = {event["args"]["QNN Op Name"] for event in overview.values()}
+    nodes = {node.name for node in compiled.nodes if node.number >= FIRST_NODE and node.into is None}
+    assert nodes <= owners
+    fused = {node.name: node.into for node in compiled.nodes if node.into is not None}
+    assert fused  # activations went into what comes before them
+    reads = sum(op.dram_read for op in compiled.executed)
+    assert reads > 0
+    assert all(op.role is not Role.READ or op.dram_read == op.vtcm_write for op in compiled.executed)
+
+
+def test_runtrace_counts_ticks():
+    second = RunTimes(received_ns=1200, started_ns=1600, finished_ns=3_000_000)  # queued behind the first
+    document = runs_to_runtrace(SMALL, [RUN, second])
+    events = check_trace(document)
+    assert document["header"]["artifact_type"] == "RUN_TRACE"
+    names = [event["name"] for event in events["X"]]
+    assert names == ["QNN DSP Execute", "VTCM Acquire", "Resource Power On", "Graph Execute"] * 2
+    whole = events["X"][4]
+    assert whole["args"]["stat_end_ticks"] == (3_000_000 - 1000) * 192 // 10_000
+    assert whole["args"]["summary_time_us"] == 2998.8
+
+
+def test_linting_as_a_trace():
+    events = check_trace(lint_to_chrome(linting_event(SMALL), "g"))
+    main = [(event["name"], event["ts"], event["dur"]) for event in events["X"] if event["tid"] == 1]
+    assert main == [
+        ("Wait: conv:OpId_4", 0, 50),
+        ("conv:OpId_4", 50, 100),
+        ("Wait: sub:OpId_5", 150, 10),
+        ("sub:OpId_5", 160, 60),
+        ("Output OpId_3", 220, 30),
+    ]
+
+
+OPS = st.lists(
+    st.tuples(st.integers(4, 6), st.sampled_from(["HMX", "HVX", "DMA"]), st.integers(0, 60), st.integers(0, 30)),
+    min_size=1,
+    max_size=10,
+)
+
+
+@given(OPS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 50)), max_size=3))
+def test_any_schedule_keeps_the_rules(drawn, paused):
+    made = schematic(*(op(serial, *each) for serial, each in enumerate(drawn, start=1)))
+    ids = [each.id for each in made.ops]
+    made = msgspec.structs.replace(
+        made,
+        ops=tuple(msgspec.structs.replace(each, inputs=tuple(ids[:place])) for place, each in enumerate(made.ops)),
+    )
+    at, pauses = 1100, []
+    for step, before, gap in paused:
+        pauses.append(Pause(step, at + before, at + before, at + before + gap, at + before + gap))
+        at += before + gap
+    run = RunTimes(received_ns=1000, started_ns=1100, finished_ns=at + 10, pauses=tuple(pauses))
+    check_trace(optrace_to_chrome(made, run, (("conv",), ("sub",), ("relu",)), ALL))
