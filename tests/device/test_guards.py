@@ -15,7 +15,7 @@ import pytest
 import openhtp as htp
 from openhtp.device import core as core_module
 from openhtp.device import executions as executions_module
-from openhtp.device.budget import Budget
+from openhtp.device.budget import Pieces
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.requests import graphs as graph_requests
 from openhtp.device.server import Server
@@ -160,7 +160,7 @@ PLACES: dict[str, tuple[Callable[[Server], tuple[Any, Any]], Callable[[Client], 
     "recording": (part("core.recording._keep"), record, "nothing"),
     "loading": (lambda server: (graph_requests, "make_ready"), load, "request"),
     "loader completion": (lambda server: (graph_requests, "loaded"), load, "request"),
-    "slow work": (lambda server: (Budget, "take"), load, "request"),
+    "slow work": (lambda server: (Pieces, "take"), load, "request"),
     "scheduler, submission": (handler(Submitted), execute, "session"),
     "scheduler, step": (handler(StepDone), execute, "session"),
     "scheduler, timer": (handler(TimerFired), time_out, "session"),

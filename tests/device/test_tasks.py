@@ -228,5 +228,5 @@ def test_a_client_that_leaves_cancels_its_tasks(
             break
     assert len(gate.made) == 2
     assert gate.all_closed()
-    assert session.budget.used == 0
+    assert session.ledger.used == 0
     other.close()

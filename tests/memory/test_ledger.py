@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 import openhtp as htp
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.memory.ledger import Grant, Ledger, SpillGroup, Tenant, Use
+from openhtp.memory.ledger import Grant, Held, Ledger, SpillGroup, Tenant, Use
 
 
 def test_a_domain_is_bounded() -> None:
@@ -25,7 +25,7 @@ def test_a_domain_is_bounded() -> None:
 
 def test_a_grant_is_given_back_once() -> None:
     ledger, tenant = Ledger(limit=100), Tenant("context 1")
-    (weights,) = ledger.place(tenant, 60)
+    weights = ledger.place(tenant, 60)
     ledger.take(tenant, 30, Use.IO, "the memory")
     weights.give_back()
     weights.give_back()
@@ -88,14 +88,14 @@ def test_a_reserve_is_for_the_io_of_its_context() -> None:
 
 @given(some.lists(some.tuples(some.sampled_from(["place", "take", "leave", "give"]), some.integers(0, 60))))
 def test_no_domain_ever_holds_more_than_it_has(acts: list[tuple[str, int]]) -> None:
-    ledger, grants = Ledger(limit=100, most=3), list[Grant]()
+    ledger, grants = Ledger(limit=100, most=3), list[Grant | Held]()
     group = SpillGroup(0, "group", grows=True)
     tenants: list[Tenant] = []
     for act, nbytes in acts:
         try:
             if act == "place":
                 tenant = Tenant(str(len(tenants)), group=group if nbytes % 2 else None)
-                grants += ledger.place(tenant, nbytes, nbytes // 2)
+                grants.append(ledger.place(tenant, nbytes, nbytes // 2))
                 tenants.append(tenant)
             elif act == "take" and tenants:
                 grants.append(ledger.take(tenants[nbytes % len(tenants)], nbytes, Use.IO, "the memory"))

@@ -61,7 +61,7 @@ def unfinished(context: htp.Context, name: str = "g") -> htp.Graph:
 
 def holdings(server: Server) -> list[tuple[int, int, int, int]]:
     settled(server)
-    return [(len(s.contexts), len(s.graphs), s.budget.used, len(s.tasks)) for s in server.core.sessions.values()]
+    return [(len(s.contexts), len(s.graphs), s.ledger.used, len(s.tasks)) for s in server.core.sessions.values()]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.core.units import MIB
 from openhtp.device.clock import WallClock
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore
@@ -12,6 +14,7 @@ from openhtp.device.runner import BesideRunner, InlineRunner, Runner
 from openhtp.device.side_by_side import SideBySideRunner
 from openhtp.device.target import EmulatedChip, Target
 from openhtp.hw.catalog import find_soc
+from openhtp.memory.ledger import Ledger
 from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
 
@@ -32,6 +35,16 @@ def build_core(config: DeviceConfig) -> DeviceCore:
         clock=clock,
         target=EmulatedChip(engine, find_soc(config.soc)),
         make_runner=make_runner,
+        make_ledger=lambda: ledger_of(config),
+    )
+
+
+def ledger_of(config: DeviceConfig) -> Ledger:
+    """The memory that a client of the device can have."""
+    soc = find_soc(config.soc)
+    return Ledger(
+        limit=SESSION_LIMIT_BYTES if config.domain_mb is None else config.domain_mb * MIB,
+        most=soc.process_domains if config.process_domains is None else config.process_domains,
     )
 
 
@@ -45,4 +58,5 @@ def build_beside(
         clock=clock,
         target=target,
         make_runner=lambda jobs: BesideRunner(jobs, clock.now, submit),
+        make_ledger=lambda: ledger_of(config),
     )

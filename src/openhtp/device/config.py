@@ -16,7 +16,8 @@ class DeviceConfig:
 
     ``platform="windows"`` gives all graphs one thread priority, as there the operating system decides.
     ``parallel_graphs`` lets two graphs of one priority run side by side; ``vtcm_windowing`` lets clients of
-    different process domains share VTCM (some chips from v79 on). Units and VTCM are the SoC's unless given.
+    different process domains share VTCM (some chips from v79 on). Units, VTCM and process domains are the SoC's
+    unless given.
     """
 
     soc: str = "SM8650"
@@ -25,6 +26,8 @@ class DeviceConfig:
     threads: int = 1
     parallel_graphs: bool = False
     vtcm_windowing: bool = False
+    process_domains: int | None = None
+    domain_mb: int | None = None
     cores: int | None = None
     hmx: int | None = None
     hvx: int | None = None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from openhtp.core.errors import QnnError
 from openhtp.core.tensor import TensorSpec
-from openhtp.device.budget import Grant
 from openhtp.engine.protocol import LoadedProgram, Run
+from openhtp.memory.ledger import Domain, Grant, Held, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
@@ -31,16 +31,16 @@ class DeviceGraph:
         info: GraphInfo,
         loaded: LoadedProgram,
         program: QnnProgram | None,
-        grant: Grant,
+        held: Held,
     ) -> None:
         """``program`` is what it was made from; None if that was a prepared form.
 
-        ``grant`` is for the binary that it came in, which others may have come in, too.
+        ``held`` is the memory of the binary that it came in, which others may have come in, too.
         """
         self.number = number
         self.context = context
         self.program = program
-        self.grant = grant
+        self.held = held
         self.loaded = loaded
         self.steps = loaded.steps
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
@@ -77,6 +77,10 @@ class DeviceGraph:
             if memory in ids:
                 del self._idle[key]
 
+    def describe(self) -> dict[str, object]:
+        """What others may know of it."""
+        return {"graph": self.name, "number": self.number, "loaded": True}
+
     def close(self) -> None:
         """Free what the engine holds, and the program, which may lie in memory of the client's."""
         self._idle.clear()
@@ -104,8 +108,20 @@ class DeviceApp:
     def forget_memory(self, memory: int) -> None:
         """It uses none."""
 
+    def describe(self) -> dict[str, object]:
+        """What others may know of it."""
+        return {"app": self.name, "number": self.number}
+
     def close(self) -> None:
         """It holds nothing."""
+
+
+class DeviceGroup:
+    """Contexts that share a spill-fill buffer. ``priority`` is that of them all if they run at the same time."""
+
+    def __init__(self, number: int, nbytes: int, priority: int | None) -> None:
+        self.priority = priority
+        self.spill = SpillGroup(nbytes, f"the spill-fill buffer of group {number}", grows=nbytes == 0)
 
 
 class DeviceContext:
@@ -117,15 +133,37 @@ class DeviceContext:
         self.priority = priority
         self.queue_depth = queue_depth
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
-        # What its memory, by number, and the binaries that its graphs came in count against the session's budget.
+        self.tenant = Tenant(f"context {number}", anywhere=False)
+        self.group: DeviceGroup | None = None
+        # Whether it goes where its inputs and outputs fit, whether room is then kept, whether it only prepares.
+        self.io_room = False
+        self.keep_io_room = False
+        self.prepare_only = False
+        # What its memory, by number, and the binaries that its graphs came in hold of its process domain.
         self.memories: dict[int, Grant] = {}
-        self.weights: list[Grant] = []
+        self.weights: list[Held] = []
         self.pending = 0  # executions accepted and neither over nor cancelled
 
+    @property
+    def domain(self) -> Domain:
+        """The process domain that it is in, or would be in if anything was in it."""
+        return self.tenant.domain or self.session.ledger.domains[0]
+
     def settle_weights(self) -> None:
-        """Give back what binaries count of which no graph is left."""
-        used = [graph.grant for graph in self.graphs.values() if isinstance(graph, DeviceGraph)]
-        for grant in list(self.weights):
-            if not any(grant is other for other in used):
-                self.weights.remove(grant)
-                grant.give_back()
+        """Give back what binaries hold of which no graph is left."""
+        used = [graph.held for graph in self.graphs.values() if isinstance(graph, DeviceGraph)]
+        for held in list(self.weights):
+            if not any(held is other for other in used):
+                self.weights.remove(held)
+                held.give_back()
+
+    def describe(self) -> dict[str, object]:
+        """What others may know of it."""
+        return {
+            "context": self.number,
+            "graphs": [graph.describe() for graph in self.graphs.values()],
+            "buffers": len(self.memories),
+            "buffer_bytes": sum(grant.nbytes for grant in self.memories.values()),
+            "pending": self.pending,
+            "queue_depth": self.queue_depth,
+        }

@@ -10,7 +10,7 @@ from typing import Any
 
 from openhtp.device.answers import Answer
 from openhtp.device.clock import Clock
-from openhtp.device.contexts import DeviceApp, DeviceGraph
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.executions import Executions
 from openhtp.device.faults import FaultReach
 from openhtp.device.jobs import Job
@@ -21,6 +21,7 @@ from openhtp.device.runner import Runner
 from openhtp.device.sessions import Session
 from openhtp.device.target import Target
 from openhtp.device.tasks import Task
+from openhtp.memory.ledger import Ledger
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.sched.events import ClientExpelled, ClientRemoved, HoldChanged
@@ -42,8 +43,10 @@ class DeviceCore:
         clock: Clock,
         target: Target,
         make_runner: Callable[[dict[int, Job]], Runner],
+        make_ledger: Callable[[], Ledger] = Ledger,
     ) -> None:
         self.clock = clock
+        self._make_ledger = make_ledger
         self.sessions: dict[int, Session] = {}
         self.closing: deque[Session] = deque()
         self.faults = FaultReach.DEVICE
@@ -59,7 +62,7 @@ class DeviceCore:
 
     def open_session(self, *, pid: int, label: str) -> Session:
         """A client has come."""
-        session = Session(next(self._numbers), pid=pid, label=label)
+        session = Session(next(self._numbers), pid=pid, label=label, ledger=self._make_ledger())
         self.sessions[session.number] = session
         return session
 
@@ -114,6 +117,14 @@ class DeviceCore:
     def new_number(self) -> int:
         """A number for a context, a graph or memory."""
         return next(self._numbers)
+
+    def pd_of(self, context: DeviceContext) -> int:
+        """What the scheduler calls the process domain of a context."""
+        session = context.session
+        found = session.domain_numbers.get(context.domain.number)
+        if found is None:
+            found = session.domain_numbers[context.domain.number] = self.new_number()
+        return found
 
     def introduce(self, graph: DeviceGraph | DeviceApp) -> None:
         """A graph is known to the scheduler: let executions find it."""

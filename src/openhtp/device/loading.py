@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from openhtp.core.errors import InvalidArgument, error_context
+from openhtp.core.errors import InvalidArgument, WrongState, error_context
+from openhtp.device.room import Room
 from openhtp.device.target import PreparingTarget, Target
-from openhtp.engine.protocol import LoadedProgram
+from openhtp.engine.protocol import Arrays, LoadedProgram, Run
 from openhtp.engine.workshop import Workshop
+from openhtp.memory.needs import needs_of
 from openhtp.program.binary import BinaryInfo, open_binary, pack_graphs
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
@@ -53,22 +55,22 @@ def make_ready(
     source: Source,
     places: Sequence[int],
     advance: Advance,
+    room: Room,
     manner: Manner | None = None,
-    granted: int | None = None,
 ) -> list[Ready]:
     """Make graphs of a binary ready, all or none. ``advance`` may raise to end it early.
 
-    What graphs have in common, weights and what was made of them, they share. ``granted`` is what they may take.
+    What graphs have in common, weights and what was made of them, they share. ``room`` is asked for what they need
+    before any is made.
     """
     binary = open_binary(source)
     names = binary.graph_names
     if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
         raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
-    needed = binary.bytes_of([names[place] for place in places])
-    if granted is not None and needed > granted:
-        raise InvalidArgument(f"the graphs take {needed} bytes of the binary; {granted} were asked for")
     manner = manner or Manner()
     graphs = [binary.packed(names[place]) for place in places]
+    room.take(needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs]))
+    make = _only_prepared if room.prepare_only else _make_ready
     ready: list[Ready] = []
     with (
         Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop,
@@ -76,10 +78,13 @@ def make_ready(
     ):
         under_way: list[Future[Ready]] = []
         try:
-            under_way.extend(threads.submit(_make_ready, target, graph, workshop) for graph in graphs)
-            for done, (graph, future) in enumerate(zip(graphs, under_way, strict=True)):
+            for done, graph in enumerate(graphs):
                 advance(done, len(places), graph.name)
-                ready.append(future.result())
+                # Without acceleration one after the other: none is begun that nobody wants any more.
+                begun = graphs[len(under_way) : None if manner.accelerated else done + 1]
+                under_way.extend([threads.submit(make, target, another, workshop) for another in begun])
+                ready.append(under_way[done].result())
+            room.correct([made.loaded.spill_fill_bytes for made in ready])
         except BaseException:
             for future in under_way:
                 future.cancel()
@@ -94,6 +99,26 @@ def close_all(ready: Sequence[Ready]) -> None:
     """Give back what nobody wants any more."""
     for made in ready:
         made.loaded.close()
+
+
+class Unloaded:
+    """A graph that is known but not loaded: it is only prepared, or waits for its turn."""
+
+    steps = 1
+    spill_fill_bytes = 0
+
+    def bind(self, arrays: Arrays) -> Run:
+        """Refused: there is nothing to run."""
+        raise WrongState("the graph is not loaded on the device")
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
+    """To be stored with what makes it ready quickly, and never to be run here."""
+    with error_context(graph=packed.name):
+        return Ready(packed.info(), Unloaded(), packed.program())
 
 
 def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:

@@ -1,7 +1,7 @@
-"""A session: one process domain on the device, with contexts and a budget of memory of its own.
+"""A session: what one client has on the device, with contexts, and process domains of its own to hold them.
 
 A connection is how a client reaches its session; what is granted, scheduled and freed is the session's. The
-scheduler knows it as ``pd``.
+scheduler knows a process domain as ``pd``: the first has the session's number, others have numbers of their own.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core.errors import InvalidHandle
-from openhtp.device.budget import Budget, Use
-from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
+from openhtp.device.budget import Pieces
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.jobs import Job
+from openhtp.memory.ledger import Domain, Ledger, Use
 from openhtp.rpc.shm import SharedBuffer
 
 if TYPE_CHECKING:
@@ -21,17 +22,22 @@ _T = TypeVar("_T")
 
 
 class Session:
-    """One client's process domain."""
+    """One client's part of the device."""
 
-    def __init__(self, number: int, *, pid: int, label: str) -> None:
+    def __init__(self, number: int, *, pid: int, label: str, ledger: Ledger | None = None) -> None:
         self.number = number
         self.pid = pid
         self.label = label
-        self.budget = Budget(f"session {number}")
+        self.ledger = ledger or Ledger()
+        self.pieces = Pieces(f"session {number}")
+        # What the scheduler calls each process domain but the first.
+        self.domain_numbers: dict[int, int] = {0: number}
         self.contexts: dict[int, DeviceContext] = {}
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: dict[int, SharedBuffer] = {}
         self.jobs: dict[int, Job] = {}
+        # Of contexts made by one call, by its number and, where they run at the same time, their priority.
+        self.groups: dict[tuple[int, int | None], DeviceGroup] = {}
         self.tasks: set[Task[Any]] = set()
         self.closed = False
         # Something broke that leaves the scheduler's knowledge of it in doubt.
@@ -40,8 +46,13 @@ class Session:
         self.executions = 0
 
     def map(self, number: int, context: DeviceContext, buffer: SharedBuffer) -> None:
-        """Keep memory for the graphs of a context. Raises OutOfMemory, and keeps nothing, when over budget."""
-        context.memories[number] = self.budget.take(buffer.nbytes, Use.IO, "the memory")
+        """Keep memory for the graphs of a context. Raises OutOfMemory, and keeps nothing, if there is no room."""
+        self.pieces.take()
+        try:
+            context.memories[number] = self.ledger.take(context.tenant, buffer.nbytes, Use.IO, "the memory")
+        except BaseException:
+            self.pieces.give_back()
+            raise
         self.memories[number] = buffer
 
     def unmap(self, number: int) -> None:
@@ -53,6 +64,7 @@ class Session:
             if number in context.memories:
                 context.memories.pop(number).give_back()
         del self.memories[number]
+        self.pieces.give_back()
         buffer.close()
 
     def describe(self) -> dict[str, object]:
@@ -63,11 +75,22 @@ class Session:
             "label": self.label,
             "contexts": len(self.contexts),
             "graphs": [graph.name for graph in self.graphs.values()],
-            "bytes": self.budget.used,
-            "memory": self.budget.by_use(),
+            "bytes": self.ledger.used,
+            "memory": self.ledger.by_use(),
+            "domains": [self._describe_domain(domain) for domain in self.ledger.domains],
+            "most_domains": self.ledger.most,
             "tasks": [task.describe() for task in self.tasks],
             "pending": len(self.jobs),
             "executions": self.executions,
+        }
+
+    def _describe_domain(self, domain: Domain) -> dict[str, object]:
+        return {
+            "domain": domain.number,
+            "limit": domain.limit,
+            "bytes": domain.used,
+            "memory": domain.by_use(),
+            "contexts": [context.describe() for context in self.contexts.values() if context.domain is domain],
         }
 
 

@@ -10,6 +10,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.engine.protocol import Arrays
 from openhtp.program.htp_program import HtpProgram
+from openhtp.program.spilling import spill_fill_bytes
 
 
 class ModelledRun:
@@ -27,6 +28,7 @@ class ModelledProgram:
     def __init__(self, program: HtpProgram) -> None:
         self._specs = (*program.inputs, *program.outputs)
         self.steps = len(program.steps)
+        self.spill_fill_bytes = spill_fill_bytes(program)
 
     def bind(self, arrays: Arrays) -> ModelledRun:
         """Check that every input and output has an array of a shape that it may have."""

@@ -27,6 +27,7 @@ from openhtp.engine.workshop import Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import GraphInfo, PackedGraph
+from openhtp.program.spilling import spill_fill_bytes
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,16 @@ class OrtRun:
 class OrtProgram:
     """A program whose sessions are made."""
 
-    def __init__(self, name: str, specs: Sequence[TensorSpec], staged: Staged, names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        specs: Sequence[TensorSpec],
+        staged: Staged,
+        names: Mapping[str, str],
+        spill_fill_bytes: int,
+    ) -> None:
         """``specs`` are inputs and outputs; ``names`` says what those that are used are called in the sessions."""
+        self.spill_fill_bytes = spill_fill_bytes
         self._name = name
         self._staged: Staged | None = staged
         self._names = names
@@ -123,7 +132,8 @@ class OrtEngine:
             staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
-        return OrtProgram(program.name, (*program.inputs, *program.outputs), staged, names)
+        ends = (*program.inputs, *program.outputs)
+        return OrtProgram(program.name, ends, staged, names, spill_fill_bytes(program))
 
     def load_packed(
         self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
@@ -141,7 +151,7 @@ class OrtEngine:
             return None
         ends = {name for stage in staged.stages for name in (*stage.inputs, *stage.outputs)}
         names = {name: name for name in ends if name not in staged.buffers}
-        return OrtProgram(info.name, (*info.inputs, *info.outputs), staged, names)
+        return OrtProgram(info.name, (*info.inputs, *info.outputs), staged, names, packed.spill_fill_bytes)
 
     def pack(self, program: HtpProgram) -> PackedGraph | None:
         """The program together with its prepared form. None if it is ready quickly without one."""

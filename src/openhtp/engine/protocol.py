@@ -34,6 +34,10 @@ class LoadedProgram(Protocol):
     def steps(self) -> int:
         """In how many steps it runs. Each ends where one of the program's does, and there it may yield."""
 
+    @property
+    def spill_fill_bytes(self) -> int:
+        """The spill-fill buffer that it needs on the chip."""
+
     def bind(self, arrays: Arrays) -> Run:
         """Bind every input and output tensor, by name, to an array that the run reads or writes in place.
 

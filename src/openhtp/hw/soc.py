@@ -10,6 +10,7 @@ from openhtp.core.units import KIB, MIB
 _VTCM_SHARING = 73
 _VTCM_WINDOWING = 79
 _BYTE_VTCM = 81
+_SEVERAL_DOMAINS = 73
 
 # Measured on a v75 part: DMA from DDR into VTCM. Used where nothing was measured for the SoC itself.
 DEFAULT_STREAM_GBS = 40.0
@@ -61,6 +62,11 @@ class SocSpec:
     def vtcm_granule_bytes(self) -> int:
         """Requests for VTCM must be a multiple of this."""
         return 64 * KIB if self.arch >= _BYTE_VTCM else MIB
+
+    @property
+    def process_domains(self) -> int:
+        """How many process domains a client can have: about four, by public reports; no source has it per SoC."""
+        return 4 if self.arch >= _SEVERAL_DOMAINS else 1
 
     @property
     def dma_gbs(self) -> float:

@@ -6,7 +6,7 @@ sockets or engines: a device keeps one ``Ledger`` for each client, a plan one fo
 says which graph is unloaded for which.
 """
 
-from openhtp.memory.ledger import Domain, Grant, Ledger, Tenant, Use
+from openhtp.memory.ledger import Domain, Grant, Held, Ledger, SpillGroup, Tenant, Use
 from openhtp.memory.needs import ContextNeeds, GraphNeeds
 
-__all__ = ["ContextNeeds", "Domain", "Grant", "GraphNeeds", "Ledger", "Tenant", "Use"]
+__all__ = ["ContextNeeds", "Domain", "Grant", "GraphNeeds", "Held", "Ledger", "SpillGroup", "Tenant", "Use"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from openhtp.core import status as st
@@ -47,6 +48,20 @@ class Grant:
             if domain is not None:
                 del domain.grants[self]
                 domain.used -= self.nbytes
+
+
+class Held:
+    """What was granted together, and is given back together."""
+
+    __slots__ = ("_grants",)
+
+    def __init__(self, grants: Sequence[Grant]) -> None:
+        self._grants = grants
+
+    def give_back(self) -> None:
+        """It is no longer held."""
+        for grant in self._grants:
+            grant.give_back()
 
 
 class Domain:
@@ -121,7 +136,7 @@ class Ledger:
             totals = [domain.by_use() for domain in self.domains]
         return {use.value: sum(total[use.value] for total in totals) for use in Use}
 
-    def place(self, tenant: Tenant, weights: int, spill_fill: int = 0, *, room_for: int = 0) -> list[Grant]:
+    def place(self, tenant: Tenant, weights: int, spill_fill: int = 0, *, room_for: int = 0) -> Held:
         """Put a context where it fits, ``room_for`` more bytes included, which are not held afterwards.
 
         Raises OutOfMemory, and holds nothing, if there is no such place.
@@ -185,14 +200,14 @@ class Ledger:
             return [*self.domains, Domain(len(self.domains), self.limit)]
         return list(self.domains)
 
-    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int) -> list[Grant]:
+    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int) -> Held:
         grants = [self._grant(domain, tenant, weights, Use.WEIGHTS)] if weights else []
         if tenant.group is not None:
             self._join(tenant, tenant.group, domain, spill_fill)
         elif spill_fill:
             grants.append(self._grant(domain, tenant, spill_fill, Use.SPILL_FILL))
         tenant.domain = domain
-        return grants
+        return Held(grants)
 
     def _join(self, tenant: Tenant, group: SpillGroup, domain: Domain, spill_fill: int) -> None:
         if group.grows:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from openhtp.program.packed import PackedGraph
 
+_PAGE = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphNeeds:
@@ -68,10 +70,15 @@ def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]]) -> ContextNeed
         found.append(
             GraphNeeds(
                 name=packed.name,
-                own_bytes=sum(nbytes for number, nbytes in held.items() if users[number] == 1),
+                own_bytes=_pages(sum(nbytes for number, nbytes in held.items() if users[number] == 1)),
                 spill_fill_bytes=packed.spill_fill_bytes,
                 io_bytes=sum(spec.nbytes for spec in (*info.inputs, *info.outputs)),
             )
         )
     shared = sum(nbytes for number, nbytes in sizes.items() if users[number] > 1)
     return ContextNeeds(graphs=tuple(found), shared_bytes=shared)
+
+
+def _pages(nbytes: int) -> int:
+    """In whole pages, and at least one: a graph without data is there, too."""
+    return max(1, -(-nbytes // _PAGE)) * _PAGE

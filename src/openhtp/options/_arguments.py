@@ -19,6 +19,8 @@ class DeviceArguments(TypedDict, total=False):
     threads: int
     parallel_graphs: bool
     vtcm_windowing: bool
+    process_domains: int | None
+    domain_mb: int | None
     transport: str
 
 

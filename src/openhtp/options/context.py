@@ -12,18 +12,16 @@ from openhtp.core.option_numbers import ContextOption, HtpContextOption
 from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Names, Whole
 from openhtp.options._table import Changes, Number, Option, Origin, Prepared, Table
 
-SHARING_TYPES = (
-    "sequential_with_va_optimization",
-    "sequential_without_va_optimization",
-    "concurrent_optimization",
-)
+SHARING_WITH_VA = "sequential_with_va_optimization"
+CONCURRENT = "concurrent_optimization"
+SHARING_TYPES = (SHARING_WITH_VA, "sequential_without_va_optimization", CONCURRENT)
 CONCURRENT_ARCH = 81
 """The first architecture whose contexts can share buffers while they run at the same time."""
 
 _STORED = (Origin.BINARY, Origin.LIST)
 # Where this emulator runs, `linux` is both the host that prepares and the device.
 _PREPARING = ("linux",)
-_MOBILE = ("android", "linux")
+CONCURRENT_PLATFORMS = ("android", "linux")
 _PROFILING = ("android", "qnx", "linux")
 
 
@@ -160,7 +158,7 @@ _GROUPS = (
         since_arch=CONCURRENT_ARCH,
         prepared=Prepared.OFFLINE,
         origins=(Origin.BINARY,),
-        platforms=_MOBILE,
+        platforms=CONCURRENT_PLATFORMS,
         excludes=("register_multi_contexts", "memory_limit_hint"),
     ),
     Option(

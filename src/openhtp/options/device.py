@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from openhtp.core import status as st
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.option_numbers import HtpDeviceOption, HtpGraphOption
+from openhtp.core.units import MIB
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.options._kinds import Choice, Flag, Text, Whole
@@ -77,6 +79,16 @@ DEVICE = Table(
             kind=Flag(),
             default=False,
             about="Let clients of different sessions share VTCM, as some chips from v79 on can.",
+        ),
+        Option(
+            name="process_domains",
+            kind=Whole(1, 64),
+            about="Process domains (the documents' cDSP sessions) that a client may have; the SoC's unless given.",
+        ),
+        Option(
+            name="domain_mb",
+            kind=Whole(1, SESSION_LIMIT_BYTES // MIB, "MB"),
+            about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then.",
         ),
         Option(
             name="transport",

@@ -44,15 +44,40 @@ class AddLane(Request):
     """Open another data socket, on which one thread waits for its own executions. Descriptor: the socket."""
 
 
+class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Contexts that share a spill-fill buffer: ``first`` is the one that began the group, None to begin one.
+
+    Those of one ``list`` are together without any of them being the first, and their buffer grows with who needs
+    it. ``concurrent``: they may run at the same time, if they have one priority.
+    """
+
+    first: int | None = None
+    list: int | None = None
+    nbytes: int = 0
+    concurrent: bool = False
+
+
 class CreateContext(Request):
-    """Open a context in this session."""
+    """Open a context in this session. The reply's ``info`` has ``heap_bytes``, what was held before.
+
+    ``stored``: its graphs come from a binary, so it may go to any process domain. ``io_room``: only where inputs
+    and outputs of its graphs fit, too; ``keep_io_room``: that room is then kept for them.
+    """
 
     queue_depth: int
     priority: int
+    stored: bool = False
+    io_room: bool = False
+    keep_io_room: bool = False
+    prepare_only: bool = False
+    group: Group | None = None
 
 
 class FreeContext(Request):
-    """Free a context, its graphs and its memory; pending executions end as INVALID_CONTEXT."""
+    """Free a context, its graphs and its memory; pending executions end as INVALID_CONTEXT.
+
+    The reply's ``info`` has ``heap_bytes``, what is held afterwards.
+    """
 
     context: int
 

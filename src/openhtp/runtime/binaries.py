@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from openhtp.core import status as st
@@ -98,16 +97,6 @@ def _suboptimal(info: BinaryInfo, soc: SocSpec) -> str:
     if 0 < info.vtcm_mb < soc.vtcm_mb:
         return f"was made for {info.vtcm_mb} MB of VTCM; this {soc.name} has {soc.vtcm_mb} MB"
     return ""
-
-
-def check_enabled(binary: ContextBinary, names: Collection[str] | None) -> None:
-    """Graphs that are chosen must be there."""
-    for name in names or ():
-        if name not in binary.graph_names:
-            known = ", ".join(map(repr, binary.graph_names))
-            raise UsageError(
-                f"enable_graphs names {shown(name)}; the binary has {known}", st.QNN_CONTEXT_ERROR_INVALID_CONFIG
-            )
 
 
 def validate(binary: ContextBinary, soc: SocSpec, compatibility: str, *, check_data: bool) -> BinarySummary:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
-from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, NameClash, WrongState
+from openhtp.core.errors import (
+    DeviceLost,
+    InvalidArgument,
+    InvalidHandle,
+    NameClash,
+    UnsupportedFeature,
+    WrongState,
+)
+from openhtp.core.limits import MAX_SHARED_WEIGHT_GRAPHS
 from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
@@ -44,12 +52,13 @@ if TYPE_CHECKING:
 class Context:
     """Made by ``Device.create_context`` or ``Device.create_context_from_binary``."""
 
-    def __init__(self, device: Device, link: Link, *, queue_depth: int, priority: Priority) -> None:
+    def __init__(self, device: Device, link: Link, chosen: Values) -> None:
         self.device = device
-        self.priority = priority
+        self.priority: Priority = Priority.NORMAL if chosen.priority is None else chosen.priority
+        self._chosen = chosen
         self._link = link
         self._life = Life("context", "")
-        self._places = Places(queue_depth)
+        self._places = Places(chosen.queue_depth)
         self._graphs: dict[str, Graph] = {}
         self._memory = Memories(self, self._users_of)
         self._tensor_ids = itertools.count(1)
@@ -57,10 +66,10 @@ class Context:
         self._binary: ContextBinary | None = None  # of one that was made from a binary; graphs read it when needed
         self._number = 0
 
-    def _open(self, stop: Stop | None) -> None:
-        message = ms.CreateContext(queue_depth=self.queue_depth, priority=int(self.priority))
+    def _open(self, message: ms.CreateContext, stop: Stop | None) -> ms.Reply:
         made = self._link.request(message, undo=lambda reply: ms.FreeContext(context=reply.value), stop=stop)
         self._number = made.value
+        return made
 
     def _discard(self) -> None:
         self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm
@@ -93,6 +102,12 @@ class Context:
             raise WrongState(
                 "a context made from a binary takes no new graphs; create another context",
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
+            )
+        if self._chosen.weight_sharing_enabled and len(self._graphs) >= MAX_SHARED_WEIGHT_GRAPHS:
+            raise UnsupportedFeature(
+                f"a context with weight_sharing_enabled has at most {MAX_SHARED_WEIGHT_GRAPHS} graphs; put graph"
+                f" {shown(name)} into another context",
+                st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
             )
         name = check_name(name, "graph")
         graph = Graph(self, name, GRAPH.read(options, arch=find_soc(self.device.soc).arch))
@@ -228,17 +243,13 @@ class Context:
 
     # Restoring
 
-    def _restore(
-        self,
-        binary: ContextBinary,
-        chosen: Values,
-        stop: Stop | None = None,
-    ) -> None:
+    def _restore(self, binary: ContextBinary, enabled: Sequence[str], stop: Stop | None = None) -> None:
         """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
         self._restored = True
         self._binary = binary
-        enabled, priority = chosen.enable_graphs, chosen.priority
-        wanted: list[tuple[Graph, PackedGraph]] = []
+        chosen = self._chosen
+        priority = chosen.priority
+        wanted: dict[str, tuple[Graph, PackedGraph]] = {}
         for name in binary.graph_names:
             packed = binary.packed(name)
             about = packed.info()
@@ -252,13 +263,13 @@ class Context:
                 # Ids are kept, so that tensors of whoever built the binary still fit.
                 number = ids.get(spec.name) or self._next_tensor_id()
                 graph._tensors[spec.name] = Tensor(number, spec, graph)
-            if enabled is not None and name not in enabled:
+            if name not in enabled:
                 graph._life.finish("finalize", State.DISABLED)
                 continue
-            wanted.append((graph, packed))
-        if wanted:
+            wanted[name] = graph, packed
+        if enabled:
             manner = Manner(chosen.file_read_memory_budget_in_mb * MIB, chosen.init_acceleration)
-            load_graphs(self, stored(binary, [graph.name for graph, _ in wanted]), wanted, stop, manner)
+            load_graphs(self, stored(binary, enabled), [wanted[name] for name in enabled], stop, manner)
 
     # What graphs, memory and the device need
 

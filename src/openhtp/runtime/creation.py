@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -36,6 +37,8 @@ CreationNotify = Callable[["Context | None", "Graph | None", "str | None", Notif
 # Contexts under way at once, at most: the client copies for one while the device makes sessions for another.
 MOST_THREADS = 4
 
+_numbers = itertools.count(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -58,6 +61,7 @@ class Creation:
         self, device: Device, wanted: Sequence[Wanted], notify: CreationNotify | None, signal: Signal | None
     ) -> None:
         self.device = device
+        self.number = next(_numbers)
         self._wanted = wanted
         self._notify = notify
         self._contexts: list[Context | None] = [None] * len(wanted)
@@ -164,7 +168,7 @@ class Creation:
             self._stop.check()
             parsed = wanted.opened()
             names = parsed.graph_names
-            return self.device._restore_context(parsed, wanted.chosen, self._stop), None, names
+            return self.device._restore_context(parsed, wanted.chosen, self._stop, self.number), None, names
         except QnnError as error:
             return None, error, names
         except BaseException as error:

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st
-from openhtp.core.errors import DeviceLost
-from openhtp.core.priority import Priority
+from openhtp.core.checks import shown
+from openhtp.core.errors import DeviceLost, InvalidArgument
 from openhtp.hw.catalog import find_soc
-from openhtp.options import CONTEXT, Origin, Values
+from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue, watching
-from openhtp.runtime.binaries import BinarySummary, Given, check_enabled, check_fit, open_given, validate
+from openhtp.runtime.binaries import BinarySummary, Given, check_fit, open_given, validate
+from openhtp.runtime.choosing import create_message, enabled_graphs, read_options
 from openhtp.runtime.context import Context
 from openhtp.runtime.creation import Creation, CreationNotify
 from openhtp.runtime.lifecycle import Life, State
@@ -107,18 +108,22 @@ class Device:
         ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` is that of graphs without one of their own.
         """
         self._life.require("use")
-        return self._open_context(self._read_options(options, Origin.COMPOSED))
+        return self._open_context(self._read_options(options, Origin.COMPOSED), stored=False)
 
     def _read_options(self, options: ContextArguments, origin: Origin) -> Values:
         """What is chosen for a context of this device."""
-        return CONTEXT.read(options, arch=find_soc(self.soc).arch, platform=self._platform, origin=origin)
+        return read_options(options, origin, find_soc(self.soc), self._platform)
 
-    def _open_context(self, chosen: Values, stop: Stop | None = None) -> Context:
+    def _open_context(
+        self, chosen: Values, stop: Stop | None = None, *, stored: bool, list_number: int = 0
+    ) -> Context:
         link = self._link
-        level = Priority.NORMAL if chosen.priority is None else chosen.priority
-        context = Context(self, link, queue_depth=chosen.queue_depth, priority=level)
+        context = Context(self, link, chosen)
+        message = create_message(
+            chosen, int(context.priority), stored=stored, list_number=list_number, number_of=self._number_of
+        )
         try:
-            context._open(stop)
+            context._open(message, stop)
             self._contexts.add(context)
             if not self._ready.is_set() or self._link_now is not link:
                 context._lose()  # who tells contexts of the loss may have come by before this one
@@ -170,14 +175,26 @@ class Device:
         creation.start()
         return creation
 
-    def _restore_context(self, parsed: ContextBinary, chosen: Values, stop: Stop | None) -> Context:
-        check_enabled(parsed, chosen.enable_graphs)
+    def _number_of(self, context: object) -> int:
+        """The number of a context that is to be the first of a group."""
+        if not isinstance(context, Context) or context.device is not self:
+            raise InvalidArgument(
+                f"the first of a group is {shown(context)}; expected a context of this device",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
+        context._life.require("use")
+        return context._number
+
+    def _restore_context(
+        self, parsed: ContextBinary, chosen: Values, stop: Stop | None, list_number: int = 0
+    ) -> Context:
+        enabled = enabled_graphs(chosen, parsed)
         reason = check_fit(parsed, find_soc(self.soc), chosen.compatibility)
         if reason:
             log.warning("the context binary %s: it is compiled again, which takes longer", reason)
-        context = self._open_context(chosen, stop)
+        context = self._open_context(chosen, stop, stored=True, list_number=list_number)
         try:
-            context._restore(parsed, chosen, stop)
+            context._restore(parsed, enabled, stop)
         except BaseException:
             rescue.post((context._discard, ()))
             rescue.flush()

@@ -188,7 +188,8 @@ class Graph:
         self._number = loaded.graph
         self.steps = loaded.steps
         self._callee = self._make_callee(Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors))
-        self._life.finish("finalize", State.FINALIZED)
+        only_prepared = self.context._chosen.prepare_only
+        self._life.finish("finalize", State.PREPARED if only_prepared else State.FINALIZED)
         watching.watcher.graph_loaded(self)
 
     def _make_callee(self, ports: Ports) -> Callee:
@@ -240,7 +241,7 @@ class Graph:
     @property
     def is_finalized(self) -> bool:
         """Whether it can be executed."""
-        return self._life.state is State.FINALIZED
+        return self._life.state in (State.FINALIZED, State.PREPARED)
 
     @property
     def options(self) -> Options:

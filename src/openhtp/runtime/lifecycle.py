@@ -21,6 +21,7 @@ class State(enum.Enum):
     * LIVE: usable (contexts, devices, memory, signals, profiles, backends)
     * BUILDING: a graph that takes tensors and nodes
     * FINALIZED: a graph that can be executed
+    * PREPARED: a graph that was finalized to be saved, in a context that only prepares
     * DISABLED: a graph of a binary that was left out of ``enable_graphs``
     * SUBGRAPH: a graph that only other graphs may run
     * LOST: its device process went away
@@ -31,6 +32,7 @@ class State(enum.Enum):
     LIVE = "live"
     BUILDING = "building"
     FINALIZED = "finalized"
+    PREPARED = "only prepared"
     DISABLED = "disabled"
     SUBGRAPH = "subgraph"
     LOST = "lost"
@@ -43,8 +45,9 @@ _ENDS = _GONE | {State.LOST}
 
 _CHANGES: dict[State, frozenset[State]] = {
     State.LIVE: _ENDS,
-    State.BUILDING: _ENDS | {State.FINALIZED, State.DISABLED, State.SUBGRAPH},
+    State.BUILDING: _ENDS | {State.FINALIZED, State.PREPARED, State.DISABLED, State.SUBGRAPH},
     State.FINALIZED: _ENDS,
+    State.PREPARED: _ENDS,
     State.DISABLED: _ENDS,
     State.SUBGRAPH: _ENDS,
     State.LOST: _GONE,
@@ -60,6 +63,7 @@ _ALLOWED: dict[tuple[str, State], frozenset[str]] = {
     ("context", State.LOST): frozenset({"free"}),
     ("graph", State.BUILDING): frozenset({"add_tensor", "add_node", "finalize", "set_config"}),
     ("graph", State.FINALIZED): frozenset({"execute", "set_config", "save"}),
+    ("graph", State.PREPARED): frozenset({"set_config", "save"}),
     ("graph", State.SUBGRAPH): frozenset({"add_tensor", "add_node"}),
     ("mem", State.LIVE): frozenset({"use", "free"}),
     ("mem", State.LOST): frozenset({"free"}),
@@ -100,6 +104,11 @@ _REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
         UnsupportedFeature,
         st.QNN_GRAPH_ERROR_SUBGRAPH,
         "a subgraph is finalized with its parent",
+    ),
+    ("graph", State.PREPARED, "execute"): (
+        WrongState,
+        st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
+        "its context was made with prepare_only: save it, and make a context from the binary",
     ),
     ("graph", State.DISABLED, "execute"): (
         WrongState,
@@ -191,6 +200,7 @@ class Life:
             )
         status = {
             State.FINALIZED: st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
+            State.PREPARED: st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
             State.BUILDING: st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
         }.get(self.state, st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED)
         return WrongState(f"cannot {call} {what}: it is {self.state.value}", status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.device.build import ledger_of
 from openhtp.device.clock import VirtualClock
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore
@@ -46,6 +47,7 @@ def virtual_device(
         clock=VirtualClock(),
         target=EmulatedChip(engine, find_soc(chosen.soc)),
         make_runner=lambda jobs: ModelledRunner(jobs, duration),
+        make_ledger=lambda: ledger_of(chosen),
     )
     link = LocalLink(core, supports_async=True)
     return Device(backend, DeviceOptions(config=chosen), lambda _: link)

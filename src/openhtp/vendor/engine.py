@@ -105,6 +105,7 @@ class VendorProgram:
     """A compiled graph of the library."""
 
     steps = 1
+    spill_fill_bytes = 0  # what it needs is the library's own
 
     def __init__(self, engine: VendorEngine, context: ContextRef, graph: GraphRef) -> None:
         self._engine = engine

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.limits import MAX_QUEUE_DEPTH
-from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.rpc import messages as ms
@@ -22,8 +24,60 @@ def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
             st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
         )
     number, session = asked.core.new_number(), asked.session
-    session.contexts[number] = DeviceContext(number, session, request.priority, request.queue_depth)
-    return ms.Reply(value=number)
+    heap_bytes = session.ledger.used
+    context = DeviceContext(number, session, request.priority, request.queue_depth)
+    context.tenant.anywhere = request.stored
+    context.io_room, context.keep_io_room = request.io_room, request.keep_io_room
+    context.prepare_only = request.prepare_only
+    if request.group is not None:
+        context.group = _group(asked, number, request.group, request.priority)
+        context.tenant.group = context.group.spill
+    session.contexts[number] = context
+    return ms.Reply(value=number, info={"heap_bytes": heap_bytes})
+
+
+def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> DeviceGroup:
+    """A group of its own, or one that another context began, or that of its list."""
+    if wanted.list is not None:
+        groups = asked.session.groups
+        key = (wanted.list, priority if wanted.concurrent else None)
+        if key not in groups:
+            groups[key] = DeviceGroup(number, 0, key[1])
+        return groups[key]
+    if wanted.first is None:
+        return DeviceGroup(number, wanted.nbytes, priority if wanted.concurrent else None)
+    first = find(asked.session.contexts, wanted.first, "context")
+    group = first.group
+    if group is None or (group.priority is not None) != wanted.concurrent:
+        raise InvalidArgument(
+            f"context {first.number} began no {'concurrent ' if wanted.concurrent else ''}group that others can"
+            " join; register it with a max_spill_fill_buffer first",
+            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+        )
+    if wanted.nbytes and wanted.nbytes != group.spill.nbytes:
+        raise InvalidArgument(
+            f"max_spill_fill_buffer is {wanted.nbytes}, that of the group {group.spill.nbytes}; repeat it or leave"
+            " it out",
+            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+        )
+    _check_priority(group, priority)
+    return group
+
+
+def check_group_priority(context: DeviceContext, priorities: Sequence[int]) -> None:
+    """Refuse what would be of another priority than the group of its context."""
+    for priority in priorities:
+        _check_priority(context.group, priority)
+
+
+def _check_priority(group: DeviceGroup | None, priority: int) -> None:
+    """All contexts and graphs of a concurrent group have one priority."""
+    if group is not None and group.priority is not None and priority != group.priority:
+        raise InvalidArgument(
+            f"priority {priority}; contexts and graphs of a group that shares resources while they run at the same"
+            f" time all have its priority, {group.priority}",
+            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+        )
 
 
 @handles(ms.FreeContext)
@@ -38,16 +92,20 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
         asked.core.free_graph(session, graph)
     for memory in list(context.memories):
         session.unmap(memory)
-    while context.weights:
-        context.weights.pop().give_back()
+    context.weights.clear()
+    session.ledger.leave(context.tenant)
     del session.contexts[context.number]
-    return ms.Reply()
+    if context.group is not None:
+        used = [other.group for other in session.contexts.values()]
+        session.groups = {key: group for key, group in session.groups.items() if group in used}
+    return ms.Reply(info={"heap_bytes": session.ledger.used})
 
 
 @handles(ms.SetContextPriority)
 def set_priority(asked: Asked, request: ms.SetContextPriority) -> ms.Reply:
     """Of all graphs of a context."""
     context = find(asked.session.contexts, request.context, "context")
+    check_group_priority(context, [request.priority])
     _change(asked, list(context.graphs.values()), request.priority)
     context.priority = request.priority
     return ms.Reply()
@@ -56,7 +114,9 @@ def set_priority(asked: Asked, request: ms.SetContextPriority) -> ms.Reply:
 @handles(ms.SetPriority)
 def set_graph_priority(asked: Asked, request: ms.SetPriority) -> ms.Reply:
     """Of one graph."""
-    _change(asked, [find(asked.session.graphs, request.graph, "graph")], request.priority)
+    graph = find(asked.session.graphs, request.graph, "graph")
+    check_group_priority(graph.context, [request.priority])
+    _change(asked, [graph], request.priority)
     return ms.Reply()
 
 

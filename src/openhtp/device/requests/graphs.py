@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
-from openhtp.device.budget import Grant, Use
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.loading import Manner, Ready, close_all, make_ready, pack_ready
+from openhtp.device.requests.contexts import check_group_priority
 from openhtp.device.requests.table import Asked, handles
+from openhtp.device.room import Room
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
 from openhtp.options import Values
@@ -34,26 +35,32 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     try:
         if not 0 < request.nbytes <= file.source.nbytes:
             raise ProtocolError(f"graphs of {request.nbytes} bytes in a binary of {file.source.nbytes}")
-        what = "the graph" if len(request.graphs) == 1 else "the binary"
-        grant = session.budget.take(request.nbytes, Use.WEIGHTS, what)
+        check_group_priority(context, [wanted.priority for wanted in request.graphs])
+        session.pieces.take()
     except BaseException:
         file.close()
         raise
     manner = Manner(request.read_budget or None, accelerated=request.accelerated)
 
+    room = Room(context)
+
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]
-        return make_ready(core.target, file.source, places, task.advance, manner, request.nbytes)
+        return make_ready(core.target, file.source, places, task.advance, room, manner)
+
+    def done() -> None:
+        session.pieces.give_back()
+        file.close()
 
     def undo() -> None:
-        grant.give_back()
-        file.close()
+        room.give_back()
+        done()
 
     return Task(
         "loading",
         context,
         work=work,
-        finish=lambda ready: loaded(core, context, request.graphs, grant, file, ready),
+        finish=lambda ready: loaded(core, context, request.graphs, room, done, ready),
         discard=close_all,
         undo=undo,
     )
@@ -63,17 +70,16 @@ def loaded(
     core: DeviceCore,
     context: DeviceContext,
     wanted: Sequence[ms.WantedGraph],
-    grant: Grant,
-    file: BinaryFile,
+    room: Room,
+    done: Callable[[], None],
     ready: list[Ready],
 ) -> ms.Reply:
     """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
-    file.close()
-    session = context.session
+    session, held = context.session, room.held
     graphs = [
-        DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program, grant) for made in ready
+        DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program, held) for made in ready
     ]
-    context.weights.append(grant)
+    context.weights.append(held)
     try:
         for graph, made, asks in zip(graphs, ready, wanted, strict=True):
             _add(core, graph, made.info.options, asks)
@@ -83,8 +89,9 @@ def loaded(
                 core.free_graph(session, graph)
             else:
                 graph.close()
-        context.weights.remove(grant)
+        context.weights.remove(held)
         raise
+    done()
     return ms.Reply(
         graphs=[
             ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
@@ -94,7 +101,7 @@ def loaded(
 
 
 def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.WantedGraph) -> None:
-    has, pd = core.loop.scheduler.resources, graph.context.session.number
+    has, pd = core.loop.scheduler.resources, core.pd_of(graph.context)
     with error_context(graph=graph.name):
         core.loop.handle(
             ClientAdded(
@@ -164,7 +171,7 @@ def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
             client=app.number,
             kind=ClientKind.APP,
             priority=request.priority,
-            pd=asked.session.number,
+            pd=core.pd_of(context),
             core=request.core,
             hmx=request.hmx,
             hvx=request.hvx,

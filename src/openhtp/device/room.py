@@ -1,0 +1,68 @@
+"""Room for graphs in the process domain of their context: taken before they are made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openhtp.device.contexts import DeviceContext
+from openhtp.memory.ledger import Held
+from openhtp.memory.needs import ContextNeeds
+
+
+class Room:
+    """What one binary takes for its context. Used on the thread that makes graphs ready, then on the loop's."""
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+        self._ledger = context.session.ledger
+        self._weights = self._spill_fill = self._io = 0
+        self.held = Held(())
+        self.prepare_only = context.prepare_only
+
+    def take(self, needs: ContextNeeds) -> None:
+        """Find a place for what is known from the binary alone. Raises OutOfMemory, and takes nothing."""
+        context = self._context
+        if context.prepare_only:
+            return
+        new = context.tenant.domain is None
+        if new:
+            names = ", ".join(graph.name for graph in needs.graphs[:3])
+            more = f" and {len(needs.graphs) - 3} more" if len(needs.graphs) > 3 else ""
+            context.tenant.label = f"context {context.number} ({names}{more})"
+        self._weights, self._spill_fill = needs.weights_bytes, self._spilled(_spills(needs))
+        self._io = needs.io_bytes if context.io_room or context.keep_io_room else 0
+        self._take(new=new)
+
+    def correct(self, spill_fill_bytes: Sequence[int]) -> None:
+        """The graphs are ready, and only now is it known what those spill that had no prepared form."""
+        found = self._spilled(spill_fill_bytes)
+        if found == self._spill_fill:
+            return
+        self._spill_fill = found
+        self.held.give_back()
+        # Its first graphs decide where a context is: with more to hold, that may be elsewhere.
+        new = not self._context.graphs and not self._context.memories
+        if new:
+            self._ledger.leave(self._context.tenant)
+        self._take(new=new)
+
+    def give_back(self) -> None:
+        """The graphs are not wanted, or could not be made ready."""
+        self.held.give_back()
+        context = self._context
+        if context.number not in context.session.contexts or not (context.graphs or context.memories):
+            self._ledger.leave(context.tenant)
+
+    def _take(self, *, new: bool) -> None:
+        tenant = self._context.tenant
+        self.held = self._ledger.place(tenant, self._weights, self._spill_fill, room_for=self._io if new else 0)
+        if new and self._context.keep_io_room:
+            self._ledger.reserve(tenant, self._io)
+
+    def _spilled(self, each: Sequence[int]) -> int:
+        """Graphs of a group use its buffer in turn, others have their own."""
+        return max(each, default=0) if self._context.group is not None else sum(each)
+
+
+def _spills(needs: ContextNeeds) -> list[int]:
+    return [graph.spill_fill_bytes for graph in needs.graphs]

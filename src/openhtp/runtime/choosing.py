@@ -1,0 +1,87 @@
+"""What was chosen for a context: checked for its device, and as the device is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.checks import shown
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.groups import GroupRegistration
+from openhtp.options import CONTEXT, Arguments, Origin, Values
+from openhtp.options.context import CONCURRENT, CONCURRENT_ARCH, CONCURRENT_PLATFORMS, SHARING_WITH_VA
+from openhtp.rpc import messages as ms
+
+if TYPE_CHECKING:
+    from openhtp.hw.soc import SocSpec
+    from openhtp.program.binary import ContextBinary
+
+_VA_ARCH = 73
+
+
+def read_options(options: Arguments, origin: Origin, soc: SocSpec, platform: str) -> Values:
+    """Options of a context that is made in this way on such a device."""
+    chosen = CONTEXT.read(options, arch=soc.arch, platform=platform, origin=origin)
+    if chosen.share_resources:
+        _check_sharing(chosen.share_resources_optimization_type, soc, platform)
+    return chosen
+
+
+def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
+    """Some kinds of sharing need newer chips, and one a platform."""
+    since = {SHARING_WITH_VA: _VA_ARCH, CONCURRENT: CONCURRENT_ARCH}.get(kind, 0)
+    if soc.arch < since or (kind == CONCURRENT and platform not in CONCURRENT_PLATFORMS):
+        where = f" on {' or '.join(CONCURRENT_PLATFORMS)}" if kind == CONCURRENT else ""
+        raise UnsupportedFeature(
+            f"share_resources_optimization_type {kind} needs a Hexagon v{since} or newer{where}; this is"
+            f" {soc.name}, {soc.arch_name}, on {platform}",
+            st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
+        )
+
+
+def create_message(
+    chosen: Values, priority: int, *, stored: bool, list_number: int, number_of: Callable[[object], int]
+) -> ms.CreateContext:
+    """The request that opens the context. ``number_of`` tells the number of one that is there already.
+
+    ``list_number`` tells the contexts of one list from those of others.
+    """
+    return ms.CreateContext(
+        queue_depth=chosen.queue_depth,
+        priority=priority,
+        stored=stored,
+        io_room=chosen.io_memory_estimation,
+        keep_io_room=chosen.share_resources and chosen.share_resources_optimization_type == SHARING_WITH_VA,
+        prepare_only=chosen.prepare_only,
+        group=_group(chosen, list_number, number_of),
+    )
+
+
+def _group(chosen: Values, list_number: int, number_of: Callable[[object], int]) -> ms.Group | None:
+    if chosen.share_resources:
+        return ms.Group(list=list_number, concurrent=chosen.share_resources_optimization_type == CONCURRENT)
+    concurrent: GroupRegistration | None = chosen.register_concurrent_resource_sharing
+    registration = concurrent or chosen.register_multi_contexts
+    if registration is None:
+        return None
+    first = None if registration.first is None else number_of(registration.first)
+    return ms.Group(first=first, nbytes=registration.max_spill_fill_buffer, concurrent=concurrent is not None)
+
+
+def enabled_graphs(chosen: Values, binary: ContextBinary) -> tuple[str, ...]:
+    """Graphs of a binary that are to be there, in the order in which they were named. Checks all names."""
+    known = binary.graph_names
+    enabled = known if chosen.enable_graphs is None else tuple(dict.fromkeys(chosen.enable_graphs))
+    for name in enabled:
+        if name not in known:
+            raise _unknown("enable_graphs", name, "the binary has", known)
+    for name in chosen.graph_retention_order or ():
+        if name not in enabled:
+            raise _unknown("graph_retention_order", name, "graphs that are enabled are", enabled)
+    return enabled
+
+
+def _unknown(option: str, name: str, has: str, known: tuple[str, ...]) -> InvalidArgument:
+    names = ", ".join(map(repr, known))
+    return InvalidArgument(f"{option} names {shown(name)}; {has} {names}", st.QNN_CONTEXT_ERROR_INVALID_CONFIG)
