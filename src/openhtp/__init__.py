@@ -38,6 +38,7 @@ from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.version import VERSION
+from openhtp.hw.power import DcvsVote, HmxCorner, HmxVote, PowerMode, VoltageCorner
 from openhtp.runtime.app import App
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.calls.execution import Execution
@@ -48,6 +49,7 @@ from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.log import Log
 from openhtp.runtime.mem import Mem
+from openhtp.runtime.power import PowerConfig
 from openhtp.runtime.profile import Profile, ProfileEvent
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
@@ -79,6 +81,7 @@ __all__ = [
     "Context",
     "Creation",
     "DType",
+    "DcvsVote",
     "Device",
     "DeviceLost",
     "Execution",
@@ -86,6 +89,8 @@ __all__ = [
     "FormatError",
     "Graph",
     "GroupRegistration",
+    "HmxCorner",
+    "HmxVote",
     "InferenceSession",
     "InternalError",
     "InvalidArgument",
@@ -97,6 +102,8 @@ __all__ = [
     "NotifyType",
     "OutOfMemory",
     "PendingRun",
+    "PowerConfig",
+    "PowerMode",
     "Priority",
     "Profile",
     "ProfileEvent",
@@ -117,6 +124,7 @@ __all__ = [
     "UnsupportedFeature",
     "UnsupportedOp",
     "UsageError",
+    "VoltageCorner",
     "WrongState",
     "__version__",
     "backend_path",

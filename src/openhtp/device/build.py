@@ -33,6 +33,7 @@ def build_core(config: DeviceConfig) -> DeviceCore:
     return DeviceCore(
         scheduler=Scheduler(resources, policy_named(config.policy)),
         clock=clock,
+        arch=find_soc(config.soc).arch,
         target=EmulatedChip(engine, find_soc(config.soc)),
         make_runner=make_runner,
         make_ledger=lambda: ledger_of(config),
@@ -56,6 +57,7 @@ def build_beside(
     return DeviceCore(
         scheduler=Scheduler(config.resources(), policy_named(config.policy)),
         clock=clock,
+        arch=find_soc(config.soc).arch,
         target=target,
         make_runner=lambda jobs: BesideRunner(jobs, clock.now, submit),
         make_ledger=lambda: ledger_of(config),

@@ -15,6 +15,7 @@ from openhtp.device.executions import Executions
 from openhtp.device.faults import FaultReach
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop
+from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.requests import Asked, Host, answer
 from openhtp.device.runner import Runner
@@ -41,6 +42,7 @@ class DeviceCore:
         *,
         scheduler: Scheduler,
         clock: Clock,
+        arch: int,
         target: Target,
         make_runner: Callable[[dict[int, Job]], Runner],
         make_ledger: Callable[[], Ledger] = Ledger,
@@ -57,6 +59,8 @@ class DeviceCore:
         self.executions.loop = self.loop
         self.recording = Recording(scheduler, self._name_of, self.executions.pace_of)
         self.executions.recording = self.recording
+        self.power = Power(arch, scheduler.resources.cores, self.recording.clocks)
+        self.executions.power = self.power
 
     # Sessions
 
@@ -80,6 +84,8 @@ class DeviceCore:
         for task in session.tasks:
             task.cancel()
         self.sessions.pop(session.number, None)
+        self.power.forget(session.number, self.clock.now())
+        session.staged = False
         self.closing.append(session)
 
     def close_some(self) -> None:
@@ -111,8 +117,19 @@ class DeviceCore:
             descriptors.clear()
         if isinstance(found, Task):
             found.request = request.number
-            found.context.session.tasks.add(found)
+            self._begin(found)
         return found
+
+    def _begin(self, task: Task[Any]) -> None:
+        session = task.context.session
+        session.tasks.add(task)
+        task.on_end = lambda: self.stage(session)
+        self.stage(session)
+
+    def stage(self, session: Session, *, busy: bool = False) -> None:
+        """Something has begun or ended to be done for a client: its votes may depend on it."""
+        if session.staged:
+            self.power.stage(session.number, self.clock.now(), busy=busy or session.busy)
 
     def new_number(self) -> int:
         """A number for a context, a graph or memory."""
@@ -156,7 +173,10 @@ class DeviceCore:
             self.recording.stop()
             self.loop.observe = None
         elif not self.recording.enabled:
-            self.loop.observe = self.recording.start(self.clock.now())
+            now = self.clock.now()
+            self.loop.observe = self.recording.start(now)
+            for clocks in self.power.records(now):
+                self.recording.clocks(clocks)
 
     def _name_of(self, client: int) -> str:
         found = (session.graphs.get(client) for session in self.sessions.values())

@@ -18,6 +18,7 @@ from openhtp.device.failures import unexpected
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop, SchedulerFailed
 from openhtp.device.outlet import Outlet
+from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.sessions import Session
 from openhtp.engine.protocol import Run
@@ -52,6 +53,7 @@ class Executions:
         self.jobs: dict[int, Job] = {}
         self.loop: Loop  # set by whoever puts the two together: each needs the other
         self.recording: Recording  # likewise
+        self.power: Power  # likewise
         self.on_broken: OnBroken = _raise
         self._numbers = numbers
 
@@ -100,6 +102,8 @@ class Executions:
                     deadline_at=deadline_at or None,
                 )
             )
+            if session.staged:
+                self.power.stage(session.number, now, busy=True)
         except SchedulerFailed:
             raise  # the client must go, and its jobs with it
         except Exception as error:
@@ -142,6 +146,8 @@ class Executions:
             return  # of a session that had to go at once
         session, failure = job.session, job.failure
         del session.jobs[job.client_job]
+        if session.staged and not session.jobs:
+            self.power.stage(session.number, t, busy=session.busy)
         if job.counted:
             job.counted = False
             job.graph.context.pending -= 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from openhtp.sched.recorder import Recorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
-from openhtp.trace.records import Queued, Record, Stepped, Trace, Track, Units
+from openhtp.trace.records import ClocksChanged, Queued, Record, Stepped, Trace, Track, Units
 from openhtp.trace.wire import trace_to_bytes
 
 # About 100 MB; a recording that was forgotten must not fill the machine.
@@ -46,6 +46,11 @@ class Recording:
     def step(self, job: int, step: int, start_ns: int, end_ns: int) -> None:
         """A step was computed; only whoever computed it knows when."""
         self._keep(Stepped(start_ns, job, step, end_ns))
+
+    def clocks(self, changed: ClocksChanged) -> None:
+        """Votes gave a core other clocks."""
+        if self.enabled:
+            self._keep(changed)
 
     def take(self) -> bytes:
         """Pack all that was recorded, and start anew."""

@@ -133,7 +133,7 @@ class Server:
         ready: list[tuple[int, int]] = []
         if timeout_ns is None or timeout_ns > 0:
             self.flush()
-            ready = self._watch_closely()
+            ready = self._watch_closely(timeout_ns)
         if not ready:
             ready = self._epoll.poll(-1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9)
         self._intake.new_turn()
@@ -142,20 +142,28 @@ class Server:
             if handler is not None:
                 handler(events)
 
-    def _watch_closely(self) -> list[tuple[int, int]]:
-        """Keep looking for a moment after work was done: the next request often follows at once.
+    def _watch_closely(self, timeout_ns: int | None) -> list[tuple[int, int]]:
+        """Keep looking for a moment after work was done, or as long as a client's vote says.
 
-        Waking a process that sleeps takes longer than a short graph runs.
+        The next request often follows at once, and waking a process that sleeps takes longer than a short graph
+        runs.
         """
         if not (self._may_spin and self._intake.took_any):
             return []
         self._intake.took_any = False
         now, poll = self.core.clock.now, self._epoll.poll
-        until = now() + SPIN_NS
-        while now() < until:
+        began = now()
+        patience = max(SPIN_NS, self.core.power.polling_ns)
+        if timeout_ns is not None:
+            patience = min(patience, timeout_ns)
+        looked = 0
+        while looked < patience:
             ready = poll(0)
             if ready:
                 return ready
+            if looked >= SPIN_NS:
+                os.sched_yield()  # who we wait for may need the core
+            looked = now() - began
         return []
 
     def flush(self) -> None:

@@ -44,6 +44,13 @@ class Session:
         self.broken = False
         self.held = False
         self.executions = 0
+        # Whether its power votes depend on whether something is done for it.
+        self.staged = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being done for it."""
+        return bool(self.jobs or self.tasks)
 
     def map(self, number: int, context: DeviceContext, buffer: SharedBuffer) -> None:
         """Keep memory for the graphs of a context. Raises OutOfMemory, and keeps nothing, if there is no room."""

@@ -63,6 +63,7 @@ class Task(Generic[_T]):
         # Of the request that it answers; 0 where nobody tells requests apart.
         self.request = 0
         self._reason: QnnError | None = None
+        self.on_end: Callable[[], None] = _nothing
         self._progress: tuple[int, int, str] = (0, 0, "")
         self._work, self._finish, self._discard, self._undo = work, finish, discard, undo
         self._results: list[_T] = []
@@ -134,6 +135,11 @@ class Task(Generic[_T]):
             return error_reply(unexpected(self.what, error))
         finally:
             self._results.clear()
+            self.on_end()
+
+
+def _nothing() -> None:
+    """Whoever asked for the task has no more to do at its end."""
 
 
 class Pool:

@@ -15,6 +15,7 @@ from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_
 from openhtp.trace.records import Granted, Trace, Track, Units
 
 CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
+CLOCKS = "Clocks"
 YIELD, DEADLINE, MISSED = "yield", "deadline", "missed"
 """What happens at a moment: categories of instants."""
 
@@ -65,6 +66,7 @@ def phases_to_marks(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
     marks.extend(_yields(phases, tracks))
     marks.extend(_deadlines(phases, tracks))
     marks.extend(_queue(phases))
+    marks.extend(_clocks(phases))
     return marks
 
 
@@ -172,6 +174,22 @@ def _queue(phases: Phases) -> list[Mark]:
     return [
         Counter(name="queue", at_ns=t, values={"accepted": depth}, group=CLIENTS)
         for t, depth in zip(sorted(changes), depths, strict=True)
+    ]
+
+
+def _clocks(phases: Phases) -> list[Mark]:
+    """How fast each core went, where there were votes on that."""
+    return [
+        _span(
+            on_core(now.core, CLOCKS),
+            on_core(now.core, CLOCKS),
+            f"core {now.core_mhz} MHz, HMX {now.hmx_mhz} MHz, bus {now.bus_percent}%",
+            start,
+            end,
+            "clocks",
+            {"core_mhz": now.core_mhz, "hmx_mhz": now.hmx_mhz, "bus_percent": now.bus_percent, "is": "modelled"},
+        )
+        for now, start, end in phases.clock_times()
     ]
 
 

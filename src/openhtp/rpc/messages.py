@@ -13,6 +13,8 @@ import operator
 import msgspec
 from msgspec import Struct
 
+from openhtp.core.errors import UsageError
+from openhtp.hw.power import DcvsVote, HmxVote
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Pace
 
@@ -173,6 +175,32 @@ class SetContextPriority(Request):
     priority: int
 
 
+class CreatePowerConfig(Request):
+    """Make an id under which to vote on clocks, for one core."""
+
+    core: int = 0
+    device_id: int = 0
+
+
+class SetPowerConfig(Request):
+    """Change votes; None leaves each as it is. A ``profile`` votes by what is being done for the client."""
+
+    config: int
+    dcvs: DcvsVote | None = None
+    hmx: HmxVote | None = None
+    profile: str | None = None
+    rpc_control_latency_us: int | None = None
+    rpc_polling_us: int | None = None
+    adaptive_polling_us: int | None = None
+    hmx_timeout_us: int | None = None
+
+
+class DestroyPowerConfig(Request):
+    """Withdraw all votes of an id."""
+
+    config: int
+
+
 class ReadTrace(Request):
     """Fetch and clear what was recorded. Reply descriptor: shared memory with the encoded records."""
 
@@ -248,7 +276,7 @@ def decode_request(data: bytes) -> Request:
     try:
         request: Request = _decode_request(data)
         return request
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
         raise ProtocolError(f"ill-formed request: {error}") from error
 
 

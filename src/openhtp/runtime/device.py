@@ -26,6 +26,7 @@ from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle
+from openhtp.runtime.power import PowerConfig, Votes
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
 from openhtp.runtime.stored import list_wanted
@@ -59,6 +60,7 @@ class Device:
         self._life = Life("device", options.name or "")
         self._lock = make_lock("device")
         self._contexts: set[Context] = set()
+        self._votes = Votes()
         self._failure: Exception | None = None
         self._ready = threading.Event()
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
@@ -212,8 +214,43 @@ class Device:
         chosen = self._read_options({"compatibility": compatibility}, Origin.BINARY)
         return validate(open_given(binary), find_soc(self.soc), chosen.compatibility, check_data=check_data)
 
+    def create_power_config(self, core: int = 0) -> PowerConfig:
+        """An id under which to vote on clocks, sleep and polling of a core. The highest of all votes wins."""
+        self._life.require("use")
+        return self._votes.create(self._link, core)
+
+    def set_perf_profile(
+        self,
+        name: str,
+        *,
+        rpc_polling_us: int | None = None,
+        rpc_control_latency_us: int | None = None,
+        adaptive_polling_us: int | None = None,
+        hmx_timeout_us: int | None = None,
+    ) -> None:
+        """Vote as a perf profile says, while graphs are made ready, run and freed; less in between.
+
+        ``name`` is burst, sustained_high_performance, high_performance, balanced, low_balanced, high_power_saver,
+        power_saver, low_power_saver, extreme_power_saver or system_settings. Times are the profile's unless given.
+        It holds until another is set, also after a restart of the device's process.
+        """
+        self._life.require("use")
+        self._votes.set_profile(
+            self._link,
+            name,
+            rpc_polling_us=rpc_polling_us,
+            rpc_control_latency_us=rpc_control_latency_us,
+            adaptive_polling_us=adaptive_polling_us,
+            hmx_timeout_us=hmx_timeout_us,
+        )
+
+    @property
+    def perf_profile(self) -> str | None:
+        """The perf profile in force, if one was set."""
+        return self._votes.profile
+
     def info(self) -> dict[str, Any]:
-        """The device and all its sessions: process, clients, graphs, bytes, pending executions."""
+        """The device and all its sessions: process, clients, graphs, bytes, pending executions, clocks, votes."""
         return {"soc": self.soc, "name": self.name, **self._link.request(ms.Inspect()).info}
 
     def start_trace(self) -> None:
@@ -254,6 +291,7 @@ class Device:
     def _on_lost(self, link: Link) -> None:
         """Runs on the link's own thread before pending executions are notified."""
         self._ready.clear()
+        self._votes.lose()
         for context in list(self._contexts):
             try:
                 context._lose()
@@ -270,6 +308,7 @@ class Device:
             self._end_of_link.detach()
             old.close()
             fresh = self._make_link()
+            self._votes.restore(fresh)
         except Exception as error:
             self._give_up(error)
             return

@@ -39,6 +39,7 @@ def _leave_to_parent() -> None:
         backend._life.end(State.FOREIGN)
         for device in list(backend._devices):
             device._life.end(State.FOREIGN)
+            device._votes.leave_to_parent()
             for context in list(device._contexts):
                 _leave_context(context)
     error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)

@@ -70,6 +70,8 @@ _ALLOWED: dict[tuple[str, State], frozenset[str]] = {
     ("signal", State.LIVE): frozenset({"use", "free"}),
     ("profile", State.LIVE): frozenset({"use", "free"}),
     ("log", State.LIVE): frozenset({"use", "free"}),
+    ("power config", State.LIVE): frozenset({"use", "free"}),
+    ("power config", State.LOST): frozenset({"free"}),
 }
 
 _FREED_STATUS = {
@@ -81,6 +83,7 @@ _FREED_STATUS = {
     "signal": st.QNN_SIGNAL_ERROR_INVALID_HANDLE,
     "profile": st.QNN_PROFILE_ERROR_INVALID_HANDLE,
     "log": st.QNN_LOG_ERROR_INVALID_HANDLE,
+    "power config": st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
 }
 
 # Refusals that depend on state and call; the rest is in Life.require.

@@ -13,6 +13,7 @@ from typing import Protocol
 ORDER = (
     "building",  # one thread at a time finalizes a graph
     "device",  # which link a device has, and whether it was freed
+    "votes",  # which perf profile a device has; held while the device is told
     "growth",  # one thread at a time adds slots to a pool, which asks the device to register memory
     "control",  # one request at a time is sent
     "local",  # the device in this process; held while its loop turns, which completes executions

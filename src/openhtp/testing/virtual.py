@@ -45,6 +45,7 @@ def virtual_device(
     core = DeviceCore(
         scheduler=Scheduler(chosen.resources(), policy_named(chosen.policy)),
         clock=VirtualClock(),
+        arch=find_soc(chosen.soc).arch,
         target=EmulatedChip(engine, find_soc(chosen.soc)),
         make_runner=lambda jobs: ModelledRunner(jobs, duration),
         make_ledger=lambda: ledger_of(chosen),

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from openhtp.core.outcome import Outcome
 from openhtp.trace.records import (
+    ClocksChanged,
     Ended,
     Granted,
     Queued,
@@ -101,6 +102,8 @@ class Phases:
         # With the client, and for a transfer the core, that the record itself does not name.
         self.steps: list[tuple[int, Stepped]] = []
         self.transfers: list[tuple[int, int, Transferred]] = []
+        self._clocks: dict[int, list[ClocksChanged]] = {}
+        self._closed_ns = 0
         self.first_ns = first_ns
         self.last_ns = last_ns
         self._open: dict[int, _Open] = {}
@@ -118,14 +121,31 @@ class Phases:
         if type(record) is Queued:
             self._open[record.job] = _Open(record.client, record.t, record.deadline_at, record.t)
             return
+        if isinstance(record, ClocksChanged):
+            self._clocks.setdefault(record.core, []).append(record)
+            return
         job = self._open.get(record.job)
         if job is not None:
             self._read[type(record)](job, record)
 
     def close(self, t: int) -> None:
         """Cut all open intervals at ``t``; the jobs stay unfinished."""
+        self._closed_ns = t
         for number, job in self._open.items():
             self._change(number, job, job.phase, t, job.grant)
+
+    def clock_times(self) -> list[tuple[ClocksChanged, int, int]]:
+        """Which clocks each core had, from when to when; up to where it was closed."""
+        found = []
+        last = self._closed_ns if self.last_ns is None else min(self._closed_ns, self.last_ns)
+        for changes in self._clocks.values():
+            changes.sort(key=lambda change: change.t)
+            ends = [*(change.t for change in changes[1:]), last]
+            for change, end in zip(changes, ends, strict=True):
+                start, end = max(change.t, self.first_ns), min(end, last)
+                if start < end:
+                    found.append((change, start, end))
+        return found
 
     def _granted(self, job: _Open, record: Granted) -> None:
         job.core = record.core

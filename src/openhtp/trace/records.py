@@ -85,7 +85,18 @@ class Ended(Struct, frozen=True, tag="ended", array_like=True, gc=False):
     outcome: Outcome
 
 
-Record = Queued | Granted | Stepped | YieldAsked | Released | Transferred | Ended
+class ClocksChanged(Struct, frozen=True, tag="clocks", array_like=True, gc=False):
+    """Votes gave a core other clocks: MHz of core and HMX, and the bus in percent of its highest (modelled)."""
+
+    t: int
+    core: int
+    core_mhz: int
+    hmx_mhz: int
+    bus_percent: int
+
+
+OfJob = Queued | Granted | Stepped | YieldAsked | Released | Transferred | Ended
+Record = OfJob | ClocksChanged
 
 
 class Track(Struct, frozen=True, kw_only=True):

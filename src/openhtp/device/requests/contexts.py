@@ -85,6 +85,7 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     """A context goes, with all that is in it and all that was to come."""
     session = asked.session
     context = find(session.contexts, request.context, "context")
+    asked.core.stage(session, busy=True)
     for task in session.tasks:
         if task.context is context:
             task.cancel()
@@ -98,6 +99,7 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     if context.group is not None:
         used = [other.group for other in session.contexts.values()]
         session.groups = {key: group for key, group in session.groups.items() if group in used}
+    asked.core.stage(session)
     return ms.Reply(info={"heap_bytes": session.ledger.used})
 
 

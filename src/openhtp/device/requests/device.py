@@ -14,7 +14,8 @@ from openhtp.rpc.shm import SharedBuffer
 def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
     """All sessions, whoever asks."""
     sessions = [session.describe() for session in asked.core.sessions.values()]
-    return ms.Reply(info={"pid": os.getpid(), "sessions": sessions})
+    power = asked.core.power.describe(asked.core.clock.now())
+    return ms.Reply(info={"pid": os.getpid(), "sessions": sessions, "power": power})
 
 
 @handles(ms.SetTrace)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 
 from openhtp.rpc import channel
 from openhtp.rpc.channel import Disconnected
 
-# How long a thread looks for its result before it goes to sleep. Being woken takes longer than a short graph runs;
-# with one core, looking would keep the device from running at all.
-_SPIN_NS = 60_000 if len(os.sched_getaffinity(0)) > 1 else 0
+# With one core, looking would keep the device from running at all.
+_MAY_POLL = len(os.sched_getaffinity(0)) > 1
+# From here on, who polls lets others have the core between two looks: one of them may be the device.
+_POLITE_AFTER_NS = 100_000
+# select() knows no higher descriptors.
+_SELECTABLE = 1024
 
 
 class Lane:
@@ -25,16 +29,30 @@ class Lane:
 
     def receive(self) -> memoryview:
         """The next packet, valid until the next call."""
-        receive, view = self.sock.recv_into, self._view
-        until = time.monotonic_ns() + _SPIN_NS
-        count = -1
-        while count < 0 and time.monotonic_ns() < until:
+        return self._packet(self.sock.recv_into(self._view))
+
+    def watch(self, polling_ns: int, sleep_ns: int = 0) -> memoryview:
+        """The same, looking for it all the time for so long: being woken takes longer than a short graph runs.
+
+        With ``sleep_ns``, sleep that long first, or until the packet comes.
+        """
+        if not _MAY_POLL:
+            return self.receive()
+        if sleep_ns and self.sock.fileno() < _SELECTABLE:
+            select.select([self.sock], [], [], sleep_ns / 1e9)
+        receive, view, now = self.sock.recv_into, self._view, time.monotonic_ns
+        began = now()
+        while True:
             try:
-                count = receive(view, 0, socket.MSG_DONTWAIT)
+                return self._packet(receive(view, 0, socket.MSG_DONTWAIT))
             except BlockingIOError:
-                continue
-        if count < 0:
-            count = receive(view)
+                looked = now() - began
+            if looked >= polling_ns:
+                return self.receive()
+            if looked >= _POLITE_AFTER_NS:
+                os.sched_yield()
+
+    def _packet(self, count: int) -> memoryview:
         if count == 0:
             raise Disconnected("end of connection")
-        return view[:count]
+        return self._view[:count]

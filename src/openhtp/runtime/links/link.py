@@ -36,6 +36,9 @@ class Link(Protocol):
     def now(self) -> int:
         """The device's time in nanoseconds, in which timeouts are given."""
 
+    def set_polling(self, polling_us: int, adaptive_us: int) -> None:
+        """How long to look for an execution's end before sleeping, and from which length on to sleep first."""
+
     def request(
         self,
         message: ms.Request,

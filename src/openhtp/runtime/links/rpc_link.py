@@ -25,6 +25,7 @@ from openhtp.runtime.links.control import Control, Silence
 from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, connect
 from openhtp.runtime.links.lane import Lane
 from openhtp.runtime.links.link import Interrupted, Sent, Undo
+from openhtp.runtime.links.polling import Polling
 from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ class RpcLink:
 
     def __init__(self, options: DeviceOptions, on_lost: Callable[[RpcLink], None]) -> None:
         self._options = options
-        self._on_lost = on_lost
         self._process: DeviceProcess | None = None
         self._closing = False
         self._lost = False
+        # Whoever takes it tells the device of the loss; there is one.
+        self._to_be_told = [on_lost]
         self._foreign = False
         self._send_lock = make_lock("send")
         self._jobs = itertools.count(1)
@@ -55,6 +57,8 @@ class RpcLink:
         # Lanes that nobody uses, and those on which a synchronous execution is waited for.
         self._lanes: list[Lane] = []
         self._running: dict[Execution, Lane] = {}
+        self._polling = Polling()
+        self.set_polling = self._polling.set
         self._reader: threading.Thread | None = None
         rescue.start()
         try:
@@ -114,6 +118,8 @@ class RpcLink:
         try:
             return self._control.ask(message, descriptors, undo, stop=stop)
         except Disconnected as error:
+            # Who is told of the loss may build anew at once, and must then meet the fresh process.
+            self._tell_of_loss()
             raise self._gone(f"the device process went away during {type(message).__name__}") from error
 
     def tell(self, message: ms.Request) -> None:
@@ -132,6 +138,8 @@ class RpcLink:
         try:
             return self._control.fetch(message)
         except Disconnected as error:
+            # Who is told of the loss may build anew at once, and must then meet the fresh process.
+            self._tell_of_loss()
             raise self._gone(f"the device process went away during {type(message).__name__}") from error
 
     # Executions
@@ -164,8 +172,10 @@ class RpcLink:
         try:
             lane.sock.send(frame)
             sent(execution.job)
+            polling = self._polling
             while mine:
-                complete_from(lane.receive(), mine)
+                packet = polling.receive(lane, frame) if polling.polling_ns else lane.receive()
+                complete_from(packet, mine)
         except (OSError, Disconnected) as error:
             if isinstance(error, OSError) and error.errno is None:
                 raise  # not the system's but a signal handler's
@@ -310,13 +320,22 @@ class RpcLink:
             self._pending.clear()
         self._shut()  # one of the sockets is dead, so all are: nobody may wait at another
         # The device first: whoever is told of its loss may build a context at once, on the fresh process.
-        if not self._closing:
-            try:
-                self._on_lost(self)
-            except BaseException:
-                log.exception("the loss of device process %d", self.pid)
+        self._tell_of_loss()
         for execution in pending:
             self._fail(execution)
+
+    def _tell_of_loss(self) -> None:
+        """Let the device know, once, on whichever thread found out first."""
+        if self._closing:
+            return
+        try:
+            tell = self._to_be_told.pop()
+        except IndexError:
+            return
+        try:
+            tell(self)
+        except BaseException:
+            log.exception("the loss of device process %d", self.pid)
 
     def _fail(self, execution: Execution) -> None:
         now = self.now()

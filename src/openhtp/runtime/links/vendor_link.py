@@ -27,6 +27,7 @@ from openhtp.device.loop_thread import LoopOver, LoopThread
 from openhtp.device.outlet import Outlet
 from openhtp.device.tasks import Task
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
@@ -85,6 +86,11 @@ class VendorLink:
                 "apps and paced executions are modelled; the vendor's library only computes. Use the emulator",
                 st.QNN_COMMON_ERROR_NOT_SUPPORTED,
             )
+        if isinstance(message, ms.SetPowerConfig) and message.hmx is not None:
+            raise UnsupportedFeature(
+                "HMX votes are not handed on to the vendor's library; use the emulator",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED,
+            )
         owned = [os.dup(fd) for fd in descriptors]
         session, core = self._session, self._core
         try:
@@ -99,6 +105,8 @@ class VendorLink:
             self._ask(self._engine.forget_memory)
         if isinstance(message, ms.Inspect):
             reply.info.update(self._describe())
+        if isinstance(message, ms.SetPowerConfig):
+            self._vote(message)
         return reply
 
     def _conclude(self, task: Task[Any]) -> ms.Reply:
@@ -109,6 +117,22 @@ class VendorLink:
     def _take_back(self, reply: ms.Reply, undo: Undo | None) -> None:
         if undo is not None and not reply.error:
             self.tell(undo(reply))
+
+    def _vote(self, message: ms.SetPowerConfig) -> None:
+        """Hand votes on to the library. It has one set of them; a profile's stand for as long as it is set."""
+        dcvs = message.dcvs
+        if message.profile is not None:
+            dcvs = find_perf_profile(message.profile).dcvs
+        if dcvs is None and message.rpc_control_latency_us is None and message.rpc_polling_us is None:
+            return
+        self._process.vote(
+            dcvs=dcvs,
+            rpc_latency_us=message.rpc_control_latency_us,
+            rpc_polling_us=message.rpc_polling_us,
+        )
+
+    def set_polling(self, polling_us: int, adaptive_us: int) -> None:
+        """The library polls on its own way to the chip; the one to its process is asked of nobody."""
 
     def tell(self, message: ms.Request) -> None:
         """Ask for something whose outcome does not matter."""

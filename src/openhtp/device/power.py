@@ -1,0 +1,234 @@
+"""Power votes of all clients, the clocks that they come to, and how long the ways to them are watched.
+
+Told the time, never asks for it. A perf profile's vote is lowered some time after its client's last work: whoever
+looks later finds that it was lowered then, so no timer has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
+from openhtp.core.units import US
+from openhtp.hw.clocks import Clocks, Standing, clocks_for
+from openhtp.hw.perf_profiles import PerfProfile, find_perf_profile
+from openhtp.hw.power import (
+    DEFAULT_HMX_TIMEOUT_US,
+    FIRST_ARCH_WITH_HMX_VOTES,
+    MAX_HMX_TIMEOUT_US,
+    MAX_LATENCY_US,
+    MAX_RPC_POLLING_US,
+    DcvsVote,
+    HmxVote,
+    check_us,
+)
+from openhtp.rpc.messages import SetPowerConfig
+from openhtp.trace.records import ClocksChanged
+
+# Power configs that one client may have.
+MAX_CONFIGS = 256
+
+# Told of clocks that have changed.
+OnChange = Callable[[ClocksChanged], None]
+
+
+@dataclass(slots=True)
+class Config:
+    """What stands under one power config id."""
+
+    number: int
+    session: int
+    core: int
+    standing: Standing
+    profile: PerfProfile | None = None
+    # When the profile's vote is lowered, if nothing comes in between.
+    lower_at: int | None = None
+    rpc_polling_us: int = 0
+    rpc_control_latency_us: int = 0
+    adaptive_polling_us: int = 0
+    hmx_timeout_us: int = DEFAULT_HMX_TIMEOUT_US
+
+    def describe(self) -> dict[str, object]:
+        """What others may know of it."""
+        dcvs, hmx = self.standing.dcvs, self.standing.hmx
+        return {
+            "config": self.number,
+            "session": self.session,
+            "core": self.core,
+            "perf_profile": None if self.profile is None else self.profile.name,
+            "core_corner": None if dcvs is None or dcvs.core is None else dcvs.core[1].name.lower(),
+            "bus_corner": None if dcvs is None or dcvs.bus is None else dcvs.bus[1].name.lower(),
+            "hmx_corner": None if hmx is None or hmx.corners is None else hmx.corners[1].name.lower(),
+            "rpc_polling_us": self.rpc_polling_us,
+            "rpc_control_latency_us": self.rpc_control_latency_us,
+            "adaptive_polling_us": self.adaptive_polling_us,
+            "hmx_timeout_us": self.hmx_timeout_us,
+        }
+
+
+class Power:
+    """Power configs by number. A vote is changed whole or not at all."""
+
+    def __init__(self, arch: int, cores: int, on_change: OnChange) -> None:
+        self.polling_ns = 0
+        self._arch = arch
+        self._on_change = on_change
+        self._configs: dict[int, Config] = {}
+        self._clocks = [clocks_for(())] * cores
+
+    def create(self, number: int, session: int, core: int) -> None:
+        """A power config without votes."""
+        if not 0 <= core < len(self._clocks):
+            raise InvalidArgument(
+                f"core {core} does not exist; this device has {len(self._clocks)}",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+            )
+        if sum(config.session == session for config in self._configs.values()) >= MAX_CONFIGS:
+            raise InvalidArgument(
+                f"{MAX_CONFIGS} power configs exist, as many as a client may have; destroy one",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_FAILED,
+            )
+        self._configs[number] = Config(number, session, core, Standing())
+
+    def set(self, session: int, wanted: SetPowerConfig, t: int, *, busy: bool) -> Config:
+        """Change what stands under an id; ``busy`` tells whether something is being done for the client."""
+        self._expire(t)
+        config = self._find(session, wanted.config)
+        profile = config.profile
+        standing = config.standing
+        if wanted.profile is not None:
+            profile = find_perf_profile(wanted.profile)
+            standing = profile.busy if busy else profile.rest
+        if wanted.dcvs is not None:
+            profile, standing = None, _with_dcvs(standing, wanted.dcvs)
+        if wanted.hmx is not None:
+            standing = self._with_hmx(standing, wanted.hmx, config.number)
+        fields = {
+            name: check_us(name, value, 0, high)
+            for name, high in _TIMES.items()
+            if (value := getattr(wanted, name)) is not None
+        }
+        fresh = replace(config, profile=profile, standing=standing, **fields)
+        fresh.lower_at = config.lower_at if profile is config.profile else None
+        self._configs[config.number] = fresh
+        self._settle(fresh.core, t)
+        return fresh
+
+    def destroy(self, session: int, number: int, t: int) -> None:
+        """All votes under an id go."""
+        self._expire(t)
+        core = self._find(session, number).core
+        del self._configs[number]
+        self._settle(core, t)
+
+    def forget(self, session: int, t: int) -> None:
+        """A client has gone, and its votes with it."""
+        self._expire(t)
+        gone = [config for config in self._configs.values() if config.session == session]
+        for config in gone:
+            del self._configs[config.number]
+        for core in {config.core for config in gone}:
+            self._settle(core, t)
+
+    def has_profile(self, session: int) -> bool:
+        """Whether a client's votes depend on whether something is done for it."""
+        return any(config.session == session and config.profile is not None for config in self._configs.values())
+
+    def stage(self, session: int, t: int, *, busy: bool) -> None:
+        """Something begins to be done for a client, or nothing is done for it any more."""
+        self._expire(t)
+        for config in self._configs.values():
+            profile = config.profile
+            if config.session != session or profile is None:
+                continue
+            if busy:
+                config.lower_at = None
+                self._stand(config, profile.busy, t)
+            elif profile.sustain_us:
+                config.lower_at = t + profile.sustain_us * US
+            else:
+                self._stand(config, profile.rest, t)
+
+    def clocks(self, core: int, t: int) -> Clocks:
+        """How fast a core goes now."""
+        self._expire(t)
+        return self._clocks[core]
+
+    def records(self, t: int) -> list[ClocksChanged]:
+        """How the cores go that were voted for, for a recording that begins now."""
+        self._expire(t)
+        return [self._record(t, core) for core in sorted({config.core for config in self._configs.values()})]
+
+    def describe(self, t: int) -> dict[str, object]:
+        """Clocks and votes, for whoever asks. MHz are estimated."""
+        self._expire(t)
+        records = [self._record(t, core) for core in range(len(self._clocks))]
+        cores = [{"core_mhz": r.core_mhz, "hmx_mhz": r.hmx_mhz, "bus_percent": r.bus_percent} for r in records]
+        configs = [config.describe() for config in self._configs.values()]
+        return {"cores": cores, "clocks": "modelled", "configs": configs}
+
+    def _find(self, session: int, number: int) -> Config:
+        config = self._configs.get(number)
+        if config is None or config.session != session:
+            raise InvalidHandle(
+                f"power config {number} does not exist in this session; create_power_config makes one",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+            )
+        return config
+
+    def _with_hmx(self, standing: Standing, vote: HmxVote, number: int) -> Standing:
+        """An HMX vote beside the others. It follows the core unless it is voted for, and cannot be alone."""
+        if self._arch < FIRST_ARCH_WITH_HMX_VOTES:
+            raise UnsupportedFeature(
+                f"HMX votes need a Hexagon v{FIRST_ARCH_WITH_HMX_VOTES} or newer; this one is v{self._arch}",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED,
+            )
+        if standing.dcvs is None or not standing.dcvs.votes_core:
+            raise InvalidArgument(
+                f"an HMX vote needs an HVX vote under the same power config, and config {number} has none;"
+                " give dcvs with core corners, before or in the same call",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+            )
+        return replace(standing, hmx=None if vote.pick_default else vote)
+
+    def _stand(self, config: Config, standing: Standing, t: int) -> None:
+        if config.standing != standing:
+            config.standing = standing
+            self._settle(config.core, t)
+
+    def _expire(self, t: int) -> None:
+        """Lower what was to be lowered before ``t``, as of when that was."""
+        due = [c for c in self._configs.values() if c.lower_at is not None and c.lower_at <= t]
+        for config in sorted(due, key=lambda c: c.lower_at or 0):
+            at, config.lower_at = config.lower_at or t, None
+            if config.profile is not None:
+                self._stand(config, config.profile.rest, at)
+
+    def _settle(self, core: int, t: int) -> None:
+        """Work out again what a core's clocks are, and how long ways are watched."""
+        self.polling_ns = max((config.rpc_polling_us for config in self._configs.values()), default=0) * US
+        clocks = clocks_for(c.standing for c in self._configs.values() if c.core == core)
+        if clocks != self._clocks[core]:
+            self._clocks[core] = clocks
+            self._on_change(self._record(t, core))
+
+    def _record(self, t: int, core: int) -> ClocksChanged:
+        clocks, arch = self._clocks[core], self._arch
+        mhz = round(clocks.core_mhz(arch)), round(clocks.hmx_mhz(arch))
+        return ClocksChanged(t, core, *mhz, round(100 * clocks.bus))
+
+
+_TIMES = {
+    "rpc_polling_us": MAX_RPC_POLLING_US,
+    "rpc_control_latency_us": MAX_LATENCY_US,
+    "adaptive_polling_us": MAX_LATENCY_US,
+    "hmx_timeout_us": MAX_HMX_TIMEOUT_US,
+}
+
+
+def _with_dcvs(standing: Standing, vote: DcvsVote) -> Standing:
+    """A DCVS vote over the one that stands. Without a clock for the core, the HMX's own vote goes, too."""
+    merged = vote.over(standing.dcvs)
+    return Standing(dcvs=merged, hmx=standing.hmx if merged.votes_core else None)

@@ -1,0 +1,39 @@
+"""Power votes: made, changed and withdrawn."""
+
+from __future__ import annotations
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.device.requests.table import Asked, handles
+from openhtp.rpc import messages as ms
+
+
+@handles(ms.CreatePowerConfig)
+def create(asked: Asked, request: ms.CreatePowerConfig) -> ms.Reply:
+    """An id under which to vote."""
+    if request.device_id != 0:
+        raise InvalidArgument(
+            f"device_id is {request.device_id}; there is one device, 0",
+            st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+        )
+    number = asked.core.new_number()
+    asked.core.power.create(number, asked.session.number, request.core)
+    return ms.Reply(value=number)
+
+
+@handles(ms.SetPowerConfig)
+def change(asked: Asked, request: ms.SetPowerConfig) -> ms.Reply:
+    """Votes, all of them or none."""
+    core, session = asked.core, asked.session
+    core.power.set(session.number, request, core.clock.now(), busy=session.busy)
+    session.staged = core.power.has_profile(session.number)
+    return ms.Reply()
+
+
+@handles(ms.DestroyPowerConfig)
+def destroy(asked: Asked, request: ms.DestroyPowerConfig) -> ms.Reply:
+    """All votes of an id go with it."""
+    core, session = asked.core, asked.session
+    core.power.destroy(session.number, request.config, core.clock.now())
+    session.staged = core.power.has_profile(session.number)
+    return ms.Reply()

@@ -1,0 +1,58 @@
+"""How a thread waits for an execution: asleep, or polling for as long as its client's votes say.
+
+Adaptive polling learns how long each graph takes. One that takes long is slept for until shortly before its end,
+and only then looked for: the core is free meanwhile, and still nobody has to be woken at the end.
+"""
+
+from __future__ import annotations
+
+import time
+
+from openhtp.core.units import US
+from openhtp.rpc import frames
+from openhtp.runtime.links.lane import Lane
+
+# How much of an execution is slept through, and how much new experience counts against old.
+_SLEPT = 0.9
+_NEWS = 0.25
+# Graphs of which the length is kept.
+_MAX_KNOWN = 1024
+
+
+class Polling:
+    """One client's way of waiting. Changed by votes, used by all its threads."""
+
+    __slots__ = ("_lengths", "adaptive_ns", "polling_ns")
+
+    def __init__(self) -> None:
+        self.polling_ns = 0
+        self.adaptive_ns = 0
+        self._lengths: dict[int, float] = {}
+
+    def set(self, polling_us: int, adaptive_us: int) -> None:
+        """Poll so long before sleeping; from executions of so long on, sleep first (0: never)."""
+        self.adaptive_ns = adaptive_us * US
+        self.polling_ns = polling_us * US
+
+    def receive(self, lane: Lane, frame: bytes) -> memoryview:
+        """The next packet of a lane on which this frame was sent; call while polling is on."""
+        if not self.adaptive_ns:
+            return lane.watch(self.polling_ns)
+        graph = frames.EXECUTE_HEAD.unpack_from(frame)[3]
+        began = time.monotonic_ns()
+        packet = lane.watch(self.polling_ns, self.sleep_ns(graph))
+        self.learn(graph, time.monotonic_ns() - began)
+        return packet
+
+    def sleep_ns(self, graph: int) -> int:
+        """How long to sleep before looking: not at all for what is short or not known yet."""
+        length = self._lengths.get(graph, 0.0)
+        return int(length * _SLEPT) if length >= self.adaptive_ns else 0
+
+    def learn(self, graph: int, took_ns: int) -> None:
+        """An execution took so long."""
+        known = self._lengths
+        if graph not in known and len(known) >= _MAX_KNOWN:
+            known.clear()
+        before = known.get(graph, took_ns)
+        known[graph] = before + _NEWS * (took_ns - before)

@@ -1,0 +1,221 @@
+"""Power votes as a client holds them: configs under which it votes, and a perf profile for all it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from openhtp.core.checks import shown, whole_number
+from openhtp.core.errors import QnnError
+from openhtp.hw.perf_profiles import find_perf_profile
+from openhtp.hw.power import (
+    MAX_HMX_TIMEOUT_US,
+    MAX_LATENCY_US,
+    MAX_RPC_POLLING_US,
+    DcvsVote,
+    HmxVote,
+    check_us,
+    refuse,
+)
+from openhtp.rpc import messages as ms
+from openhtp.runtime import rescue
+from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
+
+if TYPE_CHECKING:
+    from openhtp.runtime.links.link import Link
+
+_V = TypeVar("_V", DcvsVote, HmxVote)
+
+_TIMES = {
+    "rpc_control_latency_us": MAX_LATENCY_US,
+    "rpc_polling_us": MAX_RPC_POLLING_US,
+    "adaptive_polling_us": MAX_LATENCY_US,
+    "hmx_timeout_us": MAX_HMX_TIMEOUT_US,
+}
+
+
+class PowerConfig:
+    """An id under which to vote. Made by ``Device.create_power_config``; ``destroy`` withdraws all its votes.
+
+    Examples:
+        >>> import openhtp
+        >>> device = openhtp.Backend().create_device()
+        >>> power = device.create_power_config()
+        >>> power.set(dcvs=openhtp.DcvsVote(core="turbo", bus="turbo"), rpc_polling_us=1000)
+        >>> power.destroy()
+    """
+
+    def __init__(self, votes: Votes, link: Link, *, core: int) -> None:
+        self.core = core
+        self._votes = votes
+        self._link = link
+        self._life = Life("power config", "")
+        # How long this client watches the way to the device, under this config.
+        self._polling_us = self._adaptive_us = 0
+        message = ms.CreatePowerConfig(core=core)
+        self.id = link.request(message, undo=lambda made: ms.DestroyPowerConfig(config=made.value)).value
+
+    def set(
+        self,
+        *,
+        dcvs: DcvsVote | Mapping[str, Any] | None = None,
+        hmx: HmxVote | Mapping[str, Any] | None = None,
+        rpc_control_latency_us: int | None = None,
+        rpc_polling_us: int | None = None,
+        adaptive_polling_us: int | None = None,
+        hmx_timeout_us: int | None = None,
+    ) -> None:
+        """Change votes: all that are given, or none if one of them is refused.
+
+        Args:
+            dcvs: corners of core and bus, sleep, and what DCVS may do; what it leaves out stays.
+            hmx: corners of the HMX, on chips from v75 on, and only beside a core vote under this config.
+            rpc_control_latency_us: the latency that is asked of the way to the device.
+            rpc_polling_us: how long, up to 9999, callers and device look for news before they sleep; 0 ends it.
+            adaptive_polling_us: executions that take at least this long are slept for until just before their
+                end; 0 ends it. Only while polling.
+            hmx_timeout_us: how long an idle HMX stays powered, up to a second.
+        """
+        self._life.require("use")
+        times = {
+            name: check_us(name, value, 0, _TIMES[name])
+            for name, value in (
+                ("rpc_control_latency_us", rpc_control_latency_us),
+                ("rpc_polling_us", rpc_polling_us),
+                ("adaptive_polling_us", adaptive_polling_us),
+                ("hmx_timeout_us", hmx_timeout_us),
+            )
+            if value is not None
+        }
+        clocks = _vote(DcvsVote, dcvs, "dcvs")
+        matrix = _vote(HmxVote, hmx, "hmx")
+        if clocks is None and matrix is None and not times:
+            refuse("no vote was given; expected at least one of dcvs, hmx, " + ", ".join(_TIMES))
+        message = ms.SetPowerConfig(config=self.id, dcvs=clocks, hmx=matrix)
+        self._change(msgspec.structs.replace(message, **times))
+
+    def destroy(self) -> None:
+        """Withdraw all votes of this config."""
+        self._life.require("free")
+        lost = self._life.state is State.LOST
+        self._life.end(State.FREED)
+        self._votes.forget(self)
+        if lost:
+            return
+        try:
+            self._link.request(ms.DestroyPowerConfig(config=self.id))
+        except BaseException:
+            # Whoever interrupted it has a freed object in hand, so that nobody else will withdraw the votes.
+            rescue.post((self._link.tell, (ms.DestroyPowerConfig(config=self.id),)))
+            raise
+
+    def _change(self, message: ms.SetPowerConfig) -> None:
+        self._link.request(message)
+        if message.rpc_polling_us is not None:
+            self._polling_us = message.rpc_polling_us
+        if message.adaptive_polling_us is not None:
+            self._adaptive_us = message.adaptive_polling_us
+        self._votes.watch(self._link)
+
+    def __enter__(self) -> PowerConfig:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._life.state is State.LIVE:
+            self.destroy()
+
+    def __repr__(self) -> str:
+        return f"<PowerConfig {self.id} of core {self.core}, {self._life.state.value}>"
+
+
+class Votes:
+    """All power configs of one device, and the perf profile that was chosen for it."""
+
+    def __init__(self) -> None:
+        # A config that is dropped without being destroyed keeps its votes, as an id in the API does.
+        self._configs: dict[int, PowerConfig] = {}
+        self._profile: tuple[PowerConfig, ms.SetPowerConfig] | None = None
+        self._lock = make_lock("votes")
+
+    def create(self, link: Link, core: object) -> PowerConfig:
+        """A config without votes."""
+        number = whole_number(core)
+        if number is None:
+            refuse(f"core is {shown(core)}; expected the number of a core")
+        config = PowerConfig(self, link, core=number)
+        self._configs[config.id] = config
+        return config
+
+    def set_profile(self, link: Link, name: object, **times: int | None) -> None:
+        """Vote as a perf profile says, from now on; times that are not given are the profile's."""
+        profile = find_perf_profile(name)
+        chosen = {
+            "rpc_polling_us": profile.rpc_polling_us,
+            "rpc_control_latency_us": profile.rpc_control_latency_us,
+            **{key: check_us(key, value, 0, _TIMES[key]) for key, value in times.items() if value is not None},
+        }
+        with self._lock:
+            config = self._profile[0] if self._profile is not None else self.create(link, 0)
+            message = ms.SetPowerConfig(config=config.id, profile=profile.name)
+            message = msgspec.structs.replace(message, **chosen)
+            try:
+                config._change(message)
+            except QnnError:
+                if self._profile is None:
+                    rescue.post((config.destroy, ()))
+                raise
+            self._profile = config, message
+
+    @property
+    def profile(self) -> str | None:
+        """The perf profile in force, if one was chosen."""
+        return None if self._profile is None else self._profile[1].profile
+
+    def watch(self, link: Link) -> None:
+        """Tell the link how long the way is to be watched: as long as the longest vote says."""
+        live = [config for config in list(self._configs.values()) if config._life.state is State.LIVE]
+        polling_us = max((config._polling_us for config in live), default=0)
+        adaptive_us = max((config._adaptive_us for config in live), default=0)
+        link.set_polling(polling_us, adaptive_us)
+
+    def forget(self, config: PowerConfig) -> None:
+        """A config is no more."""
+        self._configs.pop(config.id, None)
+        self.watch(config._link)
+
+    def lose(self) -> None:
+        """The device process went away, and the votes with it."""
+        self._end(State.LOST)
+
+    def restore(self, link: Link) -> None:
+        """On a fresh process, the perf profile holds again. Votes do not: their configs are gone."""
+        profile, self._profile = self._profile, None
+        self._configs.clear()
+        if profile is not None:
+            message = profile[1]
+            self.set_profile(link, message.profile, **{name: getattr(message, name) for name in _TIMES})
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: they are the parent's."""
+        self._lock = make_lock("votes")
+        self._end(State.FOREIGN)
+
+    def _end(self, state: State) -> None:
+        for config in list(self._configs.values()):
+            config._life.end(state)
+
+
+def _vote(kind: type[_V], given: object, name: str) -> _V | None:
+    """A vote, from one or from its fields."""
+    if given is None or isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        refuse(f"{name} is {shown(given)}; expected a {kind.__name__}, or a mapping of its fields")
+    unknown = sorted(str(field) for field in given if field not in kind.__dataclass_fields__)
+    if unknown:
+        known = ", ".join(kind.__dataclass_fields__)
+        refuse(f"{name} has no field {unknown[0]!r}; expected some of {known}")
+    return kind(**given)
