@@ -68,6 +68,7 @@ def test_kinds_say_who_writes_and_who_reads() -> None:
     assert {kind for kind in TensorKind if not (kind.is_input or kind.is_output)} == {
         TensorKind.NATIVE,
         TensorKind.STATIC,
+        TensorKind.UPDATEABLE_STATIC,
         TensorKind.NULL,
     }
     assert all(("OPTIONAL" in kind.name) == kind.is_optional for kind in TensorKind)

@@ -59,7 +59,7 @@ BAD_TENSORS = [
     (STATIC, None, 7004, "without data"),
     (STATIC, np.zeros((2, 2), np.uint8), 7004, "expected uint8[2, 3]"),
     (STATIC, np.zeros((2, 3), np.float32), 7004, "float32[2, 3] of 24 bytes"),
-    (dataclasses.replace(A, name="x"), np.zeros(128, np.uint8), 7004, "only STATIC"),
+    (dataclasses.replace(A, name="x"), np.zeros(128, np.uint8), 7004, "only static"),
 ]
 
 

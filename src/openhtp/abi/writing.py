@@ -89,7 +89,7 @@ def tensor_struct(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctyp
     tensor.dims = ctypes.addressof(dims)
     keep.append(dims)
     _fill_encoding(tensor.quant, spec, keep)
-    if spec.kind is TensorKind.STATIC:
+    if spec.kind.is_static:
         if data is None:
             raise _bad_tensor(f"static tensor {spec.name!r} has no data")
         stored = static_bytes(spec, data)

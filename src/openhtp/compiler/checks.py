@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-from openhtp.core.tensor import TensorKind
 from openhtp.ir.def_use import needed_nodes, order_problem
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.qnn_program import QnnProgram
@@ -17,7 +16,7 @@ def nodes_in_order(program: QnnProgram) -> str | None:
 
 def statics_have_data(program: QnnProgram) -> str | None:
     """Static tensors, and no others, have data."""
-    static = {name for name, spec in program.tensors.items() if spec.kind is TensorKind.STATIC}
+    static = {name for name, spec in program.tensors.items() if spec.kind.is_static}
     odd = static ^ set(program.statics)
     return f"{sorted(odd)} are static tensors without data, or have data and are not static" if odd else None
 

@@ -25,6 +25,7 @@ class TensorKind(enum.IntEnum):
     NATIVE = 3
     STATIC = 4
     NULL = 5
+    UPDATEABLE_STATIC = 6
     OPTIONAL_APP_WRITE = 11
     OPTIONAL_APP_READ = 12
     OPTIONAL_APP_READWRITE = 13
@@ -38,6 +39,11 @@ class TensorKind(enum.IntEnum):
     def is_output(self) -> bool:
         """Whether the client receives the data after execution."""
         return self in _OUTPUTS
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its data is the graph's; that of an updateable one may be exchanged later."""
+        return self in _STATICS
 
     @property
     def is_optional(self) -> bool:
@@ -69,6 +75,7 @@ _INPUTS = (
     TensorKind.OPTIONAL_APP_WRITE,
     TensorKind.OPTIONAL_APP_READWRITE,
 )
+_STATICS = (TensorKind.STATIC, TensorKind.UPDATEABLE_STATIC)
 _OUTPUTS = (
     TensorKind.APP_READ,
     TensorKind.APP_READWRITE,

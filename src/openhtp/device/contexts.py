@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from openhtp.core.errors import QnnError
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
-from openhtp.engine.protocol import LoadedProgram, Run
+from openhtp.engine.protocol import LoadedProgram, Run, UpdateableProgram
 from openhtp.memory.ledger import Domain, Grant, Held, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo
 from openhtp.program.qnn_program import QnnProgram
@@ -88,6 +91,64 @@ class DeviceGraph:
         self.loaded.close()
 
 
+class UpdateableGraph(DeviceGraph):
+    """One with tensors whose data can be exchanged: an execution uses what was there when it was sent."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        info: GraphInfo = args[2]
+        self.updateables = info.updateables
+        # What the data that was given last counts, and that data; whoever loads the graph again gives it anew.
+        self.update_grant: Grant | None = None
+        self.updates: dict[str, npt.NDArray[Any]] = {}
+        self._lent: dict[int, int] = {}
+        self._generation = 0
+
+    def update(self, arrays: dict[str, npt.NDArray[Any]], grant: Grant) -> None:
+        """Use other data from now on. Where graphs share the memory for it, it is no longer the others'."""
+        if self.context.shares_updates:
+            for other in self.context.graphs.values():
+                if isinstance(other, UpdateableGraph) and other is not self:
+                    other.forget_updates()
+        assert isinstance(self.loaded, UpdateableProgram)
+        self.loaded.update(arrays)
+        self.updates, before, self.update_grant = arrays, self.update_grant, grant
+        if before is not None:
+            before.give_back()
+        self._generation += 1
+        self._idle.clear()
+
+    def forget_updates(self) -> None:
+        """Give back the data that was given last."""
+        self.updates = {}
+        self._generation += 1
+        self._idle.clear()
+        if self.update_grant is not None:
+            self.update_grant.give_back()
+
+    def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
+        """Runs on the present data."""
+        if self.context.shares_updates and not self.updates:
+            raise WrongState(
+                f"graph {self.name!r} shares the memory of its updateable tensors (LoRA weight sharing), and it is"
+                " not this graph's now; call apply_binary_section for it first",
+                st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
+            )
+        runs = super().take_runs(key, make)
+        self._lent[id(runs)] = self._generation
+        return runs
+
+    def give_back(self, key: bytes, runs: list[Run]) -> None:
+        """Keep runs, unless the data was exchanged meanwhile."""
+        if self._lent.pop(id(runs), -1) == self._generation:
+            super().give_back(key, runs)
+
+    def close(self) -> None:
+        """Free the data, too."""
+        self.forget_updates()
+        super().close()
+
+
 class DeviceApp:
     """A client that is no graph: it computes nothing here, but holds VTCM and HVX while it runs."""
 
@@ -142,6 +203,8 @@ class DeviceContext:
         # What its memory, by number, and the binaries that its graphs came in hold of its process domain.
         self.memories: dict[int, Grant] = {}
         self.weights: list[Held] = []
+        # Whether only one of its graphs has data of updateable tensors at a time (LoRA weight sharing).
+        self.shares_updates = False
         self.pending = 0  # executions accepted and neither over nor cancelled
 
     @property

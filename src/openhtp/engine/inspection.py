@@ -65,7 +65,8 @@ def inspect_part(data: bytes, constants: Collection[str]) -> None:
 
 def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
     """Raise Unusable unless all ends meet: each value is made once, before it is read, in that shape."""
-    inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.inputs}
+    given = (*info.inputs, *info.updateables)
+    inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in given}
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
     made: set[str] = set()

@@ -62,9 +62,14 @@ class OrtProgram:
         staged: Staged,
         names: Mapping[str, str],
         spill_fill_bytes: int,
+        updateable: Mapping[str, Array],
     ) -> None:
-        """``specs`` are inputs and outputs; ``names`` says what those that are used are called in the sessions."""
+        """``specs`` are inputs, outputs and what is ``updateable``, whose data is given.
+
+        ``names`` says what those that are used are called in the sessions.
+        """
         self.spill_fill_bytes = spill_fill_bytes
+        self._updateable = dict(updateable)
         self._name = name
         self._staged: Staged | None = staged
         self._names = names
@@ -83,6 +88,8 @@ class OrtProgram:
 
     def bind(self, arrays: Mapping[str, Array]) -> OrtRun:
         """Bind every input and output to an array; intermediate buffers are made here, once."""
+        if self._updateable:
+            arrays = {**arrays, **self._updateable}
         with error_context(graph=self._name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
         places |= self._stages.new_buffers()
@@ -95,6 +102,10 @@ class OrtProgram:
                 binding.bind_output(name, "cpu", 0, *_described(places[name]))
             calls.append((stage.session._sess, binding._iobinding))
         return OrtRun(calls, list(places.values()))
+
+    def update(self, arrays: Mapping[str, Array]) -> None:
+        """Use this data for the updateable tensors in what is bound from now on."""
+        self._updateable |= arrays
 
     def close(self) -> None:
         """Drop the sessions. Runs that still live keep theirs until they go."""
@@ -132,8 +143,10 @@ class OrtEngine:
             staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
-        ends = (*program.inputs, *program.outputs)
-        return OrtProgram(program.name, ends, staged, names, spill_fill_bytes(program))
+        source = program.source
+        specs = (*program.inputs, *program.outputs, *source.updateables)
+        updateable = {spec.name: source.statics[spec.name] for spec in source.updateables}
+        return OrtProgram(program.name, specs, staged, names, spill_fill_bytes(program), updateable)
 
     def load_packed(
         self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
@@ -151,7 +164,9 @@ class OrtEngine:
             return None
         ends = {name for stage in staged.stages for name in (*stage.inputs, *stage.outputs)}
         names = {name: name for name in ends if name not in staged.buffers}
-        return OrtProgram(info.name, (*info.inputs, *info.outputs), staged, names, packed.spill_fill_bytes)
+        specs = (*info.inputs, *info.outputs, *info.updateables)
+        updateable = packed.updateable_data() if info.updateables else {}
+        return OrtProgram(info.name, specs, staged, names, packed.spill_fill_bytes, updateable)
 
     def pack(self, program: HtpProgram) -> PackedGraph | None:
         """The program together with its prepared form. None if it is ready quickly without one."""

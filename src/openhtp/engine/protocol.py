@@ -49,6 +49,17 @@ class LoadedProgram(Protocol):
         """Give back memory and threads."""
 
 
+@runtime_checkable
+class UpdateableProgram(LoadedProgram, Protocol):
+    """A program with tensors whose data can be exchanged."""
+
+    def update(self, arrays: Arrays) -> None:
+        """Use this data for the updateable tensors, by name, in all that is bound from now on.
+
+        The arrays are not copied, and must not change. Runs that are bound already go on as they are.
+        """
+
+
 class Engine(Protocol):
     """Makes programs ready to run."""
 

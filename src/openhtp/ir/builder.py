@@ -120,7 +120,7 @@ class GraphBuilder:
             raise InvalidArgument(f"tensor {spec} differs from the graph's {known} of that name", _BAD_NODE)
 
     def _check_ready(self, spec: TensorSpec | None) -> None:
-        if spec is None or spec.kind in (TensorKind.STATIC, TensorKind.NULL) or spec.kind.is_input:
+        if spec is None or spec.kind.is_static or spec.kind.is_input or spec.kind is TensorKind.NULL:
             return
         if spec.name not in self._producers:
             raise WrongState(
@@ -156,6 +156,8 @@ def _check_spec(spec: TensorSpec) -> None:
         _refuse(f"{len(spec.dynamic)} dynamic flags for rank {spec.rank}; expected one per dimension")
     if spec.quant is not None and not spec.dtype.is_fixed_point:
         _refuse(f"{spec.dtype.short} takes no quantization encoding", st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM)
+    if spec.kind is TensorKind.UPDATEABLE_STATIC and spec.dtype.is_fixed_point and spec.quant is None:
+        _refuse("an updateable tensor of fixed point needs an encoding of its own")
     if isinstance(spec.quant, AxisScaleOffset):
         axis, count = spec.quant.axis, len(spec.quant.scales)
         if not 0 <= axis < spec.rank or spec.shape[axis] != count:
@@ -163,12 +165,12 @@ def _check_spec(spec: TensorSpec) -> None:
 
 
 def _check_data(spec: TensorSpec, data: Array | None) -> Array | None:
-    if spec.kind is not TensorKind.STATIC:
+    if not spec.kind.is_static:
         if data is not None:
-            _refuse(f"tensor of kind {spec.kind.name} comes with data; only STATIC tensors hold data")
+            _refuse(f"tensor of kind {spec.kind.name} comes with data; only static tensors hold data")
         return None
     if data is None:
-        _refuse("STATIC tensor comes without data")
+        _refuse(f"{spec.kind.name} tensor comes without data")
     if data.dtype != spec.dtype.numpy or data.size != spec.elements:
         _refuse(
             f"data is {data.dtype}{list(data.shape)} of {data.nbytes} bytes;"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import InternalError
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorKind, TensorSpec
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -48,7 +48,9 @@ class Node:
 
     def static(self, index: int) -> Array | None:
         """Stored data of a static input, if known."""
-        return self.statics.get(self.input(index).name) if self.has(index) else None
+        if not self.has(index) or self.input(index).kind is TensorKind.UPDATEABLE_STATIC:
+            return None
+        return self.statics.get(self.input(index).name)
 
     def ints(self, param: str) -> tuple[int, ...]:
         """A tensor parameter as a flat tuple of ints."""

@@ -29,6 +29,7 @@ class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 0
     build_id: str = ""
     sdk_version: str = VERSION
+    lora_weight_sharing: bool = False
 
     @property
     def blob_version(self) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import BadBinary, QnnError, error_context
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.options import Values
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
@@ -39,6 +39,7 @@ class GraphInfo:
     outputs: tuple[TensorSpec, ...]
     options: Values
     static_bytes: int
+    updateables: tuple[TensorSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class PackedGraph:
                 outputs=records.end_specs(self.ends.outputs),
                 options=records.build_options(self.ends),
                 static_bytes=self.static_bytes,
+                updateables=records.end_specs(self.ends.updateables),
             )
 
     def record(self) -> records.ProgramRecord:
@@ -120,6 +122,16 @@ class PackedGraph:
         """A hash of the program and of its ends, as they are in the file now."""
         ends = msgspec.msgpack.encode(self.ends)
         return digest(memoryview(digest(self.words.read()) + ends))
+
+    def updateable_data(self) -> dict[str, Array]:
+        """What the tensors hold that may be exchanged later. Raises BadBinary where it is damaged."""
+        with error_context(graph=self.name), _as_bad_binary():
+            found: dict[int, memoryview] = {}
+            return {
+                tensor.name: self._static(tensor, found)
+                for tensor in self.record().tensors
+                if tensor.kind == TensorKind.UPDATEABLE_STATIC
+            }
 
     def _static(self, tensor: records.TensorRecord, found: dict[int, memoryview]) -> Array:
         assert tensor.blob is not None

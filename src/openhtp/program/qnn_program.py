@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, error_context
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import order_problem
 from openhtp.ir.graph import Graph, QnnNode
 from openhtp.ops import find_op
@@ -40,6 +40,11 @@ class QnnProgram(Graph):
     def is_dynamic(self) -> bool:
         """Whether any input's size may vary between executions."""
         return any(spec.is_dynamic for spec in self.inputs)
+
+    @property
+    def updateables(self) -> tuple[TensorSpec, ...]:
+        """Tensors whose data may be exchanged after the program was loaded."""
+        return tuple(spec for spec in self.tensors.values() if spec.kind is TensorKind.UPDATEABLE_STATIC)
 
     @property
     def static_bytes(self) -> int:

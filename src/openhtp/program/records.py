@@ -119,6 +119,7 @@ class EndsRecord(msgspec.Struct, frozen=True):
     inputs: list[TensorRecord]
     outputs: list[TensorRecord]
     options: dict[Name, OptionValue]
+    updateables: list[TensorRecord] = []
 
 
 class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -168,6 +169,7 @@ def record_ends(program: QnnProgram) -> EndsRecord:
         inputs=[_record_tensor(spec, None, None) for spec in program.inputs],
         outputs=[_record_tensor(spec, None, None) for spec in program.outputs],
         options=program.options.stored(),
+        updateables=[_record_tensor(spec, None, None) for spec in program.updateables],
     )
 
 
@@ -217,7 +219,9 @@ def tensor_specs(record: ProgramRecord) -> dict[str, TensorSpec]:
     for tensor in record.tensors:
         if tensor.name in specs:
             raise BadBinary(f"tensor {tensor.name!r} is there twice")
-        specs[tensor.name] = tensor_spec(tensor)
+        specs[tensor.name] = spec = tensor_spec(tensor)
+        if (tensor.blob is None) == spec.kind.is_static:
+            raise BadBinary(f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob}")
     return specs
 
 
@@ -229,8 +233,6 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
         raise BadBinary(f"tensor {tensor.name!r} has data format {tensor.data_format}, unknown here")
     if tensor.dynamic and len(tensor.dynamic) != len(tensor.shape):
         raise BadBinary(f"tensor {tensor.name!r} has {len(tensor.dynamic)} dynamic flags")
-    if (tensor.blob is None) == (tensor.kind == TensorKind.STATIC):
-        raise BadBinary(f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob}")
     quant = tensor.quant
     encoding: Encoding | None = None
     if isinstance(quant, Scalar):
@@ -263,13 +265,13 @@ def build_program(ends: EndsRecord, record: ProgramRecord, statics: Mapping[str,
         options=build_options(ends),
     )
     told = record_ends(program)
-    if (told.inputs, told.outputs) != (ends.inputs, ends.outputs):
+    if (told.inputs, told.outputs, told.updateables) != (ends.inputs, ends.outputs, ends.updateables):
         raise BadBinary(f"the header says something else about the ends of graph {ends.name!r} than its program")
     return program
 
 
 def end_specs(tensors: list[TensorRecord]) -> tuple[TensorSpec, ...]:
-    """Specs of inputs or of outputs."""
+    """Specs of inputs, of outputs or of what is updateable; where its data is, the program says."""
     return tuple(tensor_spec(tensor) for tensor in tensors)
 
 

@@ -73,6 +73,8 @@ class CreateContext(Request):
     keep_io_room: bool = False
     prepare_only: bool = False
     group: Group | None = None
+    # Whether its graphs hold data of updateable tensors in turn, in one piece of memory.
+    shares_updates: bool = False
 
 
 class FreeContext(Request):
@@ -113,6 +115,17 @@ class PackGraph(Request):
     """
 
     graph: int
+
+
+class UpdateGraph(Request):
+    """Exchange the data of a graph's updateable tensors. Descriptor: shared memory with a binary section.
+
+    Executions that were sent before keep the old data. ``validate`` off leaves out the checksum.
+    """
+
+    graph: int
+    nbytes: int
+    validate: bool = True
 
 
 class FreeGraphs(Request):

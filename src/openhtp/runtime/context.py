@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+import numpy.typing as npt
+
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import (
@@ -30,7 +32,7 @@ from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.program.packed import PackedGraph
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
-from openhtp.runtime import rescue
+from openhtp.runtime import rescue, updating
 from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.graph import Graph
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
     from openhtp.runtime.device import Device
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.signal import Signal
     from openhtp.runtime.stopping import Stop
 
 
@@ -213,12 +216,47 @@ class Context:
             vtcm_mb=soc.vtcm_mb,
             cores=soc.cores,
             build_id=BUILD_ID,
+            lora_weight_sharing=self._shares_updates,
         )
         return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns."""
         return len(self.get_binary())
+
+    @property
+    def _shares_updates(self) -> bool:
+        """Whether its graphs hold adapters in turn (LoRA weight sharing); a binary keeps that of its maker."""
+        binary = self._binary
+        return self._chosen.lora_weight_sharing_enabled if binary is None else binary.info.lora_weight_sharing
+
+    def get_binary_section(self, graph: str | Graph, tensors: Mapping[str, npt.ArrayLike] | None = None) -> bytes:
+        """The data of a graph's updateable tensors as bytes that ``apply_binary_section`` takes: an adapter.
+
+        It is what the graph holds now; ``tensors`` gives, by name, other data in the stored type for some of them.
+        """
+        self._life.require("use")
+        return updating.get_section(self._own(graph), tensors)
+
+    def apply_binary_section(
+        self, graph: str | Graph, section: bytes | bytearray | memoryview, *, signal: Signal | None = None
+    ) -> None:
+        """Exchange the data of a graph's updateable tensors for that of a section.
+
+        Executions that were queued before keep the old data, later ones have the new. The checksum is not looked
+        at if the context was created with ``skip_validation_on_binary_section``.
+        """
+        self._life.require("use")
+        updating.apply_section(self._own(graph), section, signal)
+
+    def _own(self, graph: str | Graph) -> Graph:
+        found = self.graph(graph.name if isinstance(graph, Graph) else graph)
+        if isinstance(graph, Graph) and found is not graph:
+            raise InvalidArgument(
+                f"graph {graph.name!r} is another context's", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
+            )
+        found._life.require("save")
+        return found
 
     def free(self) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT."""

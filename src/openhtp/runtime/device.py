@@ -117,7 +117,13 @@ class Device:
         return read_options(options, origin, find_soc(self.soc), self._platform)
 
     def _open_context(
-        self, chosen: Values, stop: Stop | None = None, *, stored: bool, list_number: int = 0
+        self,
+        chosen: Values,
+        stop: Stop | None = None,
+        *,
+        stored: bool,
+        list_number: int = 0,
+        shares_updates: bool = False,
     ) -> Context:
         link = self._link
         context = Context(self, link, chosen)
@@ -125,6 +131,7 @@ class Device:
             chosen, int(context.priority), stored=stored, list_number=list_number, number_of=self._number_of
         )
         try:
+            message.shares_updates = shares_updates
             context._open(message, stop)
             self._contexts.add(context)
             if not self._ready.is_set() or self._link_now is not link:
@@ -194,7 +201,9 @@ class Device:
         reason = check_fit(parsed, find_soc(self.soc), chosen.compatibility)
         if reason:
             log.warning("the context binary %s: it is compiled again, which takes longer", reason)
-        context = self._open_context(chosen, stop, stored=True, list_number=list_number)
+        context = self._open_context(
+            chosen, stop, stored=True, list_number=list_number, shares_updates=parsed.info.lora_weight_sharing
+        )
         try:
             context._restore(parsed, enabled, stop)
         except BaseException:

@@ -68,6 +68,8 @@ class Graph:
         self._nodes = 0
         self._program: QnnProgram | None = None
         self._packed: PackedGraph | None = None
+        # Data of updateable tensors that was applied last; none if that is what the graph came with.
+        self._updates: dict[str, npt.NDArray[Any]] = {}
         # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
         self.was_prepared = False
         self._number = 0

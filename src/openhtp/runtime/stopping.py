@@ -14,14 +14,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, TimedOut
-from openhtp.core.status import (
-    QNN_CONTEXT_ERROR_ABORTED,
-    QNN_CONTEXT_ERROR_TIMED_OUT,
-    QNN_GRAPH_ERROR_ABORTED,
-    QNN_GRAPH_ERROR_TIMED_OUT,
-    Status,
-)
+from openhtp.core.status import Status
 
 if TYPE_CHECKING:
     from openhtp.device.tasks import Task
@@ -34,8 +29,8 @@ _T = TypeVar("_T")
 # Whoever waits looks again when something is put here.
 News = queue.SimpleQueue[None]
 
-OF_GRAPH = QNN_GRAPH_ERROR_ABORTED, QNN_GRAPH_ERROR_TIMED_OUT
-OF_CONTEXT = QNN_CONTEXT_ERROR_ABORTED, QNN_CONTEXT_ERROR_TIMED_OUT
+OF_GRAPH = st.QNN_GRAPH_ERROR_ABORTED, st.QNN_GRAPH_ERROR_TIMED_OUT
+OF_CONTEXT = st.QNN_CONTEXT_ERROR_ABORTED, st.QNN_CONTEXT_ERROR_TIMED_OUT
 
 
 class Stop:

@@ -118,7 +118,7 @@ class Backend(Owner):
 
 
 def _static_data(spec: TensorSpec, data: Mapping[str, Array]) -> Array | None:
-    if spec.kind is not TensorKind.STATIC:
+    if not spec.kind.is_static:
         return None
     return data[spec.name] if spec.name in data else np.zeros(spec.shape, spec.dtype.numpy)
 

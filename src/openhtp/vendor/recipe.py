@@ -10,7 +10,7 @@ from openhtp.abi.writing import Array, Params
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
-from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.tensor import TensorSpec
 from openhtp.vendor.graph import GraphOptions
 
 
@@ -40,7 +40,7 @@ class GraphRecipe:
                         f"{call.op} {call.name!r} uses tensor {spec}, elsewhere described as {found[spec.name]}",
                         st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
                     )
-        static = {name for name, spec in found.items() if spec.kind is TensorKind.STATIC}
+        static = {name for name, spec in found.items() if spec.kind.is_static}
         for what, names in (("without data", static - set(self.data)), ("unknown", set(self.data) - static)):
             if names:
                 raise InvalidArgument(

@@ -27,9 +27,11 @@ def fold_constants(program: QnnProgram) -> QnnProgram:
     """
     tensors, statics = dict(program.tensors), dict(program.statics)
     current = dataclasses.replace(program, tensors=tensors, statics=statics)
+    updateable = {spec.name for spec in program.updateables}
     kept: list[QnnNode] = []
     for node in program.nodes:
-        resolved = current.resolved(node) if all(name in statics for name in node.inputs if name) else None
+        constant = all(name in statics and name not in updateable for name in node.inputs if name)
+        resolved = current.resolved(node) if constant else None
         if resolved is None or not _is_foldable(resolved):
             kept.append(node)
             continue

@@ -5,7 +5,19 @@ that it came on is ``Host``. Start at ``table.py``. A new request is its message
 its handler here.
 """
 
-from openhtp.device.requests import clients, contexts, device, graphs, memory, power
+from openhtp.device.requests import clients, contexts, device, graphs, memory, power, updates
 from openhtp.device.requests.table import HANDLERS, Asked, Host, answer
 
-__all__ = ["HANDLERS", "Asked", "Host", "answer", "clients", "contexts", "device", "graphs", "memory", "power"]
+__all__ = [
+    "HANDLERS",
+    "Asked",
+    "Host",
+    "answer",
+    "clients",
+    "contexts",
+    "device",
+    "graphs",
+    "memory",
+    "power",
+    "updates",
+]

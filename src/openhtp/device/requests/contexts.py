@@ -28,7 +28,7 @@ def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
     context = DeviceContext(number, session, request.priority, request.queue_depth)
     context.tenant.anywhere = request.stored
     context.io_room, context.keep_io_room = request.io_room, request.keep_io_room
-    context.prepare_only = request.prepare_only
+    context.prepare_only, context.shares_updates = request.prepare_only, request.shares_updates
     if request.group is not None:
         context.group = _group(asked, number, request.group, request.priority)
         context.tenant.group = context.group.spill

@@ -9,13 +9,15 @@ from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
-from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, UpdateableGraph
 from openhtp.device.loading import Manner, Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.contexts import check_group_priority
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.room import Room
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
+from openhtp.engine.protocol import UpdateableProgram
+from openhtp.memory.ledger import Held
 from openhtp.options import Values
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
@@ -76,9 +78,7 @@ def loaded(
 ) -> ms.Reply:
     """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
     session, held = context.session, room.held
-    graphs = [
-        DeviceGraph(core.new_number(), context, made.info, made.loaded, made.program, held) for made in ready
-    ]
+    graphs = [_graph(core.new_number(), context, made, held) for made in ready]
     context.weights.append(held)
     try:
         for graph, made, asks in zip(graphs, ready, wanted, strict=True):
@@ -98,6 +98,12 @@ def loaded(
             for graph, made in zip(graphs, ready, strict=True)
         ]
     )
+
+
+def _graph(number: int, context: DeviceContext, made: Ready, held: Held) -> DeviceGraph:
+    can_change = made.info.updateables and isinstance(made.loaded, UpdateableProgram)
+    kind = UpdateableGraph if can_change else DeviceGraph
+    return kind(number, context, made.info, made.loaded, made.program, held)
 
 
 def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.WantedGraph) -> None:

@@ -1,0 +1,123 @@
+"""Binary sections: the data of a graph's updateable tensors, apart from the graph. One adapter of a network, say.
+
+::
+
+    magic 8s | version u32 | checksum u32 | header bytes u64 | MessagePack | data of each tensor, in its order
+
+The checksum is the CRC-32 of all that follows it. It finds accidents and proves nothing about who wrote it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.status import QNN_CONTEXT_ERROR_BINARY_VERSION, QNN_CONTEXT_ERROR_INVALID_ARGUMENT
+from openhtp.core.tensor import TensorSpec
+
+Array = npt.NDArray[Any]
+
+MAGIC = b"OHTPSECT"
+VERSION = 1
+_HEAD = struct.Struct("<8sIIQ")
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    name: str
+    dtype: int
+    shape: list[int]
+
+
+class _Header(msgspec.Struct, frozen=True):
+    graph: str
+    tensors: list[_Tensor]
+
+
+_DECODER = msgspec.msgpack.Decoder(_Header)
+
+
+def pack_section(graph: str, specs: Sequence[TensorSpec], data: Mapping[str, Array]) -> bytes:
+    """A section of these tensors of a graph."""
+    tensors = [_Tensor(spec.name, spec.dtype.value, list(spec.shape)) for spec in specs]
+    header = msgspec.msgpack.encode(_Header(graph, tensors))
+    body = [header, *(np.ascontiguousarray(data[spec.name]).tobytes() for spec in specs)]
+    checksum = 0
+    for part in (struct.pack("<Q", len(header)), *body):
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([_HEAD.pack(MAGIC, VERSION, checksum, len(header)), *body])
+
+
+def read_section(
+    buffer: bytes | bytearray | memoryview, graph: str, specs: Sequence[TensorSpec], *, validate: bool
+) -> dict[str, Array]:
+    """The data of a section for a graph with these updateable tensors; views into the buffer.
+
+    ``validate`` off leaves out the checksum and nothing else. Raises BadBinary for what is damaged, and
+    InvalidArgument for what is another graph's.
+    """
+    view = memoryview(buffer).cast("B")
+    if view.nbytes < _HEAD.size:
+        raise BadBinary(f"binary section of {view.nbytes} bytes is shorter than its {_HEAD.size}-byte head")
+    magic, version, checksum, nbytes = _HEAD.unpack_from(view)
+    if magic != MAGIC:
+        raise BadBinary(f"binary section starts with {magic!r}; expected {MAGIC!r} (from get_binary_section)")
+    if version != VERSION:
+        raise BadBinary(
+            f"binary section has version {version}; this openhtp reads {VERSION}: make it again",
+            QNN_CONTEXT_ERROR_BINARY_VERSION,
+        )
+    if nbytes > view.nbytes - _HEAD.size:
+        raise BadBinary(f"binary section of {view.nbytes} bytes says that its header has {nbytes} (truncated?)")
+    if validate and zlib.crc32(view[_HEAD.size - 8 :]) != checksum:
+        raise BadBinary("binary section does not match its checksum; it is damaged")
+    return _arrays(
+        view, _HEAD.size + nbytes, _decoded(bytes(view[_HEAD.size : _HEAD.size + nbytes])), graph, specs
+    )
+
+
+def _decoded(header: bytes) -> _Header:
+    try:
+        return _DECODER.decode(header)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadBinary(f"header of the binary section cannot be read: {error}") from error
+
+
+def _arrays(
+    view: memoryview, begin: int, header: _Header, graph: str, specs: Sequence[TensorSpec]
+) -> dict[str, Array]:
+    found = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in header.tensors]
+    if header.graph != graph or found != [(spec.name, spec.dtype.value, spec.shape) for spec in specs]:
+        raise InvalidArgument(
+            f"the binary section is for graph {header.graph!r} with {_listed(found)}; graph {graph!r} has"
+            f" {_listed([(spec.name, spec.dtype.value, spec.shape) for spec in specs])}",
+            QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+    arrays: dict[str, Array] = {}
+    for spec in specs:
+        end = begin + math.prod(spec.shape) * spec.dtype.itemsize
+        if end > view.nbytes:
+            raise BadBinary(f"binary section ends in the data of tensor {spec.name!r} (truncated?)")
+        arrays[spec.name] = np.frombuffer(view[begin:end], spec.dtype.numpy).reshape(spec.shape)
+        begin = end
+    if begin != view.nbytes:
+        raise BadBinary(f"binary section has {view.nbytes - begin} bytes too many")
+    return arrays
+
+
+def _listed(tensors: Sequence[tuple[str, int, tuple[int, ...]]]) -> str:
+    words = [f"{name}: {_type_name(dtype)}{list(shape)}" for name, dtype, shape in tensors[:4]]
+    more = len(tensors) - len(words)
+    return ("updateable tensors " + ", ".join(words) + (f" and {more} more" if more else "")) if words else "none"
+
+
+def _type_name(number: int) -> str:
+    return DType(number).short if number in DType._value2member_map_ else f"type {number} "
