@@ -26,8 +26,8 @@ from openhtp.core.tensor import TensorSpec
 
 Array = npt.NDArray[Any]
 
-MAGIC = b"OHTPSECT"
-VERSION = 1
+_MAGIC = b"OHTPSECT"
+_VERSION = 1
 _HEAD = struct.Struct("<8sIIQ")
 
 
@@ -53,7 +53,7 @@ def pack_section(graph: str, specs: Sequence[TensorSpec], data: Mapping[str, Arr
     checksum = 0
     for part in (struct.pack("<Q", len(header)), *body):
         checksum = zlib.crc32(part, checksum)
-    return b"".join([_HEAD.pack(MAGIC, VERSION, checksum, len(header)), *body])
+    return b"".join([_HEAD.pack(_MAGIC, _VERSION, checksum, len(header)), *body])
 
 
 def read_section(
@@ -68,11 +68,11 @@ def read_section(
     if view.nbytes < _HEAD.size:
         raise BadBinary(f"binary section of {view.nbytes} bytes is shorter than its {_HEAD.size}-byte head")
     magic, version, checksum, nbytes = _HEAD.unpack_from(view)
-    if magic != MAGIC:
-        raise BadBinary(f"binary section starts with {magic!r}; expected {MAGIC!r} (from get_binary_section)")
-    if version != VERSION:
+    if magic != _MAGIC:
+        raise BadBinary(f"binary section starts with {magic!r}; expected {_MAGIC!r} (from get_binary_section)")
+    if version != _VERSION:
         raise BadBinary(
-            f"binary section has version {version}; this openhtp reads {VERSION}: make it again",
+            f"binary section has version {version}; this openhtp reads {_VERSION}: make it again",
             QNN_CONTEXT_ERROR_BINARY_VERSION,
         )
     if nbytes > view.nbytes - _HEAD.size:
