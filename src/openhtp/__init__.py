@@ -56,6 +56,7 @@ from openhtp.runtime.tensor import Tensor
 from openhtp.tracing import trace
 
 if TYPE_CHECKING:
+    from openhtp import llm as llm
     from openhtp import onnx as onnx
     from openhtp import ort as ort
     from openhtp import testing as testing
@@ -143,7 +144,7 @@ _LAZY = {
     "estimate": "openhtp.estimation",
     "system_path": "openhtp.capi.paths",
 }
-_LAZY_MODULES = ("onnx", "ort", "plan", "sweep", "testing", "zoo")
+_LAZY_MODULES = ("llm", "onnx", "ort", "plan", "sweep", "testing", "zoo")
 
 
 if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours

@@ -10,6 +10,7 @@ from openhtp.compiler.pass_base import Pass, run_passes
 from openhtp.compiler.passes.assign_kinds import assign_kinds
 from openhtp.compiler.passes.assign_units import assign_units
 from openhtp.compiler.passes.drop_unused import drop_unused
+from openhtp.compiler.passes.find_native_kv import find_native_kv
 from openhtp.compiler.passes.fold_constants import fold_constants
 from openhtp.compiler.passes.fuse_activation import fuse_activation
 from openhtp.compiler.passes.fuse_masked_softmax import fuse_masked_softmax
@@ -35,6 +36,8 @@ _DROP_UNUSED = Pass(drop_unused, requires=_SOUND, ensures=(*_SOUND, checks.nothi
 _FOLD = Pass(fold_constants, requires=_SOUND, ensures=_SOUND)
 
 _FOR_A_SOC = (
+    # Before anything is fused: the structure is that of the graph.
+    Pass(find_native_kv, requires=_SINGLE),
     # The ops of a kernel: what is computed as one op, with one rounding.
     Pass(fuse_activation, requires=(*_WHOLE, *_SINGLE), ensures=_WHOLE),
     Pass(fuse_masked_softmax, requires=_SINGLE, ensures=_WHOLE),

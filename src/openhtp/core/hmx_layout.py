@@ -88,22 +88,36 @@ def offset_of(side: Half, token: int, element: int, *, context: int, head_dim: i
 
 def to_native(side: Half, flat: Array) -> Bytes:
     """Tiled signed bytes of a stored u8 cache [..., DIN, DOUT]; the shape stays, the bytes move."""
-    half = side_of(side)
-    rows, columns = _checked(half, flat)
-    tile = half.value
-    split = (flat.view(np.uint8) ^ _SIGN).reshape(-1, rows // 32, 8, 4, columns // tile, tile // 32, 32)
-    tiled: Bytes = split.transpose(0, 4, 1, 5, 2, 6, 3)
-    return np.ascontiguousarray(tiled).reshape(flat.shape)
+    _checked(side_of(side), flat)
+    return tokens_to_native(side, flat)
 
 
 def to_flat(side: Half, native: Array) -> Bytes:
     """The inverse of ``to_native``."""
+    _checked(side_of(side), native)
+    return tokens_from_native(side, native)
+
+
+def tokens_to_native(side: Half, new: Array) -> Bytes:
+    """New tokens as a graph gives them out, in tiles of their own.
+
+    Keys are [..., head_dim, tokens], values [..., tokens, head_dim]. There are a multiple of 32 of them,
+    and a tile of keys is no wider than that.
+    """
     half = side_of(side)
-    rows, columns = _checked(half, native)
-    tile = half.value
-    split = native.view(np.uint8).reshape(-1, columns // tile, rows // 32, tile // 32, 8, 32, 4)
-    flat: Bytes = split.transpose(0, 2, 4, 6, 1, 3, 5) ^ _SIGN
-    return np.ascontiguousarray(flat).reshape(native.shape)
+    rows, columns = new.shape[-2:]
+    tile = min(columns, half.value)
+    split = (new.view(np.uint8) ^ _SIGN).reshape(-1, rows // 32, 8, 4, columns // tile, tile // 32, 32)
+    return np.ascontiguousarray(split.transpose(0, 4, 1, 5, 2, 6, 3)).reshape(new.shape)
+
+
+def tokens_from_native(side: Half, tiled: Array) -> Bytes:
+    """The inverse of ``tokens_to_native``."""
+    half = side_of(side)
+    rows, columns = tiled.shape[-2:]
+    tile = min(columns, half.value)
+    split = tiled.view(np.uint8).reshape(-1, columns // tile, rows // 32, tile // 32, 8, 32, 4)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 6, 1, 3, 5) ^ _SIGN).reshape(tiled.shape)
 
 
 def write_tokens(side: Half, native: Bytes, begin: int, new: Bytes) -> None:

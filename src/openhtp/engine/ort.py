@@ -19,6 +19,7 @@ from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, 
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
+from openhtp.engine.native_kv import Mirrors, NativeState
 from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
@@ -26,6 +27,7 @@ from openhtp.engine.sessions import Staged, make_stages, prepare
 from openhtp.engine.workshop import Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
+from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.spilling import spill_fill_bytes
 
@@ -52,6 +54,31 @@ class OrtRun:
             raise ExecutionError(f"step {index} failed in the CPU runtime: {error}") from error
 
 
+class NativeRun:
+    """A run of a graph with a native KV cache: its sessions read mirrors of the client's memory."""
+
+    def __init__(self, program: OrtProgram, arrays: Mapping[str, Array], kv: NativeKv, mirrors: Mirrors) -> None:
+        self._program = program
+        self._arrays = dict(arrays)
+        self._kv = kv
+        self._last = program.steps - 1
+        self._use(mirrors)
+
+    def _use(self, mirrors: Mirrors | None) -> None:
+        self._state = NativeState(self._kv, self._program.name, self._arrays, mirrors)
+        self._run = self._program.bind_plain(self._arrays | self._state.private)
+
+    def step(self, index: int) -> None:
+        """Compute one segment, after the cache was looked at and before new tokens are given out."""
+        if index == 0 and not self._state.begin():
+            # Another execution on the same cache is under way, paused perhaps: leave it what it reads.
+            self._use(None)
+            self._state.begin()
+        self._run.step(index)
+        if index == self._last:
+            self._state.end()
+
+
 class OrtProgram:
     """A program whose sessions are made."""
 
@@ -63,6 +90,7 @@ class OrtProgram:
         names: Mapping[str, str],
         spill_fill_bytes: int,
         updateable: Mapping[str, Array],
+        native_kv: tuple[NativeKv, Mirrors] | None = None,
     ) -> None:
         """``specs`` are inputs, outputs and what is ``updateable``, whose data is given.
 
@@ -70,7 +98,8 @@ class OrtProgram:
         """
         self.spill_fill_bytes = spill_fill_bytes
         self._updateable = dict(updateable)
-        self._name = name
+        self.name = name
+        self._native_kv = native_kv
         self._staged: Staged | None = staged
         self._names = names
         self._specs = {spec.name: spec for spec in specs}
@@ -83,14 +112,23 @@ class OrtProgram:
     @property
     def _stages(self) -> Staged:
         if self._staged is None:
-            raise InternalError(f"program {self._name!r} is used after it was closed")
+            raise InternalError(f"program {self.name!r} is used after it was closed")
         return self._staged
 
-    def bind(self, arrays: Mapping[str, Array]) -> OrtRun:
+    def bind(self, arrays: Mapping[str, Array]) -> OrtRun | NativeRun:
         """Bind every input and output to an array; intermediate buffers are made here, once."""
         if self._updateable:
             arrays = {**arrays, **self._updateable}
-        with error_context(graph=self._name):
+        if self._native_kv is None:
+            return self.bind_plain(arrays)
+        with error_context(graph=self.name):
+            for name in self._names:
+                self._checked(name, arrays)
+        return NativeRun(self, arrays, *self._native_kv)
+
+    def bind_plain(self, arrays: Mapping[str, Array]) -> OrtRun:
+        """Bind arrays that are as the sessions take them."""
+        with error_context(graph=self.name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
         places |= self._stages.new_buffers()
         calls = []
@@ -134,6 +172,7 @@ class OrtEngine:
             raise InvalidArgument(f"threads is {threads}; expected at least 1")
         self._threads = threads
         self._yield_points = yield_points
+        self._mirrors = Mirrors()
         fingerprint()  # now, when nobody waits for a graph yet
 
     def load(self, program: HtpProgram) -> OrtProgram:
@@ -143,10 +182,10 @@ class OrtEngine:
             staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
-        source = program.source
+        source, native = program.source, self._native(program.native_kv)
         specs = (*program.inputs, *program.outputs, *source.updateables)
         updateable = {spec.name: source.statics[spec.name] for spec in source.updateables}
-        return OrtProgram(program.name, specs, staged, names, spill_fill_bytes(program), updateable)
+        return OrtProgram(program.name, specs, staged, names, spill_fill_bytes(program), updateable, native)
 
     def load_packed(
         self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
@@ -158,7 +197,7 @@ class OrtEngine:
         if key is None:
             return None
         try:
-            staged = open_prepared(packed, info, soc, key, self._threads, workshop)
+            staged, native_kv = open_prepared(packed, info, soc, key, self._threads, workshop)
         except Unusable as reason:
             log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
             return None
@@ -166,7 +205,11 @@ class OrtEngine:
         names = {name: name for name in ends if name not in staged.buffers}
         specs = (*info.inputs, *info.outputs, *info.updateables)
         updateable = packed.updateable_data() if info.updateables else {}
-        return OrtProgram(info.name, specs, staged, names, packed.spill_fill_bytes, updateable)
+        native = self._native(native_kv)
+        return OrtProgram(info.name, specs, staged, names, packed.spill_fill_bytes, updateable, native)
+
+    def _native(self, native_kv: NativeKv | None) -> tuple[NativeKv, Mirrors] | None:
+        return None if native_kv is None else (native_kv, self._mirrors)
 
     def pack(self, program: HtpProgram) -> PackedGraph | None:
         """The program together with its prepared form. None if it is ready quickly without one."""

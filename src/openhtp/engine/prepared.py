@@ -24,6 +24,7 @@ from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.container import digest, make_section
 from openhtp.program.htp_program import HtpProgram
+from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.spilling import spill_fill_bytes
 
@@ -70,6 +71,7 @@ class Manifest(msgspec.Struct, frozen=True):
     parts: Annotated[list[PartWords], msgspec.Meta(min_length=1, max_length=MAX_SEGMENTS)]
     buffers: list[BufferWords]
     slot_bytes: list[Count]
+    native_kv: NativeKv | None = None
 
 
 _DECODER = msgspec.msgpack.Decoder(Manifest)
@@ -101,6 +103,7 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
             for name, buffer in staged.buffers.items()
         ],
         slot_bytes=list(staged.slot_bytes),
+        native_kv=program.native_kv,
     )
     words = msgspec.msgpack.encode(manifest)
     return dataclasses.replace(
@@ -113,8 +116,11 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
 
 def open_prepared(
     packed: PackedGraph, info: GraphInfo, soc: SocSpec, key: bytes, threads: int, workshop: Workshop
-) -> Staged:
-    """Sessions from a prepared form. Raises Unusable with the reason; the program has to be lowered then."""
+) -> tuple[Staged, NativeKv | None]:
+    """Sessions from a prepared form, and its native caches.
+
+    Raises Unusable with the reason; the program has to be lowered then.
+    """
     manifest = _believed(packed, key)
     if manifest.soc != soc.name:
         raise Unusable(f"it was made for {manifest.soc}, not for {soc.name}")
@@ -126,7 +132,7 @@ def open_prepared(
     makings = [_making(packed, manifest, part, threads) for part in manifest.parts]
     staged = Staged(tuple(workshop.make(makings)), buffers, tuple(manifest.slot_bytes))
     inspect_sessions(staged, info)
-    return staged
+    return staged, manifest.native_kv
 
 
 def _believed(packed: PackedGraph, key: bytes) -> Manifest:

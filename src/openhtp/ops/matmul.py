@@ -12,6 +12,7 @@ from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
 from openhtp.ops._opdef import OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
+from openhtp.ops._rows import like_several_rows
 from openhtp.ops._shapes import broadcast, expect_shape, refuse
 from openhtp.ops._tiles import TileAxis, broadcast_axes
 from openhtp.ops._types import WEIGHTED
@@ -57,7 +58,7 @@ def _lower(node: Node, e: Emitter) -> None:
     bias = e.bias(2, weight=1)
     if rank0 == 2 and rank1 == 2 and bias:
         return e.put(0, e.node("Gemm", [left, right, bias]))
-    out = e.node("MatMul", [left, right])
+    out = like_several_rows(node, e, left, lambda rows: e.node("MatMul", [rows, right]))
     return e.put(0, e.node("Add", [out, bias]) if bias else out)
 
 

@@ -59,6 +59,7 @@ class GraphArguments(TypedDict, total=False):
     hvx_threads: int | None
     precision: str
     optimization_level: int
+    strict_kv: bool
     core: int
     num_cores: int
 

@@ -4,7 +4,7 @@ from openhtp.core import status as st
 from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
 from openhtp.core.precision import Precision
 from openhtp.core.units import MIB
-from openhtp.options._kinds import Level, Member, Whole
+from openhtp.options._kinds import Flag, Level, Member, Whole
 from openhtp.options._table import Changes, Number, Option, Table
 
 MAX_VTCM_MB = 1024
@@ -82,6 +82,13 @@ GRAPH = Table(
             config_key="O",
             in_binary=True,
             no_effect="the emulator's compiler has one level",
+        ),
+        Option(
+            name="strict_kv",
+            kind=Flag(),
+            default=False,
+            about="Refuse an index into a native KV cache that is no multiple of 32, instead of rounding it up.",
+            in_binary=True,
         ),
         Option(
             name="core",

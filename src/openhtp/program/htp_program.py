@@ -19,6 +19,7 @@ from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Work
 from openhtp.options import Values
+from openhtp.program.native_kv import NativeKv
 from openhtp.program.qnn_program import QnnProgram
 
 Array = npt.NDArray[Any]
@@ -122,6 +123,7 @@ class HtpProgram:
     kernels: tuple[Kernel, ...]
     steps: tuple[Step, ...] = ()
     buffers: tuple[Buffer, ...] = field(default=(), repr=False)
+    native_kv: NativeKv | None = None
 
     @property
     def name(self) -> str:

@@ -90,6 +90,11 @@ class Context:
         return self._places.used
 
     @property
+    def is_usable(self) -> bool:
+        """Whether it still is on its device: neither freed nor lost with it."""
+        return self._life.state is State.LIVE
+
+    @property
     def graphs(self) -> Mapping[str, Graph]:
         """Graphs by name."""
         return dict(self._graphs)

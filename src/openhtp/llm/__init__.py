@@ -1,0 +1,18 @@
+"""Language models: from a Llama checkpoint to AR graphs with a KV cache, and generation on a device.
+
+Knows graphs, quantization and the runtime's objects. Must not know how the device schedules or computes. Start at
+``export.py`` for what a model becomes, then ``cache.py`` and ``generator.py`` for how it runs.
+"""
+
+from __future__ import annotations
+
+from openhtp.llm.bundle import Bundle
+from openhtp.llm.cache import KvCache
+from openhtp.llm.checkpoint import load
+from openhtp.llm.config import LlamaConfig
+from openhtp.llm.export import export
+from openhtp.llm.generator import Generator, Stats
+from openhtp.llm.model import Llama
+from openhtp.llm.sampling import Sampling
+
+__all__ = ["Bundle", "Generator", "KvCache", "Llama", "LlamaConfig", "Sampling", "Stats", "export", "load"]

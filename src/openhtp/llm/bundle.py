@@ -1,0 +1,168 @@
+"""What an export makes: a context binary for each part, with all AR graphs, and a file that says what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openhtp.core.errors import BadModel, InvalidArgument, error_context
+from openhtp.core.files import read_file
+from openhtp.llm.config import LlamaConfig, RopeScaling
+
+_ABOUT = "bundle.json"
+_TOKENIZER = "tokenizer.json"
+_MOST_ABOUT = 1 << 20
+_MOST_PART = 8 << 30
+_VERSION = 1
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """What generation has to know of the model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    ffn: int
+    context: int
+    eps: float
+    theta: float
+    scaling: dict[str, float] | None = None
+    tied: bool = True
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``bundle.json`` holds."""
+
+    version: int = _VERSION
+    model: Sizes
+    contexts: list[int]
+    ar: list[int]
+    parts: list[list[int]]
+    precision: str
+    native_kv: bool
+    native_out: bool
+    masked_softmax: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """An exported model. ``binaries`` has one context binary per part; graphs are named as Genie names them."""
+
+    about: About
+    binaries: Sequence[bytes]
+    tokenizer: Path | None = None
+
+    @property
+    def config(self) -> LlamaConfig:
+        """Sizes of the model."""
+        return config_of(self.about.model)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the cache holds at most."""
+        return self.about.contexts[-1]
+
+    @property
+    def contexts(self) -> tuple[int, ...]:
+        """Sizes of the cache that there are graphs for, the smallest first."""
+        return tuple(self.about.contexts)
+
+    @property
+    def ar(self) -> tuple[int, ...]:
+        """Tokens that its graphs take at a time, the most first."""
+        return tuple(self.about.ar)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return len(self.binaries)
+
+    def graph_name(self, ar: int, part: int, context: int | None = None) -> str:
+        """Name of the graph of one part, from 1 on, for so many tokens."""
+        return graph_name(ar, self.context if context is None else context, part, self.parts)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the bundle into a folder, which is made if there is none."""
+        place = Path(folder)
+        if place.exists() and not place.is_dir():
+            raise InvalidArgument(f"cannot save to {str(place)!r}: it is no folder")
+        place.mkdir(parents=True, exist_ok=True)
+        for number, binary in enumerate(self.binaries, 1):
+            _replace(place / part_name(number, self.parts), binary)
+        if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != place / _TOKENIZER:
+            shutil.copyfile(self.tokenizer, place / _TOKENIZER)
+        # Last: a folder that has it is whole.
+        _replace(place / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
+        return place
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Bundle:
+        """Read what ``save`` wrote."""
+        place = Path(folder)
+        with error_context(bundle=str(place)):
+            text = read_file(place / _ABOUT, most=_MOST_ABOUT, what="a bundle's description", error=BadModel)
+            try:
+                about = msgspec.json.decode(text, type=About)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise BadModel(f"{_ABOUT} cannot be read: {error}") from error
+            if about.version != _VERSION:
+                raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
+            count = len(about.parts)
+            binaries = [
+                read_file(place / part_name(n, count), most=_MOST_PART, what="a context binary", error=BadModel)
+                for n in range(1, count + 1)
+            ]
+            if not binaries or not about.ar or not about.contexts:
+                raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
+            config_of(about.model)
+        return cls(about, binaries, place / _TOKENIZER)
+
+
+def graph_name(ar: int, context: int, part: int, parts: int) -> str:
+    """As Genie tells prompt and token graphs apart."""
+    return f"{'token' if ar == 1 else 'prompt'}_ar{ar}_cl{context}_{part}_of_{parts}"
+
+
+def part_name(part: int, parts: int) -> str:
+    """File of one part."""
+    return f"part_{part}_of_{parts}.bin"
+
+
+def sizes_of(config: LlamaConfig) -> Sizes:
+    """The sizes as a file holds them."""
+    scaling = config.scaling
+    stored: Mapping[str, Any] = {name: getattr(config, name) for name in Sizes.__struct_fields__}
+    words = None
+    if scaling is not None:
+        words = {name: float(getattr(scaling, name)) for name in ("factor", "low", "high", "original")}
+    return Sizes(**{**stored, "scaling": words})
+
+
+def config_of(sizes: Sizes) -> LlamaConfig:
+    """The sizes, checked."""
+    fields = {name: getattr(sizes, name) for name in Sizes.__struct_fields__}
+    if sizes.scaling is not None:
+        words = sizes.scaling
+        if set(words) != {"factor", "low", "high", "original"}:
+            raise BadModel(f"rope scaling has {', '.join(sorted(words))}; expected factor, low, high, original")
+        fields["scaling"] = RopeScaling(
+            factor=words["factor"], low=words["low"], high=words["high"], original=int(words["original"])
+        )
+    return LlamaConfig(**fields)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(data)
+    os.replace(new, path)

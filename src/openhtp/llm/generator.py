@@ -1,0 +1,364 @@
+"""Text generation on a device: prefill in chunks, then token by token, beside whatever else the device runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.checks import items_of, shown, whole_number
+from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.core.hmx_layout import round_up
+from openhtp.core.priority import Priority
+from openhtp.llm.bundle import Bundle
+from openhtp.llm.cache import KvCache
+from openhtp.llm.drafting import NgramDraft
+from openhtp.llm.loaded import LoadedBundle, Sequencer
+from openhtp.llm.sampling import Sampling, choose
+from openhtp.llm.tokenizer import Streamer, Tokenizer
+from openhtp.runtime.device import Device
+
+_QUEUE_DEPTH = 8
+
+
+@dataclass(slots=True)
+class Stats:
+    """Measured on this machine, for the last call of ``generate``."""
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    ttft_ms: float = 0.0
+    tokens_per_s: float = 0.0
+    passes: dict[int, int] = field(default_factory=dict)
+    kv_update_us: float = 0.0
+    accepted_per_pass: float = 0.0
+
+
+class Generator:
+    """A bundle on a device, and one sequence of tokens.
+
+    ``generate`` goes on from what is there: a chat keeps its cache between calls. A call that fails, because the
+    device was lost for instance, leaves the tokens so far; the next one goes on with them.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: Device,
+        *,
+        priority: Priority | str | int = Priority.NORMAL,
+        chunk: int | str = "auto",
+        context: int | None = None,
+        lookahead: int = 0,
+        shares: Generator | None = None,
+    ) -> None:
+        """Load a bundle.
+
+        Args:
+            bundle: what ``export`` made, or ``Bundle.open`` read.
+            device: where it runs.
+            priority: of all its passes.
+            chunk: most tokens of a prefill pass, or ``"auto"``: a smaller pass blocks others for less long.
+            context: the size of the cache to begin with; the bundle's smallest unless given.
+            lookahead: how many tokens to guess (from n-grams) and check in one pass; the text stays the same.
+            shares: another generator of the same bundle, whose graphs are used, too.
+        """
+        self._bundle = bundle
+        self._device = device
+        self._priority = Priority.parse(priority)
+        self._chunk = _checked_chunk(chunk, bundle)
+        self._lookahead = _checked_lookahead(lookahead, bundle)
+        start = bundle.contexts[0] if context is None else context
+        if start not in bundle.contexts:
+            raise InvalidArgument(
+                f"context is {shown(start)}; the bundle has graphs for {', '.join(map(str, bundle.contexts))}"
+            )
+        self._loaded: LoadedBundle = self._load() if shares is None else shares._loaded
+        self._owner = shares is None
+        self._sequencer = Sequencer(self._loaded, None, start)
+        self._cache = self._sequencer.cache
+        self._tokens: list[int] = []
+        self._draft = NgramDraft()
+        self._busy = False
+        self._tokenizer: Tokenizer | None = None
+        self.stats = Stats()
+
+    def _load(self) -> LoadedBundle:
+        return LoadedBundle(self._bundle, self._device, priority=self._priority, queue_depth=_QUEUE_DEPTH)
+
+    @property
+    def cache(self) -> KvCache:
+        """The KV cache. Rewinding or evicting it changes what the next pass sees."""
+        return self._cache
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens so far: prompts, and what was written."""
+        return tuple(self._tokens)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.open(self._bundle.tokenizer, self._bundle.config.vocab)
+        return self._tokenizer
+
+    def rewind(self, count: int) -> None:
+        """Take back the last tokens of the text, those in the cache included."""
+        number = whole_number(count)
+        if number is None or not 0 <= number <= len(self._tokens):
+            raise InvalidArgument(f"rewind by {shown(count)}; expected 0 to the {len(self._tokens)} tokens so far")
+        kept = len(self._tokens) - number
+        gone = self._cache.position - kept
+        if gone > 0:
+            self._cache.rewind(gone)
+        del self._tokens[kept:]
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._cache.rewind(self._cache.valid)
+        self._cache.position = 0
+        self._tokens.clear()
+
+    async def generate(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        max_new: int = 64,
+        sampling: Sampling | None = None,
+        stop: Collection[int] = (),
+    ) -> AsyncIterator[Any]:
+        """Write up to ``max_new`` tokens after the prompt: text gives text, token numbers give numbers.
+
+        Without a prompt, it goes on where the last call ended or failed. A token in ``stop`` ends it and is given
+        out, too.
+        """
+        ids = self._ids(prompt)
+        how = Sampling() if sampling is None else sampling
+        most = _checked_most(max_new)
+        if self._busy:
+            raise WrongState("this generator is generating already; make another with shares=, or await its end")
+        fresh = self._tokens[self._cache.position :]
+        if not ids and not self._tokens:
+            raise InvalidArgument("the prompt is empty, and nothing was written before; expected a token")
+        if not ids and not fresh:
+            # All tokens are in the cache, but what follows the last one has to be asked again.
+            self._cache.rewind(1)
+            fresh = self._tokens[-1:]
+        self._check_room(len(fresh) + len(ids))
+        self._busy = True
+        # Once it is the generator's, a prompt that failed to run is still there for the next call.
+        self._tokens += ids
+        try:
+            streamer = Streamer(self.tokenizer, self._tokens) if isinstance(prompt, str) else None
+            async for token in self._written(most, how, stop):
+                if streamer is None:
+                    yield token
+                elif text := streamer.add(token):
+                    yield text
+        finally:
+            self._busy = False
+
+    def complete(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Any:
+        """``generate`` for who does not use asyncio: the whole text, or all token numbers, at the end."""
+
+        async def collect() -> list[Any]:
+            return [piece async for piece in self.generate(prompt, **options)]
+
+        pieces = asyncio.run(collect())
+        return "".join(pieces) if isinstance(prompt, str) else pieces
+
+    async def score(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Real logits [tokens, vocab] of tokens that follow what is there; they are kept as if written."""
+        ids = self._ids(tokens)
+        fresh = self._tokens[self._cache.position :]
+        self._check_room(len(fresh) + len(ids))
+        self._tokens += ids
+        rows = [logits async for logits in self._prefill(every=True)]
+        return np.concatenate(rows)[len(fresh) :]
+
+    def free(self) -> None:
+        """Give memory and, unless others share them, graphs back."""
+        self._sequencer.free()
+        if self._owner:
+            self._loaded.free()
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
+    # Writing
+
+    async def _written(self, most: int, how: Sampling, stop: Collection[int]) -> AsyncIterator[int]:
+        began, chance = time.perf_counter(), how.generator()
+        stats = self.stats = Stats(prompt_tokens=len(self._tokens) - self._cache.position)
+        self._sequencer.kv_update_ns = 0
+        rows = [logits async for logits in self._prefill()]
+        ready = [choose(rows[-1][-1], how, chance)]
+        first = time.perf_counter()
+        stats.ttft_ms = (first - began) * 1e3
+        checks = 0
+        while True:
+            for token in ready:
+                self._tokens.append(token)
+                stats.new_tokens += 1
+                now = time.perf_counter()
+                if stats.new_tokens > 1:
+                    stats.tokens_per_s = (stats.new_tokens - 1) / (now - first)
+                passes = max(1, sum(stats.passes.values()))
+                stats.kv_update_us = self._sequencer.kv_update_ns / 1e3 / passes
+                stats.accepted_per_pass = (stats.new_tokens - 1) / checks if checks else 0.0
+                yield token
+                if stats.new_tokens == most or token in stop:
+                    return
+            ready = await self._next(how, chance)
+            checks += 1
+
+    async def _next(self, how: Sampling, chance: np.random.Generator) -> list[int]:
+        """The tokens that one more pass is sure of."""
+        fresh = self._tokens[self._cache.position :]
+        guesses = []
+        if self._lookahead and how.is_greedy:
+            guesses = self._draft.guess(self._tokens, self._lookahead)
+        ar = self._fitting(len(fresh) + len(guesses))
+        if ar is None or ar < len(fresh) + len(guesses):
+            guesses, ar = [], self._fitting(len(fresh))
+        if ar is None or ar < len(fresh):
+            rows = [logits async for logits in self._prefill()]
+            return [choose(rows[-1][-1], how, chance)]
+        logits = await self._pass(ar, [*fresh, *guesses])
+        chosen = [choose(self._real(logits[len(fresh) - 1]), how, chance)]
+        for place, guess in enumerate(guesses):
+            if guess != chosen[-1]:
+                break
+            chosen.append(choose(self._real(logits[len(fresh) + place]), how, chance))
+        # Guesses that were right are in the cache already; the last token never is.
+        self._cache.advance(len(fresh) + len(chosen) - 1)
+        return chosen
+
+    async def _prefill(self, *, every: bool = False) -> AsyncIterator[npt.NDArray[np.float32]]:
+        """Run all tokens that are not in the cache; logits of the last pass, or of every one."""
+        while fresh := self._tokens[self._cache.position :]:
+            ar = self._chunk_for(len(fresh))
+            part = fresh[:ar]
+            logits = await self._pass(ar, part)
+            self._cache.advance(len(part))
+            if every or len(part) == len(fresh):
+                yield self._real(logits if every else logits[-1:])
+
+    async def _pass(self, ar: int, tokens: Sequence[int]) -> npt.NDArray[Any]:
+        self._ready(ar)
+        logits = await self._sequencer.run(ar, tokens)
+        self.stats.passes[ar] = self.stats.passes.get(ar, 0) + 1
+        return logits
+
+    def _real(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        quant = self._sequencer.logits_encoding()
+        return (stored.astype(np.float32) + np.float32(quant.offset)) * np.float32(quant.scale)
+
+    # Room and memory
+
+    def _ready(self, ar: int) -> None:
+        """Have graphs and memory: again, if the device was lost; larger, if there is no room."""
+        lost = any(not context.is_usable for context in self._loaded.contexts) or not self._loaded.contexts
+        if lost:
+            self._loaded = self._load()
+            self._owner = True
+        context = self._context_for(ar)
+        if lost or context != self._cache.context:
+            old = self._sequencer
+            self._sequencer = Sequencer(self._loaded, self._cache, context)
+            old.free()
+
+    def _context_for(self, ar: int) -> int:
+        cache = self._cache
+        needed = max(cache.index + round_up(ar), cache.wanted_context)
+        if needed <= cache.context and cache.wanted_context == cache.context:
+            return cache.context
+        larger = next((context for context in self._bundle.contexts if context >= needed), None)
+        if larger is None:
+            raise self._full(f"a pass of {ar} tokens needs {needed}")
+        return larger
+
+    def _full(self, why: str) -> InvalidArgument:
+        held = ", ".join(map(str, self._bundle.contexts))
+        return InvalidArgument(
+            f"the context of {held} tokens has no room: {self._cache.valid} are in it, and {why}. Rewind, evict,"
+            " or export a larger context",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        )
+
+    def _check_room(self, count: int) -> None:
+        """Whether so many tokens can be run at all, by the smallest passes."""
+        valid, most = self._cache.valid, self._bundle.context
+        if valid + count > most:
+            raise self._full(f"the prompt has {count}")
+        least = self._bundle.ar[-1]
+        if round_up(valid + count - 1) + round_up(least) > most:
+            raise self._full(
+                f"the prompt has {count}; the last {round_up(least)} places are for a pass's new tokens"
+            )
+
+    def _chunk_for(self, count: int) -> int:
+        """Tokens of the next prefill pass: the most that are wanted at once, or what the rest needs."""
+        sizes = [ar for ar in self._bundle.ar if self._has_room(ar) and ar <= self._chunk]
+        if not sizes:
+            sizes = [ar for ar in self._bundle.ar if self._has_room(ar)]
+        if not sizes:
+            raise self._full(f"{count} more tokens are to be run")
+        return min((ar for ar in sizes if ar >= count), default=sizes[0])
+
+    def _has_room(self, ar: int) -> bool:
+        return self._cache.index + round_up(ar) <= self._bundle.context
+
+    def _fitting(self, count: int) -> int | None:
+        return min((ar for ar in self._bundle.ar if ar >= count and self._has_room(ar)), default=None)
+
+    def _ids(self, prompt: object) -> list[int]:
+        if prompt is None:
+            return []
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        numbers = [whole_number(item) for item in items_of(prompt) or ()]
+        vocab = self._bundle.config.vocab
+        if items_of(prompt) is None or any(number is None or not 0 <= number < vocab for number in numbers):
+            raise InvalidArgument(
+                f"prompt is {shown(prompt)}; expected text, or token numbers from 0 to {vocab - 1}"
+            )
+        return [number for number in numbers if number is not None]
+
+
+def _checked_most(given: object) -> int:
+    most = whole_number(given)
+    if most is None or most < 1:
+        raise InvalidArgument(f"max_new is {shown(given)}; expected a number of tokens, at least 1")
+    return most
+
+
+def _checked_chunk(given: object, bundle: Bundle) -> int:
+    if given == "auto":
+        return bundle.ar[0]
+    number = whole_number(given)
+    if number is None or number not in bundle.ar:
+        sizes = ", ".join(map(str, bundle.ar))
+        raise InvalidArgument(f"chunk is {shown(given)}; expected 'auto', or one of the AR graphs: {sizes}")
+    return number
+
+
+def _checked_lookahead(given: object, bundle: Bundle) -> int:
+    number = whole_number(given)
+    if number is None or number < 0:
+        raise InvalidArgument(f"lookahead is {shown(given)}; expected a number of tokens to guess, or 0")
+    if number and number + 1 > bundle.ar[0]:
+        raise InvalidArgument(
+            f"lookahead of {number} needs a graph of {number + 1} tokens; the largest is AR-{bundle.ar[0]}"
+        )
+    return number

@@ -1,0 +1,327 @@
+"""One part of a model as a QNN graph that takes N tokens at a time and a KV cache of fixed length.
+
+New keys and values are put into the cache by ScatterElements, head by head: the one structure that both a flat and
+a native cache can have. The tensors between ops have the names under which the float model shows them, so that
+their ranges are found by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openhtp.core.data_format import DataFormat
+from openhtp.core.dtype import DType
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorSpec
+from openhtp.ir.graph import Graph
+from openhtp.llm.model import Llama
+from openhtp.llm.quantizing import FIXED, Precision, Range, Ranges, activation_encoding, kv_encoding, weight_levels
+from openhtp.llm.scribe import Scribe
+
+# Masked scores are this much lower than any other, or more: their share rounds to nothing.
+MASK_DEPTH = 20.0
+_MASK_B = -20.0
+_FLAGS = ScaleOffset(1.0, 0)
+_U8, _U16 = DType.UFIXED_POINT_8, DType.UFIXED_POINT_16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartPlan:
+    """What one graph holds: layers ``begin`` to ``end``, for ``ar`` tokens and a context."""
+
+    name: str
+    number: int
+    parts: int
+    begin: int
+    end: int
+    ar: int
+    context: int
+    native: bool
+    native_out: bool
+    # Of MaskedSoftmax: "A", "B" or "C"; "" adds the mask.
+    pattern: str
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it takes tokens."""
+        return self.number == 1
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it gives logits."""
+        return self.number == self.parts
+
+
+def hidden_name(part: int) -> str:
+    """The tensor that a part hands to the next."""
+    return f"hidden_{part}"
+
+
+def mask_depth(ranges: Ranges, layers: Sequence[int]) -> float:
+    """How much is taken off a masked score, so that it is below any that is not."""
+    spans = [ranges[f"layers.{layer}.scores"] for layer in layers]
+    return float(np.ceil(max(high - low for low, high in spans) * 1.1 + MASK_DEPTH))
+
+
+def part_graph(model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges) -> Graph:
+    """Write the graph of one part."""
+    return _Part(model, plan, precision, ranges).write()
+
+
+class _Part:
+    def __init__(self, model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges) -> None:
+        self._model = model
+        self._config = model.config
+        self._plan = plan
+        self._precision = precision
+        self._ranges = ranges
+        self._dtype = precision.activation
+        self._scribe = Scribe(plan.name)
+        self._place = ""
+        self._mask: TensorSpec
+        self._rotations: tuple[TensorSpec, TensorSpec]
+        self._indices: tuple[TensorSpec, TensorSpec]
+
+    def write(self) -> Graph:
+        scribe, plan, config = self._scribe, self._plan, self._config
+        if plan.is_first:
+            ids = scribe.given("input_ids", (1, plan.ar), DType.INT_32)
+            table = self._table()
+            found = scribe.made("embed_out", "Gather", [table, ids], (1, plan.ar, config.hidden), axis=0)
+            hidden = scribe.reshaped("embed_rows", found, (plan.ar, config.hidden))
+        else:
+            shape = (1, 1, plan.ar, config.hidden)
+            before = f"layers.{plan.begin - 1}.after_ffn"
+            passed = scribe.given(hidden_name(plan.number - 1), shape, self._dtype, self._encoding(before))
+            hidden = scribe.reshaped("hidden_rows", passed, (plan.ar, config.hidden))
+        self._declare_shared()
+        caches: list[tuple[TensorSpec, TensorSpec]] = [
+            (self._cache("key", layer), self._cache("value", layer)) for layer in range(plan.begin, plan.end)
+        ]
+        for layer, (keys, values) in zip(range(plan.begin, plan.end), caches, strict=True):
+            self._place = f"layers.{layer}."
+            hidden = self._layer(layer, hidden, keys, values)
+        self._place = ""
+        if plan.is_last:
+            normed = self._norm("norm", hidden)
+            logits = self._linear("logits", normed, "output", bits=8)
+            scribe.made("logits", "Reshape", [logits], (1, plan.ar, config.vocab), result=DataFormat.DENSE)
+        else:
+            shape = (1, 1, plan.ar, config.hidden)
+            scribe.made(hidden_name(plan.number), "Reshape", [hidden], shape, result=DataFormat.DENSE)
+        return scribe.finish()
+
+    # Inputs
+
+    def _table(self) -> TensorSpec:
+        """The embedding in the type of activations: looking up rounds nothing then."""
+        quant = activation_encoding(self._ranges["embed_table"], self._dtype)
+        stored = quant.quantize(self._model.weights["embed"], *self._dtype.integer_range)
+        return self._scribe.constant("embed", stored.astype(self._dtype.numpy), self._dtype, quant)
+
+    def _declare_shared(self) -> None:
+        scribe, plan, config = self._scribe, self._plan, self._config
+        shape = (1, 1, plan.ar, plan.context)
+        if plan.pattern == "C":
+            self._mask = scribe.given("attention_mask", shape, _U8, _FLAGS)
+        elif plan.pattern:
+            self._mask = self._flags(scribe.given("attention_mask", shape, _U16, _FLAGS))
+        else:
+            depth = mask_depth(self._ranges, range(config.layers))
+            quant = ScaleOffset(depth / (2**self._dtype.bits - 1), -(2**self._dtype.bits - 1))
+            self._mask = scribe.given("attention_mask", shape, self._dtype, quant)
+        turned = (1, 1, plan.ar, config.head_dim // 2)
+        unit = activation_encoding((-1.0, 1.0), self._dtype)
+        self._rotations = (
+            scribe.given("position_ids_cos", turned, self._dtype, unit),
+            scribe.given("position_ids_sin", turned, self._dtype, unit),
+        )
+        index = scribe.given("cache_index", (1,), DType.INT_32)
+        # Sums with one row of ones per element of a head: for each element, the places of its tokens.
+        iota = np.broadcast_to(np.arange(plan.ar, dtype=np.int32), (1, 1, config.head_dim, plan.ar))
+        places = scribe.constant("iota", iota, DType.INT_32)
+        along = scribe.made("key_index", "ElementWiseAdd", [index, places], iota.shape)
+        self._indices = along, scribe.transposed("value_index", along, (0, 1, 3, 2))
+
+    def _flags(self, mask: TensorSpec) -> TensorSpec:
+        """A 16-bit mask as truth values: what is kept is 0 (pattern A), or is not (pattern B)."""
+        zero = self._scribe.constant("mask_zero", np.zeros((1,), np.uint16), _U16, _FLAGS)
+        op = "ElementWiseEqual" if self._plan.pattern == "A" else "ElementWiseNotEqual"
+        return self._scribe.made("keeps", op, [mask, zero], mask.shape, dtype=DType.BOOL_8)
+
+    def _cache(self, side: str, layer: int) -> TensorSpec:
+        config, plan = self._config, self._plan
+        matrix = (config.head_dim, plan.context) if side == "key" else (plan.context, config.head_dim)
+        quant = kv_encoding(self._ranges[f"layers.{layer}.{side}"])
+        tiled = DataFormat.HMX_WEIGHT_LAYOUT if plan.native else DataFormat.DENSE
+        return self._scribe.given(f"past_{side}_{layer}_in", (config.kv_heads, 1, *matrix), _U8, quant, tiled)
+
+    # A layer
+
+    def _layer(self, layer: int, hidden: TensorSpec, keys: TensorSpec, values: TensorSpec) -> TensorSpec:
+        config, ar = self._config, self._plan.ar
+        x = self._norm("attention_norm", hidden)
+        q = self._rotated("q", self._linear("q", x, "wq", factor=config.head_dim**-0.5), config.heads)
+        k = self._rotated("k", self._linear("k", x, "wk"), config.kv_heads)
+        v = self._in_heads("v", self._linear("v", x, "wv"), config.kv_heads)
+        old = [self._updated("key", layer, keys, k), self._updated("value", layer, values, v)]
+        heads = [self._attention(head, q, old) for head in range(config.heads)]
+        attended = self._scribe.joined(self._name("heads"), heads, -1)
+        rows = self._scribe.reshaped(self._name("rows"), attended, (ar, config.heads * config.head_dim))
+        hidden = self._binary("after_attention", "ElementWiseAdd", hidden, self._linear("o", rows, "wo"))
+        x = self._norm("ffn_norm", hidden)
+        gate = self._linear("gate_out", x, "gate")
+        slope = self._scribe.made(
+            self._name("sigmoid"), "Sigmoid", [gate], gate.shape, quant=self._encoding("sigmoid")
+        )
+        silu = self._binary("silu", "ElementWiseMultiply", gate, slope)
+        inner = self._binary("inner", "ElementWiseMultiply", silu, self._linear("up_out", x, "up"))
+        return self._binary("after_ffn", "ElementWiseAdd", hidden, self._linear("down_out", inner, "down"))
+
+    def _updated(self, side: str, layer: int, past: TensorSpec, new: TensorSpec) -> list[TensorSpec]:
+        """The cache of each head with its new tokens, which are also given out."""
+        scribe, plan = self._scribe, self._plan
+        found, fresh = [], []
+        for head in range(self._config.kv_heads):
+            name = self._name(f"{side}_{head}")
+            tokens = scribe.sliced(f"{name}_new", new, 1, head, head + 1)
+            if side == "key":
+                tokens = scribe.transposed(f"{name}_turned", tokens, (0, 1, 3, 2))
+            if (tokens.dtype, tokens.quant) != (past.dtype, past.quant):
+                tokens = scribe.made(
+                    f"{name}_stored", "Convert", [tokens], tokens.shape, dtype=past.dtype, quant=past.quant
+                )
+            fresh.append(tokens)
+            old = scribe.sliced(f"{name}_old", past, 0, head, head + 1)
+            index, axis = (self._indices[0], 3) if side == "key" else (self._indices[1], 2)
+            found.append(scribe.made(f"{name}_all", "ScatterElements", [old, index, tokens], old.shape, axis=axis))
+        tiled = DataFormat.HMX_WEIGHT_LAYOUT if plan.native_out else DataFormat.DENSE
+        scribe.joined(f"past_{side}_{layer}_out", fresh, 0, result=tiled)
+        return found
+
+    def _attention(self, head: int, q: TensorSpec, caches: Sequence[Sequence[TensorSpec]]) -> TensorSpec:
+        scribe, config, plan = self._scribe, self._config, self._plan
+        shared = head // (config.heads // config.kv_heads)
+        name = self._name(f"head_{head}")
+        query = scribe.sliced(f"{name}_q", q, 1, head, head + 1)
+        shape = (1, 1, plan.ar, plan.context)
+        scores = scribe.made(
+            f"{name}_scores", "MatMul", [query, caches[0][shared]], shape, quant=self._encoding("scores")
+        )
+        masked = self._selected(name, scores) if plan.pattern else self._masked(name, scores)
+        chances = scribe.made(
+            f"{name}_chances", "Softmax", [masked], shape, quant=self._encoding("probabilities"), axis=3
+        )
+        out = (1, 1, plan.ar, config.head_dim)
+        return scribe.made(
+            f"{name}_out", "MatMul", [chances, caches[1][shared]], out, quant=self._encoding("attended")
+        )
+
+    def _masked(self, name: str, scores: TensorSpec) -> TensorSpec:
+        low, high = self._range("scores")
+        depth = mask_depth(self._ranges, range(self._config.layers))
+        quant = activation_encoding((low - depth, high), self._dtype)
+        return self._scribe.made(
+            f"{name}_masked", "ElementWiseAdd", [scores, self._mask], scores.shape, quant=quant
+        )
+
+    def _selected(self, name: str, scores: TensorSpec) -> TensorSpec:
+        """Masked scores as MaskedSoftmax wants them: the least of their row, and 20 less."""
+        scribe = self._scribe
+        low, high = self._range("scores")
+        least = scribe.made(
+            f"{name}_least",
+            "ReduceMin",
+            [scores],
+            (*scores.shape[:-1], 1),
+            axes=np.array([3], np.uint32),
+            keep_dims=True,
+        )
+        most = (1 << self._dtype.bits) - 1
+        below = ScaleOffset(-_MASK_B / most, -most)
+        b = scribe.constant("mask_b", np.zeros((1,), self._dtype.numpy), self._dtype, below)
+        wide = activation_encoding((low + _MASK_B, high), self._dtype)
+        floor = scribe.made(f"{name}_floor", "ElementWiseAdd", [least, b], least.shape, quant=wide)
+        inputs = [self._mask, scores, floor]
+        return scribe.made(
+            f"{name}_chosen", "ElementWiseSelect", inputs, scores.shape, dtype=self._dtype, quant=wide
+        )
+
+    # Pieces of a layer
+
+    def _name(self, name: str) -> str:
+        return self._place + name
+
+    def _range(self, name: str) -> Range:
+        return FIXED.get(name) or self._ranges[self._name(name)]
+
+    def _encoding(self, name: str) -> ScaleOffset:
+        return activation_encoding(self._range(name), self._dtype)
+
+    def _norm(self, name: str, hidden: TensorSpec) -> TensorSpec:
+        weight = self._model.weights[self._name(name)]
+        quant = activation_encoding((float(weight.min()), float(weight.max())), self._dtype)
+        stored = quant.quantize(weight, *self._dtype.integer_range).astype(self._dtype.numpy)
+        gamma = self._scribe.constant(self._name(name), stored, self._dtype, quant)
+        return self._scribe.made(
+            self._name(f"{name}_out"),
+            "RmsNorm",
+            [hidden, gamma],
+            hidden.shape,
+            quant=self._encoding(f"{name}_out"),
+            epsilon=self._config.eps,
+            axes=np.array([1], np.uint32),
+        )
+
+    def _linear(
+        self, name: str, x: TensorSpec, weight: str, *, factor: float = 1.0, bits: int | None = None
+    ) -> TensorSpec:
+        matrix = self._model.weights[self._name(weight)] * np.float32(factor)
+        stored, quant = weight_levels(matrix, self._precision.weight_bits if bits is None else bits)
+        levels = self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)
+        made = self._name(name) if name != "logits" else "logits_rows"
+        shape = (x.shape[0], matrix.shape[0])
+        return self._scribe.made(made, "FullyConnected", [x, levels], shape, quant=self._encoding(name))
+
+    def _binary(self, name: str, op: str, left: TensorSpec, right: TensorSpec) -> TensorSpec:
+        return self._scribe.made(self._name(name), op, [left, right], left.shape, quant=self._encoding(name))
+
+    def _in_heads(self, name: str, x: TensorSpec, heads: int) -> TensorSpec:
+        """[tokens, heads * dim] as [1, heads, tokens, dim]."""
+        split = self._scribe.reshaped(
+            self._name(f"{name}_split"), x, (1, self._plan.ar, heads, self._config.head_dim)
+        )
+        return self._scribe.transposed(self._name(f"{name}_heads"), split, (0, 2, 1, 3))
+
+    def _rotated(self, name: str, x: TensorSpec, heads: int) -> TensorSpec:
+        scribe, half = self._scribe, self._config.head_dim // 2
+        whole = self._in_heads(name, x, heads)
+        first = scribe.sliced(self._name(f"{name}_first"), whole, 3, 0, half)
+        second = scribe.sliced(self._name(f"{name}_second"), whole, 3, half, 2 * half)
+        cos, sin = self._rotations
+        product = "ElementWiseMultiply"
+        quant = self._encoding(f"{name}_rotated")
+        low = scribe.made(
+            self._name(f"{name}_rotated_low"),
+            "ElementWiseSubtract",
+            [
+                self._binary(f"{name}_low", product, first, cos),
+                self._binary(f"{name}_low_turned", product, second, sin),
+            ],
+            first.shape,
+            quant=quant,
+        )
+        high = scribe.made(
+            self._name(f"{name}_rotated_high"),
+            "ElementWiseAdd",
+            [
+                self._binary(f"{name}_high", product, second, cos),
+                self._binary(f"{name}_high_turned", product, first, sin),
+            ],
+            first.shape,
+            quant=quant,
+        )
+        return scribe.joined(self._name(f"{name}_rotated"), [low, high], 3)

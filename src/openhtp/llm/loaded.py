@@ -1,0 +1,244 @@
+"""A bundle on a device: contexts, graphs and memory of its parts, and how one pass goes through them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.errors import OutOfMemory, QnnError
+from openhtp.core.hmx_layout import tokens_from_native
+from openhtp.core.priority import Priority
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.units import bytes_in_words
+from openhtp.llm.bundle import Bundle
+from openhtp.llm.cache import KvCache, PartCache, part_shapes
+from openhtp.llm.graphs import hidden_name
+from openhtp.llm.quantizing import KV_ZERO
+from openhtp.runtime.calls.execution import Execution
+from openhtp.runtime.context import Context
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.mem import Mem
+
+Array = npt.NDArray[Any]
+
+_TURNS = ("position_ids_cos", "position_ids_sin")
+# Each array of a buffer begins at a multiple of this.
+_ALIGNED = 64
+
+
+class LoadedBundle:
+    """The contexts of all parts. Several sequences may share them: their memory is their own."""
+
+    def __init__(
+        self, bundle: Bundle, device: Device, *, priority: Priority | str | int, queue_depth: int
+    ) -> None:
+        self.bundle = bundle
+        self.device = device
+        self.contexts: list[Context] = []
+        try:
+            for binary in bundle.binaries:
+                context = device.create_context_from_binary(binary, priority=priority, queue_depth=queue_depth)
+                self.contexts.append(context)
+        except BaseException:
+            self.free()
+            raise
+
+    def graph(self, ar: int, part: int, context: int) -> Graph:
+        """The graph of one part (from 0) for so many tokens."""
+        return self.contexts[part].graph(self.bundle.graph_name(ar, part + 1, context))
+
+    def free(self) -> None:
+        """Free what is still there."""
+        for context in self.contexts:
+            with contextlib.suppress(QnnError):
+                context.free()
+        self.contexts = []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """One part's graph and its memory; new keys and values of all its layers lie together."""
+
+    graph: Graph
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    new_keys: Array
+    new_values: Array
+    native_out: bool
+
+
+class Sequencer:
+    """Memory of one sequence, and passes on it."""
+
+    def __init__(self, loaded: LoadedBundle, cache: KvCache | None, context: int) -> None:
+        """``cache`` is what an earlier one held, if its tokens are to be kept."""
+        self._loaded = loaded
+        self._bundle = loaded.bundle
+        self._config = loaded.bundle.config
+        self._memories: list[Mem] = []
+        self._stages: dict[int, list[_Stage]] = {}
+        self._under_way: list[Execution] = []
+        self._past: dict[str, Array] = {}
+        self.kv_update_ns = 0
+        try:
+            parts = [self._part_cache(number, context) for number in range(self._bundle.parts)]
+        except OutOfMemory as error:
+            self.free()
+            sizes = self._config
+            raise OutOfMemory(
+                f"the KV cache needs {bytes_in_words(sizes.kv_bytes(context))} ({sizes.layers} layers x 2 x"
+                f" {sizes.kv_heads} heads x {sizes.head_dim} x {context} tokens), beside the weights:"
+                f" {error.message}",
+                error.status,
+            ) from error
+        if cache is None:
+            cache = KvCache(self._config, parts, context, native=self._bundle.about.native_kv)
+        else:
+            cache.move(parts, context)
+        self.cache = cache
+
+    async def run(self, ar: int, tokens: Sequence[int]) -> Array:
+        """One pass: stored logits [tokens, vocab]. The new tokens are written into the cache, but not counted yet.
+
+        While a part runs, the keys and values of the one before are written.
+        """
+        await self._settle()
+        stages = self._stages.get(ar)
+        if stages is None:
+            stages = self._stages[ar] = self._make_stages(ar)
+        self._fill(stages, ar, tokens)
+        begin, count = self.cache.valid, len(tokens)
+        for number, stage in enumerate(stages):
+            execution = stage.graph.execute_async(stage.inputs, stage.outputs)
+            self._under_way.append(execution)
+            if number:
+                self._write(number - 1, stages[number - 1], begin, count)
+            await execution
+            self._under_way.remove(execution)
+            if number + 1 < len(stages):
+                name = hidden_name(number + 1)
+                stages[number + 1].inputs[name][...] = stage.outputs[name]
+        self._write(len(stages) - 1, stages[-1], begin, count)
+        logits: Array = stages[-1].outputs["logits"][0, :count]
+        return logits
+
+    async def _settle(self) -> None:
+        """Wait for what an interrupted pass left behind: its memory is about to be used again."""
+        while self._under_way:
+            execution = self._under_way[-1]
+            execution.cancel()
+            with contextlib.suppress(QnnError):
+                await execution
+            self._under_way.remove(execution)
+
+    def _write(self, part: int, stage: _Stage, begin: int, count: int) -> None:
+        started = time.perf_counter_ns()
+        keys, values = stage.new_keys, stage.new_values
+        if stage.native_out:
+            keys, values = tokens_from_native("key", keys), tokens_from_native("value", values)
+        self.cache.write(part, begin, keys, values, count)
+        self.kv_update_ns += time.perf_counter_ns() - started
+
+    def free(self) -> None:
+        """Give the memory back."""
+        for mem in self._memories:
+            with contextlib.suppress(QnnError):
+                mem.deregister()
+        self._memories = []
+
+    def logits_encoding(self) -> ScaleOffset:
+        """How stored logits are read."""
+        graph = self._loaded.graph(self._bundle.ar[-1], self._bundle.parts - 1, self.cache.context)
+        quant = graph.tensors["logits"].quant
+        assert isinstance(quant, ScaleOffset)
+        return quant
+
+    # Inputs
+
+    def _fill(self, stages: Sequence[_Stage], ar: int, tokens: Sequence[int]) -> None:
+        """Tokens, positions, mask and place of a pass; what is not filled by tokens is padding."""
+        cache, count = self.cache, len(tokens)
+        first = stages[0].inputs
+        first["input_ids"][0, :count] = tokens
+        first["input_ids"][0, count:] = 0
+        for name, values in zip(_TURNS, self._config.rotations(cache.position, ar), strict=True):
+            quant = stages[0].graph.tensors[name].quant
+            assert isinstance(quant, ScaleOffset)
+            info = np.iinfo(first[name].dtype)
+            first[name][0, 0] = quant.quantize(values, int(info.min), int(info.max))
+        first["cache_index"][0] = cache.index
+        self._fill_mask(first["attention_mask"][0, 0], ar)
+        for stage in stages[1:]:
+            for name in (*_TURNS, "cache_index", "attention_mask"):
+                stage.inputs[name][...] = first[name]
+
+    def _fill_mask(self, mask: Array, ar: int) -> None:
+        pattern = self._bundle.about.masked_softmax
+        attend = {"A": 0, "B": 1, "C": 1}.get(pattern, np.iinfo(mask.dtype).max)
+        ignore = 1 if pattern == "A" else 0
+        place = self.cache.index
+        mask[:, : self.cache.valid] = attend
+        mask[:, self.cache.valid :] = ignore
+        mask[:, place : place + ar] = np.where(np.tri(ar, dtype=bool), attend, ignore)
+
+    # Memory
+
+    def _register(self, context: Context, nbytes: int) -> Mem:
+        mem = context.register_memory(nbytes)
+        self._memories.append(mem)
+        return mem
+
+    def _part_cache(self, part: int, context: int) -> PartCache:
+        begin, end = self._bundle.about.parts[part]
+        shapes = part_shapes(self._config, end - begin, context)
+        empty = 0 if self._bundle.about.native_kv else KV_ZERO
+        keys, values = self._in_layers(self._loaded.contexts[part], "in", begin, shapes, self._past)
+        keys[...] = empty
+        values[...] = empty
+        return PartCache(begin, keys, values)
+
+    def _in_layers(
+        self,
+        context: Context,
+        end: str,
+        first: int,
+        shapes: tuple[tuple[int, ...], tuple[int, ...]],
+        arrays: dict[str, Array],
+    ) -> tuple[Array, Array]:
+        """Memory for the keys and values of some layers: each kind in one piece, and an array for each layer."""
+        half = math.prod(shapes[0])
+        mem = self._register(context, 2 * half)
+        for number, (side, shape) in enumerate(zip(("key", "value"), shapes, strict=True)):
+            step = half // shape[0]
+            for layer in range(shape[0]):
+                name = f"past_{side}_{first + layer}_{end}"
+                place = number * half + layer * step
+                arrays[name] = mem.array(name, offset=place, shape=shape[1:], dtype=np.uint8)
+        whole = mem.bytes
+        return whole[:half].reshape(shapes[0]), whole[half:].reshape(shapes[1])
+
+    def _make_stages(self, ar: int) -> list[_Stage]:
+        stages: list[_Stage] = []
+        for part, context in enumerate(self._loaded.contexts):
+            graph = self._loaded.graph(ar, part, self.cache.context)
+            begin, end = self._bundle.about.parts[part]
+            new: dict[str, Array] = {}
+            shapes = part_shapes(self._config, end - begin, ar)
+            new_keys, new_values = self._in_layers(context, "out", begin, shapes, new)
+            placed = self._past | new
+            others = [t for t in (*graph.inputs, *graph.outputs) if t.name not in placed]
+            mem = self._register(context, sum(tensor.nbytes + _ALIGNED for tensor in others))
+            placed |= {tensor.name: mem.array(tensor) for tensor in others}
+            inputs = {tensor.name: placed[tensor.name] for tensor in graph.inputs}
+            outputs = {tensor.name: placed[tensor.name] for tensor in graph.outputs}
+            tiled = any(tensor.data_format for tensor in graph.outputs)
+            stages.append(_Stage(graph, inputs, outputs, new_keys, new_values, tiled))
+        return stages

@@ -1,0 +1,72 @@
+"""Text to tokens and back, by the ``tokenizers`` package; only whoever gives text needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
+from openhtp.core.files import read_file
+
+_MOST_BYTES = 256 << 20
+# What a decoder writes for bytes that are no whole character yet.
+_PARTIAL = "\ufffd"
+
+
+class Tokenizer:
+    """A ``tokenizer.json``."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    @classmethod
+    def open(cls, path: Path | None, vocab: int) -> Tokenizer:
+        """Read a tokenizer, which must fit a model of ``vocab`` tokens."""
+        if path is None:
+            raise InvalidArgument("the model has no tokenizer.json; give token numbers instead of text")
+        text = read_file(path, most=_MOST_BYTES, what="a tokenizer (tokenizer.json)", error=BadModel)
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise UnsupportedFeature(
+                "text needs the tokenizers package: pip install 'openhtp[llm]', or give token numbers"
+            ) from error
+        try:
+            inner = tokenizers.Tokenizer.from_buffer(text)
+        except Exception as error:  # the package has no class of its own
+            raise BadModel(f"{str(path)!r} cannot be read: {error}") from error
+        highest = max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        if highest >= vocab:
+            raise BadModel(
+                f"{str(path)!r} has token {highest}; the model's vocabulary ends at {vocab - 1}: it is another"
+                " model's tokenizer"
+            )
+        return cls(inner)
+
+    def encode(self, text: str) -> list[int]:
+        """Token numbers of a text."""
+        return list(self._inner.encode(text).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token numbers."""
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+
+class Streamer:
+    """Text as it grows, in whole characters."""
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        # What a token is written as depends on the one before it.
+        self._ids = list(before)[-4:]
+        self._told = len(tokenizer.decode(self._ids)) if self._ids else 0
+
+    def add(self, token: int) -> str:
+        """What is now certain of the text and was not told yet."""
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        if text.endswith(_PARTIAL):
+            return ""
+        new, self._told = text[self._told :], len(text)
+        return new
