@@ -49,7 +49,7 @@ def test_graphs_share_their_weights(austen: llm.Llama) -> None:
 def test_a_bundle_is_saved_and_opened(tiny: llm.Llama, device: htp.Device, tmp_path: Path) -> None:
     bundle = llm.export(tiny, ar=(32, 1), precision="w8a8")
     bundle.save(tmp_path / "b")
-    again = llm.Bundle.open(tmp_path / "b")
+    again = llm.Bundle.at(tmp_path / "b")
     assert again.about == bundle.about
     assert again.binaries == list(bundle.binaries)
     with llm.Generator(bundle, device) as one, llm.Generator(again, device) as two:
@@ -58,9 +58,9 @@ def test_a_bundle_is_saved_and_opened(tiny: llm.Llama, device: htp.Device, tmp_p
     for change, words in (({"version": 9}, "version 9"), ({"ar": []}, "no AR graphs"), ({"parts": "x"}, "parts")):
         (tmp_path / "b" / "bundle.json").write_text(json.dumps(about | change))
         with pytest.raises(BadModel, match=words):
-            llm.Bundle.open(tmp_path / "b")
+            llm.Bundle.at(tmp_path / "b")
     with pytest.raises(BadModel, match="No such file"):
-        llm.Bundle.open(tmp_path / "none")
+        llm.Bundle.at(tmp_path / "none")
 
 
 @pytest.mark.parametrize(

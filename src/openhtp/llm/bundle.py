@@ -106,7 +106,7 @@ class Bundle:
         return place
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Bundle:
+    def at(cls, folder: str | os.PathLike[str]) -> Bundle:
         """Read what ``save`` wrote."""
         place = Path(folder)
         with error_context(bundle=str(place)):

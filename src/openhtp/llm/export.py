@@ -62,46 +62,56 @@ def export(
     if count is None or not 1 <= count <= model.config.layers:
         raise InvalidArgument(f"parts is {shown(parts)}; expected 1 to {model.config.layers}, a layer each")
     pattern = _pattern(masked_softmax, chosen)
-    seen = calibrate(
-        model,
-        calibration,
-        window=min(lengths[-1], 1024),
-        progress=lambda done: _tell(progress, "calibrating", done),
-    )
-    ranges = _completed(model, seen)
-    borders = [round(number * model.config.layers / count) for number in range(count + 1)]
-    binaries = []
-    for number in range(1, count + 1):
-        plans = [
-            PartPlan(
-                name=graph_name(tokens, length, number, count),
-                number=number,
-                parts=count,
-                begin=borders[number - 1],
-                end=borders[number],
-                ar=tokens,
-                context=length,
-                native=native_kv,
-                native_out=native_out and tokens % BLOCK == 0,
-                pattern=pattern,
-            )
-            for length in lengths
-            for tokens in steps
-        ]
-        programs = [portable_program(part_graph(model, plan, chosen, ranges)) for plan in plans]
-        binaries.append(write_binary(programs, BinaryInfo()))
-        _tell(progress, "writing graphs", number / count)
     about = About(
         model=sizes_of(model.config),
         contexts=list(lengths),
         ar=list(steps),
-        parts=[list(pair) for pair in itertools.pairwise(borders)],
+        parts=_borders(model.config.layers, count),
         precision=chosen.name,
         native_kv=native_kv,
         native_out=native_out,
         masked_softmax=pattern,
     )
-    return Bundle(about, binaries, model.tokenizer)
+    seen = calibrate(
+        model,
+        calibration,
+        window=min(lengths[-1], _WINDOW),
+        progress=lambda done: _tell(progress, "calibrating", done),
+    )
+    return Bundle(about, _binaries(model, about, _completed(model, seen), progress), model.tokenizer)
+
+
+def _borders(layers: int, parts: int) -> list[list[int]]:
+    """First layer of each part, and the one behind its last."""
+    ends = [round(number * layers / parts) for number in range(parts + 1)]
+    return [list(pair) for pair in itertools.pairwise(ends)]
+
+
+def _binaries(model: Llama, about: About, ranges: Ranges, progress: Progress | None) -> list[bytes]:
+    """One binary for each part, with its graphs for every context and number of tokens."""
+    chosen, count = precision_named(about.precision), len(about.parts)
+    binaries = []
+    for number, (begin, end) in enumerate(about.parts, 1):
+        plans = [
+            PartPlan(
+                name=graph_name(tokens, length, number, count),
+                number=number,
+                parts=count,
+                begin=begin,
+                end=end,
+                ar=tokens,
+                context=length,
+                native=about.native_kv,
+                native_out=about.native_out and tokens % BLOCK == 0,
+                pattern=about.masked_softmax,
+            )
+            for length in about.contexts
+            for tokens in about.ar
+        ]
+        programs = [portable_program(part_graph(model, plan, chosen, ranges)) for plan in plans]
+        binaries.append(write_binary(programs, BinaryInfo()))
+        _tell(progress, "writing graphs", number / count)
+    return binaries
 
 
 def _tell(progress: Progress | None, what: str, done: float) -> None:

@@ -61,7 +61,7 @@ class Generator:
         """Load a bundle.
 
         Args:
-            bundle: what ``export`` made, or ``Bundle.open`` read.
+            bundle: what ``export`` made, or ``Bundle.at`` read.
             device: where it runs.
             priority: of all its passes.
             chunk: most tokens of a prefill pass, or ``"auto"``: a smaller pass blocks others for less long.
@@ -106,7 +106,7 @@ class Generator:
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer."""
         if self._tokenizer is None:
-            self._tokenizer = Tokenizer.open(self._bundle.tokenizer, self._bundle.config.vocab)
+            self._tokenizer = Tokenizer.of(self._bundle.tokenizer, self._bundle.config.vocab)
         return self._tokenizer
 
     def rewind(self, count: int) -> None:

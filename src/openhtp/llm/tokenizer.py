@@ -21,7 +21,7 @@ class Tokenizer:
         self._inner = inner
 
     @classmethod
-    def open(cls, path: Path | None, vocab: int) -> Tokenizer:
+    def of(cls, path: Path | None, vocab: int) -> Tokenizer:
         """Read a tokenizer, which must fit a model of ``vocab`` tokens."""
         if path is None:
             raise InvalidArgument("the model has no tokenizer.json; give token numbers instead of text")

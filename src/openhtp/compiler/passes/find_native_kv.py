@@ -252,7 +252,7 @@ class _Search:
         if len(sides) == 1:
             _invalid(f"only the {sides.pop()} caches are native; expected keys and values of all layers, or none")
         for reader in self._uses.readers(first.index):
-            if reader.op not in ("ElementWiseAdd", "ElementWiseBinary", "Reshape"):
+            if reader.op != "Reshape" and self._counted(reader.outputs[0]) is None:
                 _unsupported(
                     f"{first.index!r} is also read by {reader.op} {reader.name!r}; the place of new tokens is"
                     f" rounded up to a multiple of {BLOCK}, so nothing else may use it"
