@@ -8,7 +8,7 @@ VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
 
-.PHONY: demo test lint test-slow browser soak hostile bench sweep-bench sweep-ray conformance trained-models vendor-diff cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -33,6 +33,9 @@ soak: $(STAMP)  ## one million executions from eight threads
 
 hostile: $(STAMP)  ## ten minutes of hostile calls, messages, files, forks and deaths; prints counts and the seed
 	$(BIN)/python -X dev -m tests.hostile $(ARGS)
+
+corrupt-binaries: $(STAMP)  ## 20,000 damaged context binaries: an error each, and nothing worse
+	$(BIN)/python -m pytest -m slow tests/hostile/test_corrupt_binaries.py --timeout 3600
 
 bench: $(STAMP)  ## sync against async, pre-emption, graphs side by side, whole networks and the planner, each beside a peer
 	$(BIN)/pip install --quiet -e ".[bench]"

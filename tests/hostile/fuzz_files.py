@@ -117,13 +117,13 @@ def _lying(rng: random.Random, binary: bytes) -> bytes:
     if rng.random() < 0.5:
         for _ in range(rng.randint(1, 3)):
             _change(rng, header, _NUMBERS)
-        return put_together(header, sections, measure=False)
+        return put_together(header, sections, measure=False, bind=rng.random() < 0.7)
     number = rng.choice(header["graphs"])["program"]
     program = msgspec.msgpack.decode(sections[number])
     for _ in range(rng.randint(1, 3)):
         _change(rng, program, _NUMBERS)
     sections[number] = msgspec.msgpack.encode(program)
-    return put_together(header, sections)
+    return put_together(header, sections, bind=True)
 
 
 def _scenario_attack(rng: random.Random, watch: Watch, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -19,12 +20,29 @@ def parts_of(binary: bytes) -> tuple[dict[str, Any], list[bytes]]:
     return header, [bytes(section.read()) for section in container.locate_sections(source, begin, records)]
 
 
-def put_together(header: dict[str, Any], sections: list[bytes], *, measure: bool = True) -> bytes:
-    """A file of these; unless told not to, the header is made to say what the sections are."""
+def put_together(
+    header: dict[str, Any], sections: list[bytes], *, measure: bool = True, bind: bool = False
+) -> bytes:
+    """A file of these; unless told not to, the header is made to say what the sections are.
+
+    ``bind`` also makes every graph say that these sections are its own.
+    """
     made = [container.make_section(section) for section in sections]
+    if bind:
+        _bind(header, made)
     if measure:
         header = {**header, "sections": [[section.record.nbytes, section.record.checksum] for section in made]}
     return b"".join(container.pack(msgspec.msgpack.encode(header), made))
+
+
+def _bind(header: dict[str, Any], made: list[container.Section]) -> None:
+    with contextlib.suppress(
+        KeyError, IndexError, TypeError, AttributeError
+    ):  # what is no graph any more is not to be helped
+        for graph in header["graphs"]:
+            prepared = [] if graph.get("prepared") is None else [graph["prepared"]]
+            numbers = [graph["program"], *graph["data"], *prepared]
+            graph["checksum"] = container.joint_checksum(made[number] for number in numbers)
 
 
 def forged(binary: bytes, path: tuple[str | int, ...], value: object) -> bytes:
@@ -39,6 +57,6 @@ def forged(binary: bytes, path: tuple[str | int, ...], value: object) -> bytes:
     place[path[-1]] = value
     if path[0] == "program":
         sections[number] = msgspec.msgpack.encode(tree["program"])
-        return put_together(header, sections)
+        return put_together(header, sections, bind=True)
     del tree["program"]
-    return put_together(tree, sections, measure=path[0] != "sections")
+    return put_together(tree, sections, measure=path[0] != "sections", bind=True)

@@ -67,7 +67,7 @@ def test_equal_weights_are_stored_once() -> None:
     one = write_binary([conv_program("a")], BinaryInfo())
     two = write_binary([conv_program("a"), conv_program("b")], BinaryInfo(soc="SM8650", arch=75))
     other = write_binary([conv_program("a"), conv_program("b", seed=1)], BinaryInfo())
-    assert len(parts_of(two)[1]) == 2, "the program and the weights of both"
+    assert len(parts_of(two)[1]) == 2, "one program and the weights of both"
     assert len(parts_of(other)[1]) == 4, "and here of each"
     binary = read_binary(two)
     assert binary.graph_names == ("a", "b")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from openhtp.core.errors import InvalidArgument, WrongState, error_context
@@ -71,26 +72,41 @@ def make_ready(
     graphs = [binary.packed(names[place]) for place in places]
     room.take(needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs]))
     make = _only_prepared if room.prepare_only else _make_ready
+    with Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop:
+        work = [functools.partial(make, target, graph, workshop) for graph in graphs]
+        done = _all_at_once if manner.accelerated and len(graphs) > 1 else _in_turn
+        ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
+    try:
+        room.correct([made.loaded.spill_fill_bytes for made in ready])
+    except BaseException:
+        close_all(ready)
+        raise
+    return ready
+
+
+def _in_turn(work: Sequence[Callable[[], Ready]], advance: Callable[[int], None]) -> list[Ready]:
     ready: list[Ready] = []
-    with (
-        Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop,
-        ThreadPoolExecutor(_GRAPHS_AT_ONCE if manner.accelerated else 1) as threads,
-    ):
-        under_way: list[Future[Ready]] = []
+    try:
+        for done, make in enumerate(work):
+            advance(done)
+            ready.append(make())
+    except BaseException:
+        close_all(ready)
+        raise
+    return ready
+
+
+def _all_at_once(work: Sequence[Callable[[], Ready]], advance: Callable[[int], None]) -> list[Ready]:
+    ready: list[Ready] = []
+    with ThreadPoolExecutor(_GRAPHS_AT_ONCE, "openhtp-graphs") as threads:
+        under_way = [threads.submit(make) for make in work]
         try:
-            for done, graph in enumerate(graphs):
-                advance(done, len(places), graph.name)
-                # Without acceleration one after the other: none is begun that nobody wants any more.
-                begun = graphs[len(under_way) : None if manner.accelerated else done + 1]
-                under_way.extend([threads.submit(make, target, another, workshop) for another in begun])
-                ready.append(under_way[done].result())
-            room.correct([made.loaded.spill_fill_bytes for made in ready])
+            for done, future in enumerate(under_way):
+                advance(done)
+                ready.append(future.result())
         except BaseException:
-            for future in under_way:
-                future.cancel()
-            threads.shutdown()
-            late = [future.result() for future in under_way if not future.cancelled() and not future.exception()]
-            close_all(late)
+            threads.shutdown(cancel_futures=True)
+            close_all([made.result() for made in under_way if not made.cancelled() and not made.exception()])
             raise
     return ready
 

@@ -97,6 +97,7 @@ def _record(graph: PackedGraph, places: Sequence[int]) -> records.GraphRecord:
     count = len(graph.blobs)
     return records.GraphRecord(
         ends=graph.ends,
+        checksum=container.joint_checksum(graph.sections),
         program=places[0],
         data=list(places[1 : 1 + count]),
         prepared=None if graph.prepared is None else places[1 + count],
@@ -162,7 +163,7 @@ class ContextBinary:
         """One graph as it is stored, to be loaded, sent on or stored again. Its data is not checked yet."""
         record = self._record(name)
         prepared = record.prepared
-        return PackedGraph(
+        packed = PackedGraph(
             record.ends,
             self._section(record.program),
             tuple(self._section(number) for number in record.data),
@@ -172,6 +173,12 @@ class ContextBinary:
             record.static_bytes,
             record.spill_fill_bytes,
         )
+        if container.joint_checksum(packed.sections) != record.checksum:
+            raise BadBinary(
+                f"graph {name!r} refers to other sections than it was made with: the binary is damaged; make it"
+                " again from its model"
+            )
+        return packed
 
     def blobs_of(self, name: str) -> list[int]:
         """Numbers, in the whole binary, of the blobs of ``packed(name)``: equal ones are shared between graphs."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -44,11 +44,10 @@ class SectionRecord(msgspec.Struct, frozen=True, array_like=True):
     """One section: length without padding, and checksum."""
 
     nbytes: int
-    checksum: int
+    checksum: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Section:
+class Section(NamedTuple):
     """A piece of a binary, where it lies. ``end`` is where the next one begins; between them are zeros."""
 
     record: SectionRecord
@@ -82,6 +81,11 @@ class Section:
                 f" {found:#010x}, expected {self.record.checksum:#010x}; make the binary again from its model"
             )
         return data
+
+
+def joint_checksum(sections: Iterable[Section]) -> int:
+    """A checksum of which sections these are, and in which order."""
+    return zlib.crc32(b"".join(_CHECKSUM.pack(section.record.checksum) for section in sections))
 
 
 def digest(data: memoryview) -> bytes:

@@ -176,8 +176,8 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
             numbers[name] = number(data)
         else:
             numbers[name], stored[name] = number(found[0]), found[1]
-    record = records.record_program(program, numbers, stored)
     places = [number(array) for array in extra]
+    record = records.record_program(program, numbers, stored)
     packed = PackedGraph(
         records.record_ends(program),
         make_section(msgspec.msgpack.encode(record)),

@@ -103,7 +103,7 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
-    """A program without its data, which is in a section of its own. Blobs are numbered within the graph."""
+    """A program, in a section of its own, without its data. Blobs are numbered within the graph."""
 
     tensors: list[TensorRecord]
     nodes: list[NodeRecord]
@@ -125,6 +125,7 @@ class EndsRecord(msgspec.Struct, frozen=True):
 class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A graph in the header: its ends, and in which sections of the file the rest is.
 
+    ``checksum`` is that of the checksums of its sections, in order: none of them is another's.
     ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is what
     an engine made of the program, so that it need not do so again. Only the engine can read that, and believes it
     only under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes`` and
@@ -133,6 +134,7 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     ends: EndsRecord
+    checksum: Count
     program: Count
     data: list[Count]
     prepared: Count | None = None
@@ -149,10 +151,9 @@ _PARAM_TYPES = {
 
 
 def record_program(
-    program: QnnProgram, blobs: Mapping[str, int], stored: Mapping[str, Arrangement] | None = None
+    program: QnnProgram, blobs: Mapping[str, int], lies: Mapping[str, Arrangement]
 ) -> ProgramRecord:
-    """The program's record; ``blobs`` numbers the data of each static tensor, ``stored`` says how it lies."""
-    lies = stored or {}
+    """The program's record; ``blobs`` numbers the data of each static tensor, ``lies`` says how it lies there."""
     numbers = {name: index for index, name in enumerate(program.tensors)}
     return ProgramRecord(
         tensors=[

@@ -11,11 +11,13 @@ import mmap
 import os
 from typing import Protocol
 
+import numpy as np
+
 from openhtp.core.errors import BadBinary
 from openhtp.core.units import bytes_in_words
 
 # Pieces from this size on get pages of their own, which go back to the system when nobody uses them any more.
-_OWN_PAGES = 1 << 16
+_OWN_PAGES = 1 << 20
 # The kernel gives at most 2 GiB at once.
 _CHUNK = 1 << 30
 
@@ -62,7 +64,8 @@ class File:
     def read(self, begin: int, end: int) -> memoryview:
         """A copy, read from the file now."""
         wanted = end - begin
-        found = memoryview(mmap.mmap(-1, wanted) if wanted >= _OWN_PAGES else bytearray(wanted))
+        # Neither is zero first, as a bytearray would be.
+        found = memoryview(mmap.mmap(-1, wanted)) if wanted >= _OWN_PAGES else np.empty(wanted, np.uint8).data
         done = 0
         while done < wanted:
             try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, QnnError, error_context
+from openhtp.core.errors import Aborted, BadBinary, QnnError, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, UpdateableGraph
@@ -35,8 +35,13 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     context = find(session.contexts, request.context, "context")
     file = BinaryFile(asked.descriptor())
     try:
-        if not 0 < request.nbytes <= file.source.nbytes:
-            raise ProtocolError(f"graphs of {request.nbytes} bytes in a binary of {file.source.nbytes}")
+        if request.nbytes <= 0:
+            raise ProtocolError(f"graphs of {request.nbytes} bytes")
+        if request.nbytes > file.source.nbytes:
+            raise BadBinary(
+                f"the graphs take {request.nbytes} bytes of the binary, which has {file.source.nbytes}: it was cut"
+                " since it was opened; do not change a file that is in use"
+            )
         check_group_priority(context, [wanted.priority for wanted in request.graphs])
         session.pieces.take()
     except BaseException:

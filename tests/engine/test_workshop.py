@@ -1,0 +1,94 @@
+"""Making sessions: equal ones once, no more at a time than fit, and all of them over when one fails."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from openhtp.engine.sessions import Stage
+from openhtp.engine.workshop import Making, Workshop
+
+MB = 1 << 20
+
+
+def a_stage() -> Stage:
+    return Stage(object(), (), ())
+
+
+def test_equal_ones_are_made_once_also_for_another_graph() -> None:
+    made: list[int] = []
+
+    def make() -> Stage:
+        made.append(1)
+        return a_stage()
+
+    with Workshop() as workshop:
+        first = workshop.make([Making(b"a", 1, make), Making(b"b", 1, make), Making(b"a", 1, make)])
+        second = workshop.make([Making(b"b", 1, make)])
+    assert len(made) == 2
+    assert first[0] is first[2]
+    assert first[1] is second[0]
+
+
+class Meter:
+    """What is in memory at once, by its own count, and at most."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+
+    def making(self, key: bytes, nbytes: int, others: threading.Barrier | None = None) -> Making:
+        def make() -> Stage:
+            with self.lock:
+                self.now += nbytes
+                self.most = max(self.most, self.now)
+            if others is not None:
+                others.wait(10)
+            with self.lock:
+                self.now -= nbytes
+            return a_stage()
+
+        return Making(key, nbytes, make)
+
+
+def test_no_more_is_read_at_once_than_the_budget_holds() -> None:
+    meter = Meter()
+    with Workshop(budget_bytes=25 * MB, all_threads=True) as workshop:
+        workshop.make([meter.making(bytes([number]), (number % 6 + 1) * MB) for number in range(40)])
+    assert 0 < meter.most * 2 <= 25 * MB, "as it was read, and as the runtime copies it"
+
+
+def test_what_is_larger_than_the_budget_is_made_alone() -> None:
+    meter = Meter()
+    with Workshop(budget_bytes=MB, all_threads=True) as workshop:
+        assert len(workshop.make([meter.making(b"a", 9 * MB), meter.making(b"b", 8 * MB)])) == 2
+    assert meter.most == 9 * MB
+
+
+def test_without_a_budget_two_are_made_at_the_same_time() -> None:
+    import os
+
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor")
+    meter, both = Meter(), threading.Barrier(2)
+    with Workshop() as workshop:
+        workshop.make([meter.making(b"a", MB, both), meter.making(b"b", MB, both)])
+    assert meter.most == 2 * MB
+
+
+def test_a_failure_is_raised_when_nothing_is_under_way_any_more() -> None:
+    ended: list[Any] = []
+
+    def fail() -> Stage:
+        raise ValueError("no good")
+
+    def succeed() -> Stage:
+        ended.append(1)
+        return a_stage()
+
+    with Workshop() as workshop:
+        with pytest.raises(ValueError, match="no good"):
+            workshop.make([Making(b"a", 9, fail), *(Making(bytes([n]), 1, succeed) for n in range(5))])
+        assert len(ended) == 5
