@@ -10,7 +10,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
-from openhtp.engine.protocol import LoadedProgram, Run, UpdateableProgram
+from openhtp.engine.protocol import Arrays, LoadedProgram, Run, UpdateableProgram
 from openhtp.memory.ledger import Domain, Grant, Held, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo
 from openhtp.program.qnn_program import QnnProgram
@@ -19,9 +19,24 @@ from openhtp.sched.timed import Pace
 
 if TYPE_CHECKING:
     from openhtp.device.sessions import Session
+    from openhtp.device.switching import Switcher
 
 # Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
 MAX_BINDINGS_KEPT = 512
+
+
+class Unloaded:
+    """A graph that is known but not loaded: it is only prepared, or waits for its turn."""
+
+    steps = 1
+    spill_fill_bytes = 0
+
+    def bind(self, arrays: Arrays) -> Run:
+        """Refused: there is nothing to run."""
+        raise WrongState("the graph is not loaded on the device")
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 class DeviceGraph:
@@ -46,6 +61,8 @@ class DeviceGraph:
         self.held = held
         self.loaded = loaded
         self.steps = loaded.steps
+        # Who loads it when it is to run, if it is not always loaded.
+        self.switch: Switcher | None = None
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
         self.last_step_ns = 1_000_000_000
@@ -72,6 +89,13 @@ class DeviceGraph:
         else:
             idle.append(runs)
 
+    def load(self, loaded: LoadedProgram) -> None:
+        """Run this from now on; what was bound to another goes with it."""
+        self._idle.clear()
+        self.loaded.close()
+        self.loaded = loaded
+        self.steps = loaded.steps
+
     def forget_memory(self, memory: int) -> None:
         """Drop bindings that use memory which is about to go."""
         for key in list(self._idle):
@@ -82,7 +106,7 @@ class DeviceGraph:
 
     def describe(self) -> dict[str, object]:
         """What others may know of it."""
-        return {"graph": self.name, "number": self.number, "loaded": True}
+        return {"graph": self.name, "number": self.number, "loaded": not isinstance(self.loaded, Unloaded)}
 
     def close(self) -> None:
         """Free what the engine holds, and the program, which may lie in memory of the client's."""
@@ -110,13 +134,20 @@ class UpdateableGraph(DeviceGraph):
             for other in self.context.graphs.values():
                 if isinstance(other, UpdateableGraph) and other is not self:
                     other.forget_updates()
-        assert isinstance(self.loaded, UpdateableProgram)
-        self.loaded.update(arrays)
+        if isinstance(self.loaded, UpdateableProgram):  # else it is not loaded, and gets it when it is
+            self.loaded.update(arrays)
         self.updates, before, self.update_grant = arrays, self.update_grant, grant
         if before is not None:
             before.give_back()
         self._generation += 1
         self._idle.clear()
+
+    def load(self, loaded: LoadedProgram) -> None:
+        """Run this from now on, with the data that was given last."""
+        super().load(loaded)
+        self._generation += 1
+        if self.updates and isinstance(loaded, UpdateableProgram):
+            loaded.update(self.updates)
 
     def forget_updates(self) -> None:
         """Give back the data that was given last."""
@@ -154,6 +185,7 @@ class DeviceApp:
 
     steps = 1
     last_step_ns = 1_000_000_000
+    switch = None
 
     def __init__(self, number: int, context: DeviceContext, name: str) -> None:
         self.number = number
@@ -205,6 +237,7 @@ class DeviceContext:
         self.weights: list[Held] = []
         # Whether only one of its graphs has data of updateable tensors at a time (LoRA weight sharing).
         self.shares_updates = False
+        self.switcher: Switcher | None = None
         self.pending = 0  # executions accepted and neither over nor cancelled
 
     @property

@@ -54,6 +54,8 @@ class DeviceCore:
         self.faults = FaultReach.DEVICE
         self.target = target
         self._numbers = itertools.count(1)
+        # Has slow work done and tells what came of it; by whoever has threads, else here and now.
+        self.run_elsewhere: Callable[[Task[Any], Callable[[Answer], None]], None] = _run_here
         self.executions = Executions(clock, self._numbers)
         self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
         self.executions.loop = self.loop
@@ -83,6 +85,9 @@ class DeviceCore:
         session.closed = True
         for task in session.tasks:
             task.cancel()
+        for context in session.contexts.values():
+            if context.switcher is not None:
+                context.switcher.close()
         self.sessions.pop(session.number, None)
         self.power.forget(session.number, self.clock.now())
         session.staged = False
@@ -130,6 +135,11 @@ class DeviceCore:
         """Something has begun or ended to be done for a client: its votes may depend on it."""
         if session.staged:
             self.power.stage(session.number, self.clock.now(), busy=busy or session.busy)
+
+    def run_task(self, task: Task[Any], then: Callable[[Answer], None]) -> None:
+        """Have slow work done that no request waits for."""
+        self._begin(task)
+        self.run_elsewhere(task, then)
 
     def new_number(self) -> int:
         """A number for a context, a graph or memory."""
@@ -181,3 +191,8 @@ class DeviceCore:
     def _name_of(self, client: int) -> str:
         found = (session.graphs.get(client) for session in self.sessions.values())
         return next((graph.name for graph in found if graph is not None), f"client {client}")
+
+
+def _run_here(task: Task[Any], then: Callable[[Answer], None]) -> None:
+    task.run()
+    then(task.conclude())

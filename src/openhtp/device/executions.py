@@ -83,10 +83,11 @@ class Executions:
                 pace, runs = graph.pace or _app_pace(key), []
             else:
                 target, with_dims, pace = graph, bool(flags & frames.FLAG_DIMS), graph.pace
-                runs = graph.take_runs(
-                    cache_key,
-                    lambda: bind_ports(target, session.memories, key, count, batch, with_dims=with_dims),
-                )
+
+                def bind() -> list[Run]:
+                    return bind_ports(target, session.memories, key, count, batch, with_dims=with_dims)
+
+                runs = graph.take_runs(cache_key, bind) if graph.switch is None else []
             job = Job(next(self._numbers), client_job, session, outlet, graph, cache_key, runs, now, profile_level)
             job.pace = pace
             session.jobs[client_job] = self.jobs[job.number] = job
@@ -104,6 +105,8 @@ class Executions:
             )
             if session.staged:
                 self.power.stage(session.number, now, busy=True)
+            if graph.switch is not None:
+                graph.switch.admit(job, bind)
         except SchedulerFailed:
             raise  # the client must go, and its jobs with it
         except Exception as error:
@@ -173,10 +176,14 @@ class Executions:
             if failure is not None:
                 job.outlet.report_failure(record, failure.message)
             else:
-                job.outlet.report(record, self._profile(job) if job.profile_level >= _DETAILED else b"")
+                wants_more = job.profile_level >= _DETAILED or (job.graph.switch and job.profile_level)
+                job.outlet.report(record, self._profile(job) if wants_more else b"")
         except Exception as error:
             log.exception("the end of job %d", number)
             self._report_anyway(job, error)
+        finally:
+            if job.graph.switch is not None:
+                job.graph.switch.ended(job)
 
     def _report_anyway(self, job: Job, error: Exception) -> None:
         """Reporting an end failed. That it has ended must still be told, or else its client has to go."""
@@ -261,7 +268,9 @@ class Executions:
 
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
-        told = DeviceProfile(job.step_times_ns[:_MOST_STEPS], job.pauses[:_MOST_STEPS])
+        switch = job.graph.switch
+        switch_ns = 0 if switch is None else switch.switch_ns(job)
+        told = DeviceProfile(job.step_times_ns[:_MOST_STEPS], job.pauses[:_MOST_STEPS], switch_ns)
         return head + msgspec.msgpack.encode(told)
 
 

@@ -38,5 +38,9 @@ def inject(session: Session, request: ms.Inject, reach: FaultReach, loop: Loop) 
         return
     # A job that was started and stands still would keep the resources from everyone: here, none is started.
     session.held = request.hold
-    for number in list(session.graphs):
-        loop.handle(HoldChanged(t=loop.clock.now(), client=number, held=request.hold))
+    for number, graph in list(session.graphs.items()):
+        if graph.switch is None:  # else it is held anyway
+            loop.handle(HoldChanged(t=loop.clock.now(), client=number, held=request.hold))
+    for context in session.contexts.values():
+        if context.switcher is not None:
+            loop.later(context.switcher.advance)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from openhtp.core.errors import InvalidArgument, WrongState, error_context
+from openhtp.core.errors import InvalidArgument, error_context
+from openhtp.device.contexts import Unloaded
 from openhtp.device.room import Room
 from openhtp.device.target import PreparingTarget, Target
-from openhtp.engine.protocol import Arrays, LoadedProgram, Run
+from openhtp.engine.protocol import LoadedProgram
 from openhtp.engine.workshop import Workshop
 from openhtp.memory.needs import needs_of
-from openhtp.program.binary import BinaryInfo, open_binary, pack_graphs
+from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, pack_graphs
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.program.sources import Source
@@ -65,11 +66,8 @@ def make_ready(
     before any is made.
     """
     binary = open_binary(source)
-    names = binary.graph_names
-    if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
-        raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
     manner = manner or Manner()
-    graphs = [binary.packed(names[place]) for place in places]
+    graphs = packed_at(binary, places)
     room.take(needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs]))
     make = _only_prepared if room.prepare_only else _make_ready
     with Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop:
@@ -111,24 +109,24 @@ def _all_at_once(work: Sequence[Callable[[], Ready]], advance: Callable[[int], N
     return ready
 
 
+def packed_at(binary: ContextBinary, places: Sequence[int]) -> list[PackedGraph]:
+    """Graphs of a binary by place. Raises InvalidArgument unless they are there, some, and each once."""
+    names = binary.graph_names
+    if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
+        raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
+    return [binary.packed(names[place]) for place in places]
+
+
+def make_one_ready(target: Target, packed: PackedGraph, manner: Manner) -> Ready:
+    """Make one graph ready again."""
+    with Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop:
+        return _make_ready(target, packed, workshop)
+
+
 def close_all(ready: Sequence[Ready]) -> None:
     """Give back what nobody wants any more."""
     for made in ready:
         made.loaded.close()
-
-
-class Unloaded:
-    """A graph that is known but not loaded: it is only prepared, or waits for its turn."""
-
-    steps = 1
-    spill_fill_bytes = 0
-
-    def bind(self, arrays: Arrays) -> Run:
-        """Refused: there is nothing to run."""
-        raise WrongState("the graph is not loaded on the device")
-
-    def close(self) -> None:
-        """It holds nothing."""
 
 
 def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:

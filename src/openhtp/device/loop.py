@@ -80,7 +80,8 @@ class Loop:
         self._observer = observer
         self._timers: list[tuple[int, int]] = []
         self._timers_kept = TIMERS_KEPT
-        self._not_started: deque[Ended] = deque()
+        # Steps that could not be started, and what is to be done before the next is computed.
+        self._not_started: deque[Ended | Callable[[], None]] = deque()
         self._last_poll = 0
         self._do: dict[type, Callable[[int, Any], None]] = {
             Start: runner.start,
@@ -179,7 +180,7 @@ class Loop:
         return True
 
     def _compute(self, now: int, inbox: Inbox) -> None:
-        ended = self._not_started.popleft() if self._not_started else self._runner.run_one(now)
+        ended = self._put_off() if self._not_started else self._runner.run_one(now)
         if ended is None:
             return
         job, step, token, yielded, began_ns, ended_ns = ended
@@ -205,6 +206,17 @@ class Loop:
             self.handle(StepDone(t=self.clock.now(), job=job, token=token))
         except SchedulerFailed as error:
             self._lost(job, error)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Do something once all is done that the scheduler has decided."""
+        self._not_started.append(call)
+
+    def _put_off(self) -> Ended | None:
+        first = self._not_started.popleft()
+        if isinstance(first, tuple):
+            return first
+        first()
+        return None
 
     def _fire_timer(self, t: int) -> None:
         _, timer = heapq.heappop(self._timers)

@@ -64,6 +64,7 @@ class Server:
         self._intake = Intake(core.executions, self._on_lane_end)
         core.executions.on_broken = self._on_broken
         core.loop.attach(self._post)
+        core.run_elsewhere = lambda task, then: self._pool.submit(task, lambda: then(task.conclude()))
         self._watch(self._wake, self._on_wake)
         self._rests_until_ns: int | None = None
         if door is not None:

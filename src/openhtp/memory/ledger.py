@@ -56,7 +56,11 @@ class Held:
     __slots__ = ("_grants",)
 
     def __init__(self, grants: Sequence[Grant]) -> None:
-        self._grants = grants
+        self._grants = list(grants)
+
+    def add(self, more: Held) -> None:
+        """Give that back with it."""
+        self._grants += more._grants
 
     def give_back(self) -> None:
         """It is no longer held."""
@@ -156,6 +160,13 @@ class Ledger:
             raise OutOfMemory(
                 words.no_place(self, tenant, weights, spill_fill, room_for), st.QNN_CONTEXT_ERROR_MEM_ALLOC
             )
+
+    def place_each(self, tenant: Tenant, parts: Sequence[tuple[int, int]], *, room_for: int = 0) -> list[Held]:
+        """The same for parts that come and go by themselves, given as (weights, spill-fill): all, or none."""
+        with self._lock:
+            weights, spill_fill = (sum(part[index] for part in parts) for index in (0, 1))
+            self.place(tenant, weights, spill_fill, room_for=room_for).give_back()
+            return [self.place(tenant, *part) for part in parts]
 
     def take(self, tenant: Tenant, nbytes: int, use: Use, what: str) -> Grant:
         """Memory for a context in the domain where it is; the first with room if it is in none yet.

@@ -252,6 +252,7 @@ _BUFFERS = tuple(
         config_key=name,
         origins=(Origin.BINARY,),
         needs=("memory_limit_hint",),
+        no_effect="the device takes this memory itself",
     )
     for name, what in (("spill_fill_buffer", "spill-fill"), ("weights_buffer", "the weights"))
 )

@@ -98,7 +98,8 @@ class LoadGraphs(Request):
     """Make graphs of one context ready to run, all or none. Descriptor: a context binary, in memory or as a file.
 
     ``nbytes`` is what these graphs take of it. ``read_budget`` is how many bytes may be read at once, 0 for all.
-    The reply's ``graphs`` are in the order in which they were asked for.
+    The reply's ``graphs`` are in the order in which they were asked for. With ``switching`` they are loaded when
+    they run, at once only those ``retained`` (by place, the most important first), or the first.
     """
 
     context: int
@@ -106,6 +107,8 @@ class LoadGraphs(Request):
     graphs: list[WantedGraph]
     read_budget: int = 0
     accelerated: bool = False
+    switching: bool = False
+    retained: list[int] = []
 
 
 class PackGraph(Request):

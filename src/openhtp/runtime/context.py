@@ -311,7 +311,13 @@ class Context:
                 continue
             wanted[name] = graph, packed
         if enabled:
-            manner = Manner(chosen.file_read_memory_budget_in_mb * MIB, chosen.init_acceleration)
+            switching = chosen.memory_limit_hint > 0
+            manner = Manner(
+                chosen.file_read_memory_budget_in_mb * MIB,
+                accelerated=chosen.init_acceleration,
+                switching=switching,
+                retained=(chosen.graph_retention_order or ()) if switching else (),
+            )
             load_graphs(self, stored(binary, enabled), [wanted[name] for name in enabled], stop, manner)
 
     # What graphs, memory and the device need

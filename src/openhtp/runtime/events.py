@@ -14,6 +14,7 @@ from openhtp.trace.profile import ProfileEvent
 DEADLINE_MISSED = 9001
 STEPS = 407
 STEP = 9002  # ours too: a step of the emulated device
+GRAPH_SWITCH = 9003  # ours too: waiting for the graph to be loaded, part of the queue wait
 
 
 def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tuple[ProfileEvent, ...]:
@@ -29,6 +30,8 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
         _us(3002, "QNN accelerator (execute) time", record.finished_ns - record.received_ns),
         ProfileEvent(3009, "Num times yield occured", record.yields, "count"),
     ]
+    if run.switch_ns:
+        events.append(_us(GRAPH_SWITCH, "Graph switch time", run.switch_ns))
     if record.yields:
         events += [
             _us(3006, "Time for initial VTCM release", record.release_ns),

@@ -30,10 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a binary is loaded: bytes that may be read at once (0: all), and whether on all threads there are."""
+    """How a binary is loaded: bytes that may be read at once (0: all), and whether on all threads there are.
+
+    ``switching``: graphs are loaded when they run, and those ``retained`` at once, the most important first.
+    """
 
     read_budget: int = 0
     accelerated: bool = False
+    switching: bool = False
+    retained: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +99,15 @@ def load_graphs(
         for place, (graph, _) in zip(sending.places, graphs, strict=True)
     ]
     manner = manner or Manner()
+    places = {graph.name: place for place, (graph, _) in zip(sending.places, graphs, strict=True)}
     request = ms.LoadGraphs(
         context=context._number,
         nbytes=sending.nbytes,
         graphs=wanted,
         read_budget=manner.read_budget,
         accelerated=manner.accelerated,
+        switching=manner.switching,
+        retained=[places[name] for name in manner.retained],
     )
     link, undo = context._link, _undo(context)
     with sending.descriptor() as fd:

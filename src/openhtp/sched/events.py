@@ -88,6 +88,14 @@ class Submitted(Struct, frozen=True, tag=True, gc=False):
     deadline_at: int | None = None
 
 
+class StepsFound(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """How many steps a queued job has is only known now, because its graph had to be loaded first."""
+
+    t: int
+    job: int
+    steps: int
+
+
 class StepDone(Struct, frozen=True, tag=True, gc=False):
     """The engine finished the step that ``token`` started."""
 
@@ -126,6 +134,7 @@ Event = (
     | PriorityChanged
     | ContextPriorityChanged
     | Submitted
+    | StepsFound
     | StepDone
     | StepYielded
     | AbortRequested

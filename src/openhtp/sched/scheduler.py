@@ -25,6 +25,7 @@ from openhtp.sched.events import (
     HoldChanged,
     PriorityChanged,
     StepDone,
+    StepsFound,
     StepYielded,
     Submitted,
     TimerFired,
@@ -78,6 +79,7 @@ class Scheduler:
             PriorityChanged: self._on_priority_changed,
             ContextPriorityChanged: self._on_context_priority_changed,
             Submitted: self._on_submitted,
+            StepsFound: self._on_steps_found,
             StepDone: self._on_step_done,
             StepYielded: self._on_step_yielded,
             AbortRequested: self._on_abort_requested,
@@ -200,6 +202,13 @@ class Scheduler:
             actions.append(ArmTimer(number, event.timeout_at))
         if len(client.queue) == 1 and not client.held:
             self.cores[client.core].ask(job, actions)
+
+    def _on_steps_found(self, event: StepsFound, actions: list[Action]) -> None:
+        job = self.jobs.get(event.job)
+        if event.steps < 1:
+            raise InvalidArgument(f"job {event.job} has {event.steps} steps; at least one is needed")
+        if job is not None and job.state is _QUEUED:
+            job.steps = event.steps
 
     def _on_step_done(self, event: StepDone, actions: list[Action]) -> None:
         job = self.jobs.get(event.job)

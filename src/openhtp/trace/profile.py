@@ -58,6 +58,8 @@ class DeviceProfile(Struct, array_like=True):
 
     step_times_ns: list[int]
     pauses: list[Pause]
+    # How long it waited for its graph to be loaded, where graphs are switched.
+    switch_ns: int = 0
 
 
 class RunTimes(Struct, frozen=True, kw_only=True):

@@ -89,6 +89,8 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     for task in session.tasks:
         if task.context is context:
             task.cancel()
+    if context.switcher is not None:
+        context.switcher.close()
     for graph in list(context.graphs.values()):
         asked.core.free_graph(session, graph)
     for memory in list(context.memories):

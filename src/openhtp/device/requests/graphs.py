@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, BadBinary, QnnError, error_context
+from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, UpdateableGraph
@@ -15,6 +15,7 @@ from openhtp.device.requests.contexts import check_group_priority
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.room import Room
 from openhtp.device.sessions import find
+from openhtp.device.switched_loading import SwitchedRoom
 from openhtp.device.tasks import Task
 from openhtp.engine.protocol import UpdateableProgram
 from openhtp.memory.ledger import Held
@@ -42,17 +43,20 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
                 f"the graphs take {request.nbytes} bytes of the binary, which has {file.source.nbytes}: it was cut"
                 " since it was opened; do not change a file that is in use"
             )
+        if request.switching and context.switcher is not None:
+            raise InvalidArgument(f"context {context.number} switches graphs of a binary already")
         check_group_priority(context, [wanted.priority for wanted in request.graphs])
         session.pieces.take()
     except BaseException:
         file.close()
         raise
     manner = Manner(request.read_budget or None, accelerated=request.accelerated)
-
-    room = Room(context)
+    room = SwitchedRoom(context, request.retained, manner) if request.switching else Room(context)
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]
+        if isinstance(room, SwitchedRoom):
+            return room.make_first_ready(core.target, file.source, places, task.advance)
         return make_ready(core.target, file.source, places, task.advance, room, manner)
 
     def done() -> None:
@@ -88,6 +92,8 @@ def loaded(
     try:
         for graph, made, asks in zip(graphs, ready, wanted, strict=True):
             _add(core, graph, made.info.options, asks)
+        if isinstance(room, SwitchedRoom):
+            room.begin(core, graphs, ready, done)
     except QnnError:
         for graph in graphs:
             if graph.number in session.graphs:
@@ -95,8 +101,10 @@ def loaded(
             else:
                 graph.close()
         context.weights.remove(held)
+        context.switcher = None
         raise
-    done()
+    if not isinstance(room, SwitchedRoom):
+        done()
     return ms.Reply(
         graphs=[
             ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
@@ -135,6 +143,9 @@ def free(asked: Asked, request: ms.FreeGraphs) -> ms.Reply:
     context = find(session.contexts, request.context, "context")
     for graph in [find(context.graphs, number, "graph") for number in dict.fromkeys(request.graphs)]:
         asked.core.free_graph(session, graph)
+    if context.switcher is not None and not context.graphs:
+        context.switcher.close()
+        context.switcher = None
     context.settle_weights()
     return ms.Reply()
 

@@ -156,6 +156,7 @@ class Execution:
         if call is not None and call.profile is not None:
             call.profile.step_times_ns = told.step_times_ns
             call.profile.pauses = told.pauses
+            call.profile.switch_ns = told.switch_ns
 
     def _complete(self, record: Record, text: str = "") -> None:
         """Called by the link when the device has reported the end; again does nothing.

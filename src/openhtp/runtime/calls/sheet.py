@@ -37,6 +37,7 @@ class Executed:
     modelled: Modelled | None
     step_times_ns: list[int]
     pauses: list[Pause]
+    switch_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Sheet:
         self.holder: object = None
         self.step_times_ns: list[int] = []
         self.pauses: list[Pause] = []
+        self.switch_ns = 0
         self._life = life
 
     def begin(self, holder: object) -> None:
@@ -74,6 +76,7 @@ class Sheet:
         self.found = None
         self.step_times_ns = []
         self.pauses = []
+        self.switch_ns = 0
         self.holder = holder
 
     def abandon(self, holder: object) -> None:
@@ -105,6 +108,7 @@ class Sheet:
             callee.modelled,
             self.step_times_ns,
             self.pauses,
+            self.switch_ns,
         )
 
     @contextlib.contextmanager

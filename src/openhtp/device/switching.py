@@ -1,0 +1,216 @@
+"""Graph switching on the device: graphs of a context are loaded when they run, and unloaded for others.
+
+Clients of the scheduler that are switched are always held. Whoever has its turn (``memory/switching.py``) is
+loaded if it is not, bound, and let in alone: so none of them runs beside another, and what waits for its turn can
+time out or be cancelled as anything that is queued can. Loading is a task, beside the loop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from openhtp.core.errors import QnnError
+from openhtp.core.status import Status
+from openhtp.device.contexts import DeviceContext, DeviceGraph, Unloaded
+from openhtp.device.failures import unexpected
+from openhtp.device.jobs import Job
+from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
+from openhtp.device.tasks import Task
+from openhtp.engine.protocol import Run
+from openhtp.memory.ledger import Held
+from openhtp.memory.needs import ContextNeeds
+from openhtp.memory.switching import Turn, Turns
+from openhtp.program.binary import ContextBinary
+from openhtp.rpc import messages as ms
+from openhtp.sched.events import AbortRequested, HoldChanged, StepsFound
+
+if TYPE_CHECKING:
+    from openhtp.device.core import DeviceCore
+
+log = logging.getLogger(__name__)
+
+_Bind = Callable[[], list[Run]]
+
+
+class Switcher:
+    """The graphs of one context that is switched. All methods run on the loop's thread."""
+
+    def __init__(
+        self,
+        core: DeviceCore,
+        context: DeviceContext,
+        binary: ContextBinary,
+        needs: ContextNeeds,
+        retained: Sequence[str],
+        manner: Manner,
+        close_file: Callable[[], None],
+    ) -> None:
+        self.context = context
+        self.switches = 0
+        self._core = core
+        self._binary = binary
+        self._manner = manner
+        self._close_file = close_file
+        self._turns = Turns({graph.name: graph.loaded_bytes for graph in needs.graphs}, retained)
+        self._needs = needs
+        self._graphs: dict[str, DeviceGraph] = {}
+        self._held: dict[str, Held] = {}
+        self._binds: dict[int, _Bind] = {}
+        self._switch_ns: dict[int, int] = {}
+        self._closed = False
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """What is loaded now."""
+        return tuple(self._turns.loaded)
+
+    def add(self, graph: DeviceGraph) -> None:
+        """One of the graphs, which the scheduler knows: from now on it starts when it is told to."""
+        self._graphs[graph.name] = graph
+        graph.switch = self
+        self._hold(graph, held=True)
+
+    def adopt(self, graph: DeviceGraph, ready: Ready, held: Held) -> None:
+        """A graph that is loaded, and what that holds. Raises OutOfMemory if it holds more than was known."""
+        known = self._needs.graph(graph.name).spill_fill_bytes
+        more = ready.loaded.spill_fill_bytes - known
+        if more > 0:
+            try:
+                held.add(self.context.session.ledger.place(self.context.tenant, 0, more))
+            except QnnError:
+                close_all([ready])
+                raise
+        if graph.loaded is not ready.loaded:
+            graph.load(ready.loaded)
+        self._turns.loaded[graph.name] = None
+        self._held[graph.name] = held
+
+    def admit(self, job: Job, bind: _Bind) -> None:
+        """An execution was accepted: it waits for its turn."""
+        self._binds[job.number] = bind
+        self._turns.asked(job.number, job.graph.name)
+        self.advance()
+
+    def ended(self, job: Job) -> None:
+        """An execution is over. Whose turn it is then is found out once the scheduler has done with this one."""
+        self._binds.pop(job.number, None)
+        self._switch_ns.pop(job.number, None)
+        self._turns.ended(job.number)
+        self._core.loop.later(self.advance)
+
+    def switch_ns(self, job: Job) -> int:
+        """How long an execution waited for its graph to be loaded."""
+        return self._switch_ns.get(job.number, 0)
+
+    def advance(self) -> None:
+        """Let in whoever has its turn, if anybody."""
+        if self._closed or self.context.session.held:
+            return
+        turn = self._turns.next(self.context.domain.left)
+        if turn is None:
+            return
+        job = self._core.executions.jobs.get(turn.job)
+        if job is None:
+            self._turns.ended(turn.job)
+            self.advance()
+        elif turn.unload is None:
+            self._start(job)
+        else:
+            self._switch(job, turn)
+
+    def close(self) -> None:
+        """The context goes: nothing more is loaded."""
+        if not self._closed:
+            self._closed = True
+            self._binds.clear()
+            self._close_file()
+
+    def _start(self, job: Job) -> None:
+        """The graph is loaded: bind it and let it in."""
+        graph = job.graph
+        assert isinstance(graph, DeviceGraph)
+        try:
+            job.runs = graph.take_runs(job.key, self._binds.pop(job.number))
+        except QnnError as error:
+            self._fail(job, error)
+            return
+        now = self._core.clock.now
+        if job.pace is None:
+            steps = graph.steps * len(job.runs)
+            self._core.loop.handle(StepsFound(t=now(), job=job.number, steps=steps))
+        self._hold(graph, held=False)
+        self._hold(graph, held=True)
+
+    def _switch(self, job: Job, turn: Turn) -> None:
+        """Unload what must go, and load the graph beside the loop."""
+        began_ns = self._core.clock.now()
+        for name in turn.unload or ():
+            self._unload(name)
+        self.switches += 1
+        graph = self._graphs[turn.graph]
+        needs = self._needs.graph(turn.graph)
+        try:
+            held = self.context.session.ledger.place(self.context.tenant, needs.own_bytes, needs.spill_fill_bytes)
+        except QnnError as error:
+            self._fail(job, error)
+            return
+
+        def work(task: Task[Ready]) -> Ready:
+            give_memory_back()
+            task.check()
+            return make_one_ready(self._core.target, self._binary.packed(turn.graph), self._manner)
+
+        def finish(ready: Ready) -> ms.Reply:
+            self.adopt(graph, ready, held)
+            again = self._core.executions.jobs.get(turn.job)
+            if again is None:  # it timed out or was cancelled meanwhile
+                self._core.loop.later(self.advance)
+            else:
+                self._switch_ns[turn.job] = self._core.clock.now() - began_ns
+                self._start(again)
+            return ms.Reply()
+
+        self._core.run_task(
+            Task(
+                "switching graphs",
+                self.context,
+                work=work,
+                finish=finish,
+                discard=lambda ready: close_all([ready]),
+                undo=held.give_back,
+            ),
+            lambda answer: self._told(turn.job, answer),
+        )
+
+    def _told(self, number: int, answer: object) -> None:
+        """The end of a task: if it failed, so does the execution that it was for."""
+        if not isinstance(answer, ms.Reply) or not answer.error or self._closed:
+            return
+        job = self._core.executions.jobs.get(number)
+        if job is not None:
+            self._fail(job, QnnError(answer.error, Status(answer.status_name, answer.status_code)))
+        else:
+            self._core.loop.later(self.advance)
+
+    def _fail(self, job: Job, error: QnnError) -> None:
+        job.failure = error
+        self._core.loop.handle(AbortRequested(t=self._core.clock.now(), job=job.number))
+
+    def _unload(self, name: str) -> None:
+        del self._turns.loaded[name]
+        self._graphs[name].load(Unloaded())
+        self._held.pop(name).give_back()
+
+    def _hold(self, graph: DeviceGraph, *, held: bool) -> None:
+        self._core.loop.handle(HoldChanged(t=self._core.clock.now(), client=graph.number, held=held))
+
+
+def give_memory_back() -> None:
+    """What was freed goes back to the system now: that it does is why graphs are switched."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError) as error:  # another C library
+        log.debug("memory is not given back at once: %s", unexpected("malloc_trim", error))

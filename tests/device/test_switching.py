@@ -1,0 +1,232 @@
+"""Graph switching on a live device: the document's cases, memory that goes down, and what can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.core.units import MIB
+from openhtp.runtime.events import GRAPH_SWITCH
+
+WIDE = 512
+SWITCHING = {"is_persistent_binary": True, "memory_limit_hint": 1}
+
+
+def factor_of(name: str) -> float:
+    return 1.0 + "ABCD".index(name)
+
+
+def make_binary(device: htp.Device, mib: float) -> bytes:
+    """Graphs A, B, C and D of equal size; each multiplies the sum of its input by a number of its own."""
+    rows = int(mib * MIB) // 4 // WIDE
+    with device.create_context(prepare_only=True) as context:
+        for name in "ABCD":
+            data = np.full((rows, WIDE), factor_of(name), np.float32)
+            graph = context.create_graph(name, precision="float32")
+            x = graph.add_tensor("x", (1, WIDE), "float32", kind="app_write")
+            y = graph.add_tensor("y", (1, rows), "float32", kind="app_read")
+            w = graph.add_tensor("w", data.shape, "float32", data=data)
+            graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
+            graph.finalize()
+        return context.get_binary()
+
+
+def run(context: htp.Context, name: str, **options: Any) -> None:
+    """Execute a graph and look at what came out."""
+    outputs = context.graph(name).execute({"x": np.ones((1, WIDE), "f4")}, **options)
+    np.testing.assert_allclose(outputs["y"], WIDE * factor_of(name))
+
+
+def loaded(device: htp.Device) -> str:
+    """Names of the graphs that are loaded."""
+    (session,) = device.info()["sessions"]
+    contexts = [context for domain in session["domains"] for context in domain["contexts"]]
+    return "".join(sorted(graph["graph"] for c in contexts for graph in c["graphs"] if graph["loaded"]))
+
+
+@pytest.fixture(scope="module")
+def binary() -> Iterator[bytes]:
+    with htp.Backend() as backend:
+        yield make_binary(backend.create_device(), 1)
+
+
+@pytest.fixture
+def device(backend: htp.Backend) -> htp.Device:
+    """Two of the graphs fit, and their inputs and outputs."""
+    return backend.create_device(domain_mb=3, process_domains=1)
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("ABAB", ["AB", "AB", "AB", "AB"]),
+        ("ABCD", ["AB", "AB", "AC", "AD"]),
+        ("ABCABD", ["AB", "AB", "AC", "AC", "AB", "AD"]),
+    ],
+    ids=["case 1", "case 2", "case 3"],
+)
+def test_retention_cases_of_the_document(
+    device: htp.Device, binary: bytes, order: str, expected: list[str]
+) -> None:
+    context = device.create_context_from_binary(binary, graph_retention_order=["A", "B"], **SWITCHING)
+    assert loaded(device) == "AB"
+    seen = []
+    for name in order:
+        run(context, name)
+        seen.append(loaded(device))
+    assert seen == expected
+
+
+def test_without_retention_one_graph_is_loaded(device: htp.Device, binary: bytes) -> None:
+    context = device.create_context_from_binary(binary, enable_graphs=["C", "A", "B"], **SWITCHING)
+    assert loaded(device) == "C"
+    for name in "CABCA":
+        run(context, name)
+        assert loaded(device) == name
+    with pytest.raises(htp.WrongState, match="disabled"):
+        run(context, "D")
+    context.free()
+    (session,) = device.info()["sessions"]
+    assert session["bytes"] == 0
+
+
+def test_all_four_do_not_fit_without_switching(device: htp.Device, binary: bytes) -> None:
+    with pytest.raises(htp.OutOfMemory, match="memory_limit_hint"):
+        device.create_context_from_binary(binary)
+    # Retention without the hint is no switching, as the document has it.
+    with pytest.raises(htp.OutOfMemory):
+        device.create_context_from_binary(binary, graph_retention_order=["A"])
+
+
+def test_graphs_to_retain_must_be_enabled_and_fit(device: htp.Device, binary: bytes) -> None:
+    with pytest.raises(
+        htp.InvalidArgument, match="graph_retention_order names 'B'; graphs that are enabled are 'A'"
+    ):
+        device.create_context_from_binary(binary, enable_graphs=["A"], graph_retention_order=["B"], **SWITCHING)
+    with pytest.raises(htp.OutOfMemory):
+        device.create_context_from_binary(binary, graph_retention_order=["A", "B", "C", "D"], **SWITCHING)
+    assert device.info()["sessions"][0]["bytes"] == 0
+
+
+def test_queued_executions_are_served_in_order_and_none_beside_another(device: htp.Device, binary: bytes) -> None:
+    context = device.create_context_from_binary(
+        binary, queue_depth=40, graph_retention_order=["A", "B"], **SWITCHING
+    )
+    ended: list[str] = []
+    device.start_trace()
+    names = "ABBACDDABCA" * 2
+    pending = [
+        context.graph(name).execute_async(
+            {"x": np.ones((1, WIDE), "f4")}, notify=lambda name, _: ended.append(name), notify_param=name
+        )
+        for name in names
+    ]
+    for name, execution in zip(names, pending, strict=True):
+        np.testing.assert_allclose(execution.result(30)["y"], WIDE * factor_of(name))
+    trace = device.stop_trace()
+    context.free()
+    context.device.backend.free()
+    assert "".join(ended) == names
+    running = 0
+    for record in trace.records:
+        kind = type(record).__name__
+        running += (kind == "Granted") - (kind == "Released")
+        assert running <= 1
+
+
+def test_a_switch_is_in_the_profile(backend: htp.Backend, device: htp.Device, binary: bytes) -> None:
+    context = device.create_context_from_binary(binary, **SWITCHING)
+    profile = backend.create_profile("basic")
+    run(context, "A", profile=profile)
+    assert profile.event(GRAPH_SWITCH) is None
+    run(context, "B", profile=profile)
+    switch = profile.event(GRAPH_SWITCH)
+    assert switch is not None
+    assert switch.value > 0
+    queued = profile.event(405)
+    assert queued is not None
+    assert queued.value >= switch.value
+
+
+def test_what_waits_for_its_turn_can_be_cancelled_and_times_out(
+    backend: htp.Backend, device: htp.Device, binary: bytes
+) -> None:
+    context = device.create_context_from_binary(binary, **SWITCHING)
+    inputs = {"x": np.ones((1, WIDE), "f4")}
+    htp.testing.hold(device)
+    running = context.graph("A").execute_async(inputs)
+    late = context.graph("B").execute_async(inputs, signal=backend.create_signal(timeout_us=1000))
+    gone = context.graph("C").execute_async(inputs)
+    gone.cancel()
+    with pytest.raises(htp.Aborted):
+        gone.result(30)
+    with pytest.raises(htp.TimedOut):
+        late.result(30)
+    htp.testing.release(device)
+    running.result(30)
+    run(context, "D")
+    assert loaded(device) == "D"
+
+
+def test_a_context_that_is_freed_takes_its_executions_with_it(device: htp.Device, binary: bytes) -> None:
+    context = device.create_context_from_binary(binary, queue_depth=20, **SWITCHING)
+    pending = [context.graph(name).execute_async({"x": np.ones((1, WIDE), "f4")}) for name in "ABCD" * 4]
+    context.free()
+    for execution in pending:
+        assert execution.exception(30) is None or execution.exception(30).name.endswith("INVALID_CONTEXT")
+    again = device.create_context_from_binary(binary, **SWITCHING)
+    run(again, "B")
+
+
+def test_a_damaged_graph_fails_alone(device: htp.Device, binary: bytes, tmp_path: Path) -> None:
+    """Its data is looked at when it is loaded; then its execution fails, and others go on."""
+    parts = bytearray(binary)
+    middle = binary.index(np.float32(3.0).tobytes() * 64)
+    parts[middle] ^= 1
+    path = tmp_path / "damaged.bin"
+    path.write_bytes(parts)
+    context = device.create_context_from_binary(path, **SWITCHING)
+    run(context, "A")
+    with pytest.raises(htp.QnnError, match="damaged"):
+        run(context, "C")
+    run(context, "B")
+    run(context, "A")
+
+
+def test_in_process_devices_switch_too(backend: htp.Backend, binary: bytes) -> None:
+    device = backend.create_device(domain_mb=3, process_domains=1, transport="inprocess")
+    context = device.create_context_from_binary(binary, graph_retention_order=["A", "B"], **SWITCHING)
+    for name in "ABCABD":
+        run(context, name)
+    assert loaded(device) == "AD"
+
+
+def resident(pid: int) -> int:
+    """Bytes that a process has to itself or as its part of what is shared."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no Pss")
+
+
+def test_memory_of_the_device_process_goes_down(backend: htp.Backend, tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    with htp.Backend() as other:
+        path.write_bytes(make_binary(other.create_device(), 24))
+    device = backend.create_device()
+    nothing = resident(device.pid)
+    everything = device.create_context_from_binary(path)
+    for name in "ABCD":
+        run(everything, name)
+    all_loaded = resident(device.pid) - nothing
+    everything.free()
+    switched = device.create_context_from_binary(path, **SWITCHING)
+    for name in "ABCDAB":
+        run(switched, name)
+    one_loaded = resident(device.pid) - nothing
+    assert one_loaded < all_loaded - 2 * 24 * MIB, (one_loaded / MIB, all_loaded / MIB)
