@@ -9,7 +9,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
-from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, UpdateableGraph
+from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
 from openhtp.device.loading import Manner, Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.contexts import check_group_priority
 from openhtp.device.requests.table import Asked, handles
@@ -114,7 +114,7 @@ def loaded(
 
 
 def _graph(number: int, context: DeviceContext, made: Ready, held: Held) -> DeviceGraph:
-    can_change = made.info.updateables and isinstance(made.loaded, UpdateableProgram)
+    can_change = made.info.updateables and isinstance(made.loaded, (UpdateableProgram, Unloaded))
     kind = UpdateableGraph if can_change else DeviceGraph
     return kind(number, context, made.info, made.loaded, made.program, held)
 
