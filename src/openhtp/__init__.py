@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     # A package that can be called; a checker can have it as one of both.
     from openhtp.plan import plan as plan
     from openhtp.runtime.profile_log import ProfileLog
-    from openhtp.session import InferenceSession, PendingRun
+    from openhtp.session import InferenceSession, ModelEvent, PendingRun, PreparedModel
 
 __version__ = VERSION
 
@@ -99,12 +99,14 @@ __all__ = [
     "Log",
     "LogLevel",
     "Mem",
+    "ModelEvent",
     "NameClash",
     "NotifyType",
     "OutOfMemory",
     "PendingRun",
     "PowerConfig",
     "PowerMode",
+    "PreparedModel",
     "Priority",
     "Profile",
     "ProfileEvent",
@@ -138,7 +140,9 @@ __all__ = [
 # What not every program needs is loaded on first use: the planner, and what brings in onnx and onnxruntime.
 _LAZY = {
     "InferenceSession": "openhtp.session",
+    "ModelEvent": "openhtp.session",
     "PendingRun": "openhtp.session",
+    "PreparedModel": "openhtp.session",
     "backend_path": "openhtp.capi.paths",
     "ProfileLog": "openhtp.runtime.profile_log",
     "estimate": "openhtp.estimation",

@@ -246,6 +246,11 @@ class Graph:
         return self._life.state in (State.FINALIZED, State.PREPARED)
 
     @property
+    def was_outdated(self) -> bool:
+        """Whether it came with a prepared form that could not be used here."""
+        return self._packed is not None and self._packed.prepared is not None and not self.was_prepared
+
+    @property
     def options(self) -> Options:
         """All options by name: what was chosen, and the defaults of the rest."""
         return self._options

@@ -1,7 +1,8 @@
 """``InferenceSession``: ONNX Runtime's session, on the emulated HTP.
 
 Knows ONNX models (through the frontend) and the runtime's objects. Must not know how either works inside. Start at
-``inference.py``; ``options.py`` has the provider options, ``context_cache.py`` the EPContext files.
+``inference.py``; ``options.py`` has the provider options, ``context_cache.py`` the EPContext files,
+``prepared_model.py`` a model that is prepared while it runs.
 """
 
 from openhtp.session.binding import IOBinding
@@ -9,6 +10,17 @@ from openhtp.session.inference import InferenceSession
 from openhtp.session.metadata import ModelMetadata, NodeArg
 from openhtp.session.partition import AssignedPart
 from openhtp.session.pending import PendingRun
+from openhtp.session.prepared_model import ModelEvent, PreparedModel
 from openhtp.session.values import OrtValue
 
-__all__ = ["AssignedPart", "IOBinding", "InferenceSession", "ModelMetadata", "NodeArg", "OrtValue", "PendingRun"]
+__all__ = [
+    "AssignedPart",
+    "IOBinding",
+    "InferenceSession",
+    "ModelEvent",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "PendingRun",
+    "PreparedModel",
+]

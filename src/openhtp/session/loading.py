@@ -18,6 +18,7 @@ from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
+from openhtp.options import GRAPH
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
@@ -27,6 +28,8 @@ from openhtp.session.options import ProviderOptions
 
 log = logging.getLogger(__name__)
 
+# How hard preparation tries unless the provider's option says so.
+GRAPH_LEVEL: int = GRAPH.option("optimization_level").default
 # What this emulation stands for, written into context files.
 SDK_VERSION = "openhtp"
 # Of ours: look into the first run for values that half precision cannot hold.
@@ -160,6 +163,7 @@ def composed_in(
         imported.graph,
         vtcm_mb=plan.options.vtcm_mb,
         precision="float32" if plan.options.backend == "cpu" else "float16",
+        optimization_level=int(plan.options["htp_graph_finalization_optimization_mode"]) or GRAPH_LEVEL,
     )
     graph.finalize()
     return _loaded(kind, device, context, graph, model, imported.inputs, imported.outputs)

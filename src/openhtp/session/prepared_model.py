@@ -1,0 +1,307 @@
+"""A model that is ready soon and best later: from a cache, or prepared fast, run, and prepared well meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import QnnError, WrongState
+from openhtp.frontend.context_model import write_context_model
+from openhtp.frontend.given import check_path
+from openhtp.session.inference import DEFAULT_SOC, Callback, InferenceSession
+from openhtp.session.loading import SDK_VERSION
+from openhtp.session.metadata import NodeArg
+from openhtp.session.model_cache import CacheEntry
+from openhtp.session.options import CPU, QNN
+from openhtp.session.pending import PendingRun, Results
+
+log = logging.getLogger(__name__)
+
+FAST, BEST = "1", "3"
+_LEVEL = "htp_graph_finalization_optimization_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEvent:
+    """Something that a prepared model did, ``at_s`` seconds (measured) after it was asked for."""
+
+    at_s: float
+    what: str
+    detail: str = ""
+
+
+class _Served:
+    """A session, and how many runs it has under way. One that was replaced is closed with the last of them."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+        self.users = 0
+        self.replaced = False
+
+
+class PreparedModel:
+    """A model with a cache of its compiled form.
+
+    If the cache has it, it is loaded from there. Otherwise it is prepared fast (optimization level 1) and can be
+    run at once, while a thread prepares it well (level 3), puts that into the cache, and replaces the first: runs
+    under way end on what they began on, later ones have the new. Processes that share a cache prepare a model
+    once. ``options`` are those of ``InferenceSession``; ``events`` tells what was done.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from openhtp import zoo
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "mlp.onnx").write_bytes(zoo.tiny_mlp())
+        >>> with PreparedModel(folder / "mlp.onnx", cache=folder / "cache", transport="inprocess") as model:
+        ...     model.wait(60)
+        ...     [event.what for event in model.events]
+        True
+        ['prepared fast', 'prepared well', 'saved', 'replaced']
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        cache: str | os.PathLike[str],
+        soc: str | None = None,
+        provider_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self._begin_s = time.monotonic()
+        self._source = check_path(path)
+        self._given = dict(provider_options or {})
+        self._make: Callable[..., InferenceSession] = functools.partial(InferenceSession, soc=soc, **options)
+        shown_options = sorted((name, repr(value)) for name, value in {**options, **self._given}.items())
+        self._entry = CacheEntry(check_path(cache), self._source, soc or DEFAULT_SOC, shown_options)
+        self._events: list[ModelEvent] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._settled = threading.Event()
+        self._best = False
+        session = self._cached()
+        if session is None:
+            session = self._prepared(FAST)
+            self._note("prepared fast")
+        self._served: _Served | None = _Served(session)
+        _models.add(self)
+        if self._best or session._loaded is None:
+            self._settled.set()
+            return
+        threading.Thread(target=self._improve, name="openhtp-prepare", daemon=True).start()
+
+    # Running
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, npt.ArrayLike],
+        run_options: Any = None,
+    ) -> Results:
+        """Run once; returns the named outputs, or all."""
+        served = self._take()
+        try:
+            return served.session.run(output_names, input_feed, run_options)
+        finally:
+            self._give_back(served)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, npt.ArrayLike],
+        callback: Callback | None = None,
+        user_data: Any = None,
+        run_options: Any = None,
+    ) -> PendingRun:
+        """Queue one run and return, as ``InferenceSession.run_async`` does."""
+        served = self._take()
+        try:
+            pending = served.session.run_async(output_names, input_feed, callback, user_data, run_options)
+        except BaseException:
+            self._give_back(served)
+            raise
+        pending.add_done_callback(lambda _: self._give_back(served))
+        return pending
+
+    # Looking
+
+    @property
+    def events(self) -> list[ModelEvent]:
+        """What was done so far, in order."""
+        return list(self._events)
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it runs what was prepared well."""
+        return self._best
+
+    @property
+    def cache_path(self) -> Path:
+        """Where its compiled form is, or will be."""
+        return self._entry.path
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing more is prepared; whether that is so."""
+        return self._settled.wait(timeout)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """What ``run`` takes."""
+        return self._now().session.get_inputs()
+
+    def get_outputs(self) -> list[NodeArg]:
+        """What ``run`` returns."""
+        return self._now().session.get_outputs()
+
+    def close(self) -> None:
+        """Let go of the device once runs under way are over. What is being prepared is given up."""
+        self._over.set()
+        with self._lock:
+            served, self._served = self._served, None
+        if served is not None:
+            self._retire(served)
+
+    def __enter__(self) -> PreparedModel:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._served is None else "best" if self._best else "fast"
+        return f"<PreparedModel {self._source.name!r}, {state}>"
+
+    # Which session runs
+
+    def _now(self) -> _Served:
+        served = self._served
+        if served is None:
+            raise WrongState(f"{self!r} was closed", st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED)
+        return served
+
+    def _take(self) -> _Served:
+        with self._lock:
+            served = self._now()
+            served.users += 1
+            return served
+
+    def _give_back(self, served: _Served) -> None:
+        with self._lock:
+            served.users -= 1
+            last = served.replaced and served.users == 0
+        if last:
+            served.session.close()
+
+    def _retire(self, served: _Served) -> None:
+        with self._lock:
+            served.replaced = True
+            idle = served.users == 0
+        if idle:
+            served.session.close()
+
+    # Preparing
+
+    def _prepared(self, level: str) -> InferenceSession:
+        options = {_LEVEL: level, **self._given}
+        return self._make(self._source, providers=[(QNN, options), CPU])
+
+    def _cached(self) -> InferenceSession | None:
+        """The session of what the cache has; None if it has nothing that can be used."""
+        if not self._entry.exists():
+            return None
+        try:
+            session = self._make(self._entry.path, providers=[(QNN, self._given)])
+        except QnnError as error:
+            self._note("refused what the cache has", str(error))
+            return None
+        graph = None if session._loaded is None else session._loaded.graph
+        # What another machine, user or version prepared runs, but had to be compiled again: make it anew.
+        self._best = graph is not None and not graph.was_outdated
+        self._note("loaded from the cache", "" if self._best else "it had to be compiled again")
+        return session
+
+    def _improve(self) -> None:
+        """On a thread of its own: have the best form, from whoever makes it first."""
+        try:
+            with self._entry.locked(self._over) as mine:
+                if mine:
+                    self._replace(self._best_form())
+        except Exception as error:
+            if not self._over.is_set():
+                log.warning("%r stays as it is: it could not be prepared well: %s", self, error)
+                self._note("failed to prepare well", str(error))
+        finally:
+            self._settled.set()
+
+    def _best_form(self) -> InferenceSession:
+        if not any(event.what.startswith(("refused", "loaded")) for event in self._events):
+            session = self._cached()
+            if session is not None and self._best:
+                return session  # another process was quicker
+            if session is not None:
+                session.close()
+        session = self._prepared(BEST)
+        self._note("prepared well")
+        try:
+            self._save(session)
+        except Exception as error:
+            log.warning("%r is not saved: %s", self, error)
+            self._note("failed to save", str(error))
+        return session
+
+    def _save(self, session: InferenceSession) -> None:
+        loaded = session._loaded
+        if loaded is None or self._over.is_set():
+            return
+        binary = loaded.context.get_binary()
+        self._entry.store(
+            write_context_model(
+                loaded.graph.name,
+                loaded.inputs,
+                loaded.outputs,
+                binary,
+                version=SDK_VERSION,
+                metadata=loaded.model.metadata,
+            )
+        )
+        self._note("saved", str(self._entry.path))
+
+    def _replace(self, session: InferenceSession) -> None:
+        fresh = _Served(session)
+        with self._lock:
+            old = self._served
+            if old is not None:
+                self._served, self._best = fresh, True
+        if old is None:
+            session.close()
+            return
+        self._note("replaced")
+        self._retire(old)
+
+    def _note(self, what: str, detail: str = "") -> None:
+        self._events.append(ModelEvent(time.monotonic() - self._begin_s, what, detail))
+        log.info("%s: %s%s", self._source.name, what, f" ({detail})" if detail else "")
+
+
+_models: weakref.WeakSet[PreparedModel] = weakref.WeakSet()
+
+
+def _start_anew() -> None:
+    """In the child of a fork: nobody prepares anything for the parent's models there."""
+    for model in list(_models):
+        model._lock = threading.Lock()
+        model._settled = threading.Event()
+        model._settled.set()
+
+
+os.register_at_fork(after_in_child=_start_anew)
