@@ -32,6 +32,7 @@ OWN = {
     "hw/catalog.py": "a resource of the package",
     "report/page.py": "a resource of the package",
     "rpc/rendezvous.py": "a folder",
+    "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "session/saver.py": "writes",
     "sweep/identity.py": "the package's own files",
