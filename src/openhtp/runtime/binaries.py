@@ -99,13 +99,18 @@ def _suboptimal(info: BinaryInfo, soc: SocSpec) -> str:
     return ""
 
 
-def validate(binary: ContextBinary, soc: SocSpec, compatibility: str, *, check_data: bool) -> BinarySummary:
+def check_data(binary: ContextBinary) -> None:
+    """Look at every byte of all graphs. Raises BadBinary with the first place that is damaged."""
+    for name in binary.graph_names:
+        graph = binary.packed(name)
+        graph.program()
+        graph.check_rest()
+
+
+def validate(binary: ContextBinary, soc: SocSpec, compatibility: str, *, data_too: bool) -> BinarySummary:
     """Whether a context could be made of it; raises the error that says why not."""
     reason = check_fit(binary, soc, compatibility)
-    graphs = [binary.packed(name) for name in binary.graph_names]
-    found = tuple(graph.info() for graph in graphs)
-    if check_data:
-        for graph in graphs:
-            graph.program()
-            graph.check_rest()
+    found = tuple(binary.graph_info(name) for name in binary.graph_names)
+    if data_too:
+        check_data(binary)
     return BinarySummary(info=binary.info, nbytes=binary.nbytes, graphs=found, suboptimal=reason)

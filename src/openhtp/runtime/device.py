@@ -221,7 +221,7 @@ class Device:
         """
         self._life.require("use")
         chosen = self._read_options({"compatibility": compatibility}, Origin.BINARY)
-        return validate(open_given(binary), find_soc(self.soc), chosen.compatibility, check_data=check_data)
+        return validate(open_given(binary), find_soc(self.soc), chosen.compatibility, data_too=check_data)
 
     def create_power_config(self, core: int = 0) -> PowerConfig:
         """An id under which to vote on clocks, sleep and polling of a core. The highest of all votes wins."""

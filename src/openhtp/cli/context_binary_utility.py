@@ -1,0 +1,64 @@
+"""``openhtp context-binary-utility``: what is in a context binary, with the vendor's options and key names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openhtp.capi import identity
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import STANDARD_OUTPUT, JsonFile, errors_reported, say, show, write_file, write_json
+from openhtp.core.units import bytes_in_words
+from openhtp.program.binary import ContextBinary
+from openhtp.report.context_binary import ApiVersions, context_binary_json
+from openhtp.runtime.binaries import check_data, open_given
+
+
+def context_binary_utility(
+    context_binary: Annotated[Path, typer.Option("--context_binary", help="The context binary.")],
+    json_path: Annotated[
+        Path | None, typer.Option("--json_file", help="File to write; its folder must exist.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Look at every byte, not only at the header.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Show what is in a context binary: graphs, tensors, sizes. Its weights are not read, except with --check."""
+    with errors_reported():
+        binary = open_given(context_binary)
+        if check:
+            check_data(binary)
+        core, backend = (".".join(map(str, version())) for version in (identity.core_api, identity.htp_api))
+        versions = ApiVersions(core=core, backend=backend, build_id=identity.build_id())
+        found = context_binary_json(binary, versions)
+        if json_file != STANDARD_OUTPUT:
+            _print(binary, checked=check)
+        if json_path is not None:
+            write_file(json_path, json.dumps(found, indent=4) + "\n")
+        write_json(json_file, found)
+
+
+def _print(binary: ContextBinary, *, checked: bool) -> None:
+    about = binary.info
+    made = f"for {about.soc} (v{about.arch}, {about.vtcm_mb} MB of VTCM)" if about.soc else "for any SoC"
+    checks = "; every byte is checked" if checked else ""
+    say(
+        f"{bytes_in_words(binary.nbytes)}, format {about.blob_version}, made {made} by openhtp"
+        f" {about.sdk_version}{checks}"
+    )
+    columns = ("graph", "inputs", "outputs", "weights", "spill-fill", "prepared")
+    sheet = Sheet("graphs", columns, ("inputs", "outputs"))
+    for name in binary.graph_names:
+        graph = binary.packed(name)
+        info = graph.info()
+        sheet.add(
+            name,
+            ", ".join(map(str, info.inputs)),
+            ", ".join(map(str, info.outputs)),
+            bytes_in_words(sum(blob.nbytes for blob in graph.blobs)),
+            bytes_in_words(graph.spill_fill_bytes),
+            "yes" if graph.prepared is not None else "no",
+        )
+    show(sheet)
