@@ -122,6 +122,14 @@ def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
     return found
 
 
+def kind_of(data: bytes) -> Kind | None:
+    """What a file says that it holds; None if it is none of ours."""
+    if len(data) < _HEAD_BYTES or not data.startswith(MAGIC):
+        return None
+    number = _HEAD.unpack_from(data)[2]
+    return Kind(number) if number in Kind._value2member_map_ else None
+
+
 def _times(pause: msgspec.Struct) -> tuple[int, ...]:
     return msgspec.structs.astuple(pause)
 

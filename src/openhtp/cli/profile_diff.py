@@ -1,0 +1,93 @@
+"""``openhtp profile-diff``: what got slower between two profiles, node by node; status 1 if anything did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.report.listing import plain
+from openhtp.report.profile_diff import Change, Comparison, compare, read_side
+
+
+def profile_diff(
+    before: Annotated[Path, typer.Argument(help="Profile log, _schematic.bin, or analysis summary (JSON).")],
+    after: Annotated[Path, typer.Argument(help="The same, of what is to be compared with it.")],
+    threshold: Annotated[float, typer.Option(min=0, help="Percent that a node, or all, may lose.")] = 5.0,
+    least: Annotated[float, typer.Option(min=0, help="Losses below this do not count (us, or cycles).")] = 0.0,
+    top: Annotated[int, typer.Option(min=0, help="Nodes to show.")] = 15,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare two profiles: two runs, two chips or two versions. Cycles, and times from them, are modelled."""
+    with errors_reported():
+        found = compare(read_side(before), read_side(after), threshold_percent=threshold, least=least)
+        _print(found, threshold, top)
+        write_json(json_file, _as_json(found, threshold, least))
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _print(found: Comparison, threshold: float, top: int) -> None:
+    sheet = Sheet(
+        f"{_side(found.before.soc, found.before.name)} -> {_side(found.after.soc, found.after.name)}"
+        f" ({found.before.kind}, modelled)",
+        ("node", f"before\n{found.unit}", f"after\n{found.unit}", "change", "%"),
+    )
+    for change in (found.total, *_most(found, top)):
+        percent = change.percent
+        sheet.add(
+            plain(change.node),
+            _number(change.before, found.unit),
+            _number(change.after, found.unit),
+            f"{'+' if change.delta > 0 else ''}{_number(change.delta, found.unit)}",
+            "new" if change.before is None else "gone" if change.after is None else f"{percent or 0.0:+.1f}",
+        )
+    show(sheet)
+    if found.holds:
+        say(f"nothing lost more than {threshold:g} %", "green")
+        return
+    whole = "the whole and " if found.total_is_slower else ""
+    say(f"slower by more than {threshold:g} %: {whole}{len(found.slower)} nodes", "red")
+
+
+def _most(found: Comparison, top: int) -> list[Change]:
+    """The nodes that changed most, either way."""
+    changed = sorted((change for change in found.changes if change.delta), key=lambda change: -abs(change.delta))
+    return changed[:top]
+
+
+def _side(soc: str, name: str) -> str:
+    return plain(f"{name} ({soc})" if soc else name)
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if unit == "cycles" else f"{value:,.2f}"
+
+
+def _as_json(found: Comparison, threshold: float, least: float) -> dict[str, Any]:
+    def told(change: Change) -> dict[str, Any]:
+        return {
+            "node": change.node,
+            "before": change.before,
+            "after": change.after,
+            "delta": change.delta,
+            "percent": change.percent,
+        }
+
+    return {
+        "before": {"file": found.before.name, "soc": found.before.soc},
+        "after": {"file": found.after.name, "soc": found.after.soc},
+        "unit": found.unit,
+        "values": f"modelled, {found.before.kind}",
+        "threshold_percent": threshold,
+        "least": least,
+        "holds": found.holds,
+        "total": told(found.total),
+        "slower": [told(change) for change in found.slower],
+        "changes": [told(change) for change in found.changes],
+    }

@@ -1,0 +1,182 @@
+"""Two profiles side by side: what got slower and what faster, node by node.
+
+A side is a profile log, a schematic, or the analysis summary (QHAS) as JSON, ours or the vendor's. Nodes are
+matched by name. Sides whose clocks are both known are compared in microseconds, so that two chips can be; else in
+cycles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openhtp.core.errors import BadProfile
+from openhtp.core.files import read_file
+from openhtp.core.units import MIB
+from openhtp.report.linting import cycles_event
+from openhtp.report.listing import EXECUTED, aggregated
+from openhtp.report.profile_log import MAGIC, Kind, kind_of, log_from, schematic_from
+from openhtp.trace.profile import ProfileEvent
+
+_MOST_BYTES = 512 * MIB
+_CYCLES, _CRITICAL = 3003, 6001
+_US = 1e6
+_ALL = "cycles of all threads"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One profile: cycles of each node, and of the whole timeline where that is known."""
+
+    name: str
+    soc: str
+    clock_hz: int
+    nodes: Mapping[str, int]
+    timeline: int | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A node in both, or in one (None in the other); in the unit of the comparison."""
+
+    node: str
+    before: float | None
+    after: float | None
+
+    @property
+    def delta(self) -> float:
+        """How much longer; negative if it got faster."""
+        return (self.after or 0.0) - (self.before or 0.0)
+
+    @property
+    def percent(self) -> float | None:
+        """The same relative to before; None if it was not there."""
+        return 100.0 * self.delta / self.before if self.before else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All nodes, those that got slowest first, and which of them count as regressions."""
+
+    before: Side
+    after: Side
+    unit: str
+    total: Change
+    changes: tuple[Change, ...]
+    slower: tuple[Change, ...]
+    total_is_slower: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing got slower than allowed."""
+        return not self.slower and not self.total_is_slower
+
+
+def compare(before: Side, after: Side, *, threshold_percent: float, least: float) -> Comparison:
+    """Compare two sides. A node is slower if it lost more than the threshold, and at least ``least``."""
+    if before.kind != after.kind:
+        raise BadProfile(
+            f"{before.name} has {before.kind}, {after.name} has {after.kind}; profile both at the same level"
+        )
+    timed = bool(before.clock_hz and after.clock_hz)
+    if before.soc != after.soc and not timed:
+        raise BadProfile(
+            f"{before.name} is of {before.soc or 'no named chip'}, {after.name} of {after.soc or 'no named chip'};"
+            " without both clocks their cycles cannot be compared"
+        )
+
+    def value(side: Side, cycles: int | None) -> float | None:
+        return None if cycles is None else cycles * _US / side.clock_hz if timed else float(cycles)
+
+    names = dict.fromkeys([*before.nodes, *after.nodes])
+    changes = [
+        Change(
+            node=name,
+            before=value(before, before.nodes.get(name)),
+            after=value(after, after.nodes.get(name)),
+        )
+        for name in names
+    ]
+    changes.sort(key=lambda change: -change.delta)
+    # Timelines say how long it takes; where one is missing, the work of all nodes has to do.
+    lines = before.timeline, after.timeline
+    sums = sum(before.nodes.values()), sum(after.nodes.values())
+    first, second = sums if None in lines else lines
+    total = Change(node="total", before=value(before, first), after=value(after, second))
+
+    def worse(change: Change) -> bool:
+        percent = change.percent
+        return change.delta > 0 and change.delta >= least and (percent is None or percent > threshold_percent)
+
+    return Comparison(
+        before=before,
+        after=after,
+        unit="us" if timed else "cycles",
+        total=total,
+        changes=tuple(changes),
+        slower=tuple(change for change in changes if worse(change)),
+        total_is_slower=worse(total),
+    )
+
+
+def read_side(path: str | os.PathLike[str]) -> Side:
+    """What a file tells of one profile. Raises BadProfile if it tells nothing of nodes."""
+    data = read_file(path, most=_MOST_BYTES, what="a profile log, schematic or analysis summary", error=BadProfile)
+    if not data.startswith(MAGIC):
+        return _from_qhas(data, str(path))
+    if kind_of(data) is Kind.SCHEMATIC:
+        schematic = schematic_from(data, str(path))
+        return _from_event(cycles_event(schematic), str(path), schematic.soc, schematic.clock_hz, schematic.cycles)
+    log = log_from(data, str(path))
+    runs = [message.events for message in log.messages if message.method in EXECUTED]
+    average = aggregated(runs, lambda values: sum(values) // len(values))
+    event = next((event for event in average if event.type in (_CYCLES, _CRITICAL)), None)
+    if event is None:
+        raise BadProfile(
+            f"{path} has no cycles of nodes, it was profiled at the level {log.level!r}; expected detailed,"
+            " linting or optrace"
+        )
+    timeline = event.value if event.type == _CRITICAL else None
+    return _from_event(event, str(path), log.soc, log.clock_hz, timeline)
+
+
+def _from_event(event: ProfileEvent, name: str, soc: str, clock_hz: int, timeline: int | None) -> Side:
+    nodes = {_node(row.name): row.value for row in event.events}
+    kind = "cycles of the main thread" if event.type == _CRITICAL else _ALL
+    return Side(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=kind)
+
+
+def _node(row: str) -> str:
+    """The name in a row of a listing, as the analysis summary has it: numbers may differ between two sides."""
+    label = row.removesuffix(" (cycles)")
+    if label == "OpId_0":
+        return "SystemService_0"
+    return label.partition(":OpId_")[0].removesuffix(" OpId_2").removesuffix(" OpId_3")
+
+
+def _from_qhas(data: bytes, name: str) -> Side:
+    try:
+        document = json.loads(data)
+        overall = document["data"]["htp_overall_summary"]["data"]
+        rows = document["data"]["qnn_op_instances_nodes"]["data"]
+        nodes = {str(row["qnn_op"]): _count(row["cycles"]) for row in rows}
+        timeline = max(_count(row["timeline_cycles"]) for row in overall)
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise BadProfile(
+            f"{name} is no profile log or schematic of openhtp, and no analysis summary (QHAS): {problem!r}"
+        ) from problem
+    source: dict[str, Any] = document.get("source") if isinstance(document.get("source"), dict) else {}
+    clock = source.get("clock_mhz", 0)
+    clock_hz = round(clock * 1e6) if isinstance(clock, int | float) and 0 < clock < 1e9 else 0
+    soc = str(source.get("soc", ""))
+    return Side(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=_ALL)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no number of cycles")
+    return value
