@@ -12,6 +12,7 @@ from openhtp.core.outcome import Outcome
 from openhtp.device.config import DeviceConfig
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
+from openhtp.runtime.profile import DEADLINE_MISSED
 from openhtp.testing import hold, release, virtual_device
 from openhtp.trace.phases import phases_of
 from openhtp.trace.records import Queued
@@ -69,7 +70,7 @@ def test_a_deadline_is_in_the_trace_the_report_and_the_profile(backend: htp.Back
     graph.execute({"x": ramp()}, profile=profiles[0])
     graph.execute({"x": ramp()}, profile=profiles[1], deadline_us=MILLISECOND)
     graph.execute({"x": ramp()}, profile=profiles[2], deadline_us=MILLISECOND - 1)
-    missed = [profile.event(9001) for profile in profiles]
+    missed = [profile.event(DEADLINE_MISSED) for profile in profiles]
     assert [None if event is None else event.value for event in missed] == [None, 0, 1]
     trace = device.stop_trace()
     queued = [record for record in trace.records if isinstance(record, Queued)]
@@ -113,6 +114,6 @@ def test_in_process_devices_take_deadlines(backend: htp.Backend) -> None:
     graph = relu_graph(device.create_context())
     profile = backend.create_profile()
     graph.execute({"x": ramp()}, profile=profile, deadline_us=3_600_000_000)
-    event = profile.event(9001)
+    event = profile.event(DEADLINE_MISSED)
     assert event is not None
     assert (event.value, event.unit) == (0, "count")

@@ -29,7 +29,7 @@ def test_events_by_level(shared_backend: htp.Backend, graph: htp.Graph, level: s
     assert profile.events() is events  # worked out once
     for event in walk(events):
         known = EVENT_NAMES.get(event.type)
-        assert known is not None or event.type in (9001, 9002)
+        assert known is not None or event.type in (90_001, 90_002)
         cycles = event.unit == "cycles" or event.type in (3011, 600, 5004, 5005, 5006)
         assert event.modelled == cycles, event
 
@@ -120,3 +120,48 @@ def test_a_kept_profile_keeps_no_graph_alive(shared_backend: htp.Backend, shared
     gc.collect()
     assert alive() is None
     assert profile.event(3003) is not None
+
+
+def test_creation_and_end_of_a_context(shared_backend: htp.Backend) -> None:
+    device = shared_backend.create_device()
+    context = device.create_context()
+    relu_graph(context, "kept")
+    blob = context.get_binary()
+    context.free()
+    profile = shared_backend.create_profile("basic")
+    first = device.create_context_from_binary(blob, profile=profile, dsp_memory_profiling_enabled=True)
+    assert [event.type for event in profile.events()] == [1000, 1002, 100]
+    before = profile.events()[0]
+    assert (before.name, before.unit) == ("DSP:before_context_created", "bytes")
+    second = device.create_context_from_binary(blob, profile=profile, dsp_memory_profiling_enabled=True)
+    assert [event.type for event in profile.events()] == [1002, 100]  # not the first any more
+    message = profile.message()
+    assert message is not None
+    assert message.method is Method.CREATE_FROM_BINARY
+    first.free(profile=profile)
+    assert [event.name for event in profile.events()] == ["RPC (deinit) time", "QNN (deinit) time"]
+    second.set_config(dsp_memory_profiling_enabled=True)
+    second.free(profile=profile)
+    after = profile.events()[-1]
+    assert (after.name, after.value) == ("DSP:after_context_freed", before.value)
+    device.free()
+
+
+def test_a_refused_binary_leaves_the_profile_free(shared_backend: htp.Backend, shared_device: htp.Device) -> None:
+    profile = shared_backend.create_profile("basic")
+    with pytest.raises(htp.BadBinary):
+        shared_device.create_context_from_binary(b"no binary", profile=profile)
+    assert profile.events() == ()
+    profile.free()
+
+
+def test_a_chip_without_half_precision_has_no_cycles_of_floats(shared_backend: htp.Backend) -> None:
+    with shared_backend.create_device(soc="SM8350") as device:
+        graph = relu_graph(device.create_context(), "g")
+        profile = shared_backend.create_profile("optrace")
+        graph.execute({"x": ramp()}, profile=profile)
+        assert [event.type for event in profile.events()] == [n for n in DETAILED if n != 3003]
+        assert profile.schematic() is None
+        message = profile.message()
+        assert message is not None
+        assert message.schematic == ""

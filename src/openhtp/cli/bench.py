@@ -12,7 +12,7 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench import loading, parallelism, planning, preemption, queueing
+from openhtp.bench import loading, parallelism, planning, preemption, profiling, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, load_sheet
@@ -28,6 +28,7 @@ R = TypeVar(
     planning.PlanResult,
     loading.LoadResult,
     parallelism.ParallelResult,
+    profiling.ProfilingResult,
 )
 
 app = typer.Typer(
@@ -108,6 +109,25 @@ def parallel(
     table.add("ratio, median of the rounds", f"{result.speedup:.2f}x")
     show(table)
     _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command("profiling")
+def profiling_(
+    json_file: JsonFile = None,
+    network: Annotated[str, typer.Option(help="A network of the zoo.")] = "mobilenet_v2",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of all levels; medians are shown.")] = 30,
+) -> None:
+    """Measure what a profile adds to a run, level by level."""
+    if network not in zoo.MODELS:
+        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
+    with errors_reported():
+        result = _last(profiling.run(network, rounds=rounds))
+    columns = ("level", "one run\nms", "added\n%", "events read\nus")
+    sheet = Sheet(f"{network} under a profile (measured, CPU time of client and device, medians)", columns)
+    for row in result.rows:
+        sheet.add(row.level, f"{row.cpu_ms:.3f}", f"{row.percent:+.2f}", f"{row.read_us:.0f}")
+    show(sheet)
     write_json(json_file, msgspec.to_builtins(result))
 
 

@@ -27,7 +27,7 @@ from openhtp.core.units import MIB
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import GRAPH, Values
+from openhtp.options import CONTEXT, GRAPH, Values
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
 from openhtp.program.packed import PackedGraph
 from openhtp.program.sources import File
@@ -35,12 +35,14 @@ from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue, updating
 from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.context_profile import freed
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.loading import Manner, load_graphs, stored
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
-from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_name
+from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_handle, check_name
+from openhtp.runtime.profile import Profile
 from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
@@ -191,12 +193,21 @@ class Context:
         size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
         return self._memory.register(size, MemType.check_descriptor(fd, mem_type))
 
-    def set_config(self, *, priority: Priority | str | int | None = None, queue_depth: int | None = None) -> None:
-        """Change the priority of the context and of all its graphs.
+    def set_config(
+        self,
+        *,
+        priority: Priority | str | int | None = None,
+        queue_depth: int | None = None,
+        dsp_memory_profiling_enabled: bool | None = None,
+    ) -> None:
+        """Change the priority of the context and of all its graphs, or whether its end tells the device's memory.
 
         The queue depth is fixed at creation: giving one here changes nothing, as the API has it.
         """
         self._life.require("use")
+        if dsp_memory_profiling_enabled is not None:
+            wanted = CONTEXT.read({"dsp_memory_profiling_enabled": dsp_memory_profiling_enabled})
+            self._chosen = self._chosen.replace(dsp_memory_profiling_enabled=wanted.dsp_memory_profiling_enabled)
         if priority is None:
             return
         level = Priority.parse(priority)
@@ -263,9 +274,20 @@ class Context:
         found._life.require("save")
         return found
 
-    def free(self) -> None:
-        """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT."""
+    def free(self, *, profile: Profile | None = None) -> None:
+        """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.
+
+        ``profile`` is told what it cost.
+        """
         self._life.require("free")
+        check_handle("profile", profile, Profile)
+        if profile is None:
+            self._free()
+            return
+        with profile._sheet.filling() as fill:
+            fill(freed(self))
+
+    def _free(self) -> None:
         lost = self._life.state is State.LOST
         try:
             self._end(State.FREED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
@@ -19,6 +20,7 @@ from openhtp.runtime import forks, rescue, watching
 from openhtp.runtime.binaries import BinarySummary, Given, check_fit, open_given, validate
 from openhtp.runtime.choosing import create_message, enabled_graphs, read_options
 from openhtp.runtime.context import Context
+from openhtp.runtime.context_profile import restored
 from openhtp.runtime.creation import Creation, CreationNotify
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -27,6 +29,7 @@ from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle
 from openhtp.runtime.power import PowerConfig, Votes
+from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
 from openhtp.runtime.stored import list_wanted
@@ -142,7 +145,12 @@ class Device:
         return context
 
     def create_context_from_binary(
-        self, binary: Given, *, signal: Signal | None = None, **options: Unpack[ContextArguments]
+        self,
+        binary: Given,
+        *,
+        signal: Signal | None = None,
+        profile: Profile | None = None,
+        **options: Unpack[ContextArguments],
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned: bytes, or the path or descriptor of a file.
 
@@ -150,13 +158,27 @@ class Device:
         ``compatibility="strict"`` that is QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries
         no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
         cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end it early: then nothing
-        of the context is left.
+        of the context is left. ``profile`` is told what it cost.
         """
         self._life.require("use")
         check_handle("signal", signal, Signal)
+        check_handle("profile", profile, Profile)
         chosen = self._read_options(options, Origin.BINARY)
-        with stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
-            return self._restore_context(open_given(binary), chosen, stop)
+        filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
+        with filling as fill, stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
+            if fill is None:
+                return self._restore_context(open_given(binary), chosen, stop)
+            parsed = open_given(binary)
+            context, noted = restored(
+                self,
+                lambda: self._restore_context(parsed, chosen, stop),
+                tells_heap=chosen.dsp_memory_profiling_enabled,
+            )
+            fill(noted)
+            return context
+
+    def _live_contexts(self) -> list[Context]:
+        return [context for context in list(self._contexts) if context._life.state is State.LIVE]
 
     def create_contexts_from_binaries(
         self,

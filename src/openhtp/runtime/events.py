@@ -11,10 +11,10 @@ from openhtp.runtime.calls.sheet import Executed
 from openhtp.trace.profile import ProfileEvent
 
 # Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
-DEADLINE_MISSED = 9001
+DEADLINE_MISSED = 90_001
 STEPS = 407
-STEP = 9002  # ours too: a step of the emulated device
-GRAPH_SWITCH = 9003  # ours too: waiting for the graph to be loaded, part of the queue wait
+STEP = 90_002  # ours too: a step of the emulated device
+GRAPH_SWITCH = 90_003  # ours too: waiting for the graph to be loaded, part of the queue wait
 
 
 def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tuple[ProfileEvent, ...]:
@@ -47,7 +47,7 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
     if run.deadline_at:
         missed = record.status != QNN_SUCCESS.code or record.finished_ns > run.deadline_at
         events.append(ProfileEvent(DEADLINE_MISSED, "Deadline missed", int(missed), "count"))
-    if optrace and run.modelled is not None:
+    if optrace and run.modelled is not None and run.modelled.is_known:
         ops = len(run.modelled.schematic.executed)
         events.append(ProfileEvent(600, "Optrace", ops, "object", modelled=True))
     events.append(_us(400, "QNN (execute) time", run.returned_ns - run.called_ns))
@@ -74,26 +74,46 @@ def finalize_events(level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns
     )
 
 
+HEAP_BEFORE, HEAP_AFTER = "DSP:before_context_created", "DSP:after_context_freed"
+_BACKEND = 1000
+
+
+def load_events(begin_ns: int, asked_ns: int, end_ns: int, heap: int | None) -> tuple[ProfileEvent, ...]:
+    """Events of a context's creation from a binary; ``heap`` is what the device held before, if that is told."""
+    told = () if heap is None else (ProfileEvent(_BACKEND, HEAP_BEFORE, heap, "bytes"),)
+    return (
+        *told,
+        _us(1002, "RPC (load binary) time", end_ns - asked_ns),
+        _us(100, "QNN (load binary) time", end_ns - begin_ns),
+    )
+
+
+def free_events(begin_ns: int, asked_ns: int, end_ns: int, heap: int | None) -> tuple[ProfileEvent, ...]:
+    """Events of a context's end; ``heap`` is what the device still holds, if that is told."""
+    told = () if heap is None else (ProfileEvent(_BACKEND, HEAP_AFTER, heap, "bytes"),)
+    return (
+        _us(4001, "RPC (deinit) time", end_ns - asked_ns),
+        _us(500, "QNN (deinit) time", end_ns - begin_ns),
+        *told,
+    )
+
+
 def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:
     """What only a detailed or linting profile has: resources, cycles of ops, and times of the device's steps."""
-    from openhtp.report.linting import cycles_event, linting_event
-
     steps = tuple(_us(STEP, f"step {index}", time) for index, time in enumerate(run.step_times_ns))
     events = [
         _us(3010, "Time for initial VTCM acquire", acquire_ns),
         ProfileEvent(3011, "Time for HVX + HMX power on and acquire", 0, "us", modelled=True),
         ProfileEvent(STEPS, "Steps on the device", sum(run.step_times_ns) // 1000, "us", events=steps),
     ]
-    if run.modelled is not None:
-        schematic = run.modelled.schematic
-        told = linting_event(schematic) if level is ProfileLevel.LINTING else cycles_event(schematic)
-        events.append(told)
+    if run.modelled is not None and run.modelled.is_known:
+        events.append(run.modelled.node_event(level))
     return events
 
 
 def _hvx_threads(run: Executed, *, detailed: bool) -> int:
     """What the graph asked for; the chip's number where the graph leaves it to the chip."""
-    if run.hvx_threads or not detailed or run.modelled is None:
+    if run.hvx_threads or not detailed or run.modelled is None or not run.modelled.is_known:
         return run.hvx_threads
     return run.modelled.schematic.hvx_threads
 

@@ -52,10 +52,18 @@ class Profile:
         """The first event with this API number, wherever it is in the tree."""
         return next((event for event in walk(self.events()) if event.type == number), None)
 
-    def schematic(self) -> Schematic | None:
-        """What was run, op by op on the chip (modelled); None if the last call was no execution."""
+    @property
+    def soc(self) -> str:
+        """The chip that the last call ran on; empty if it was no execution."""
         found = self._sheet.found
-        return found.modelled.schematic if isinstance(found, Executed) and found.modelled is not None else None
+        return found.modelled.soc if isinstance(found, Executed) and found.modelled is not None else ""
+
+    def schematic(self) -> Schematic | None:
+        """What was run, op by op on the chip (modelled); None if that is not known."""
+        found = self._sheet.found
+        if not isinstance(found, Executed) or found.modelled is None or not found.modelled.is_known:
+            return None
+        return found.modelled.schematic
 
     def message(self) -> Message | None:
         """What a log keeps of the last call; None if there was none."""
@@ -66,7 +74,7 @@ class Profile:
         if not isinstance(found, Executed):
             return Message(method=found.method, graph=found.graph, stamp_us=stamp, events=self.events())
         record, modelled = found.record, found.modelled
-        traced = self.optrace and modelled is not None
+        traced = self.optrace and modelled is not None and modelled.is_known
         return Message(
             method=Method.EXECUTE if found.synchronous else Method.EXECUTE_ASYNC,
             graph=found.graph,

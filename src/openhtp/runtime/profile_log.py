@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
+from openhtp.core.levels import ProfileLevel
 from openhtp.core.version import VERSION
 from openhtp.runtime.profile import Profile
 from openhtp.trace.profile import Log, Message
@@ -42,16 +43,18 @@ class ProfileLog:
 
     def add(self, profile: Profile) -> None:
         """Keep what a profile holds now; a profile that no call has filled yet adds nothing."""
-        message, schematic = profile.message(), profile.schematic()
+        message = profile.message()
         if message is None:
             return
+        schematic = None if profile.level is ProfileLevel.BASIC else profile.schematic()
         with self._lock:
             if self._closed:
                 raise WrongState(f"the log {str(self.path)!r} is closed")
             self._messages.append(message)
             self._level = "optrace" if profile.optrace else profile.level.name.lower()
+            self._soc = self._soc or profile.soc
             if schematic is not None:
-                self._soc, self._clock_hz = schematic.soc, schematic.clock_hz
+                self._clock_hz = schematic.clock_hz
                 if profile.optrace:
                     self._found[message.graph] = schematic
 
@@ -81,8 +84,10 @@ class ProfileLog:
     def __enter__(self) -> ProfileLog:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        """Write the files, unless something went wrong within."""
+        if kind is None:
+            self.close()
 
 
 def _file_name(graph: str) -> str:

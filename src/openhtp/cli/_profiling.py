@@ -1,0 +1,35 @@
+"""Runs a model under a profile and keeps a log of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import openhtp as htp
+from openhtp.runtime.profile_log import ProfileLog
+
+
+def profile_model(
+    model: bytes | Path, samples: Sequence[Mapping[str, Any]], path: Path, *, soc: str, level: str, runs: int
+) -> ProfileLog:
+    """Finalize, run and free a model; every call is in the log. The first run warms up and is not."""
+    graph = htp.onnx.load(model)
+    with ProfileLog(path) as log, htp.Backend() as backend, backend.create_device(soc=soc) as device:
+        context = device.create_context()
+        ready = context.compose_graph(graph)
+        profile = backend.create_profile(level)
+        ready.finalize(profile=profile)
+        log.add(profile)
+        ready.execute(dict(samples[0]))
+        for number in range(runs):
+            ready.execute(dict(samples[number % len(samples)]), profile=profile)
+            if profile.schematic() is None and profile.level is not htp.ProfileLevel.BASIC:
+                raise htp.UnsupportedFeature(
+                    f"{soc} has no half precision, so nothing can be told of a float model there; quantize it"
+                    " (openhtp quantize), or profile at the level basic"
+                )
+            log.add(profile)
+        context.free(profile=profile)
+        log.add(profile)
+    return log

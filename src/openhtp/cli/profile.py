@@ -1,0 +1,81 @@
+"""``openhtp profile``: run a model under a profile and show where its time goes; logs, traces and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
+from openhtp.cli._profiling import profile_model
+from openhtp.cli._terminal import (
+    JsonFile,
+    confirm_written,
+    console,
+    errors_reported,
+    progress_console,
+    say,
+    write_json,
+)
+from openhtp.core.errors import BadProfile
+from openhtp.estimation import ZOO, zoo_model
+from openhtp.frontend.probing import with_fixed_inputs
+from openhtp.report.viewer_config import Features, Reader
+from openhtp.report.viewing import Request, view
+from openhtp.zoo.feeds import random_feeds
+
+FOLDER = Path("profile")
+LEVELS = ("basic", "detailed", "linting", "optrace")
+_READERS = {"linting": Reader.CHROMETRACE, "optrace": Reader.OPTRACE}
+_OUTPUTS = {"linting": "chrometrace.json", "optrace": "chrometrace.json"}
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:mobilenet_v2.")],
+    level: Annotated[str, typer.Option(help="basic, detailed, linting or optrace.")] = "optrace",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the log and what is made of it.")
+    ] = Path("profile"),
+    soc: Annotated[str, typer.Option(help="Chip to emulate.")] = "SM8650",
+    runs: Annotated[int, typer.Option(min=1, help="Runs to profile.")] = 3,
+    inputs: Annotated[
+        Path | None, typer.Option("--input", "-i", help="Samples as `openhtp run` takes them; else random ones.")
+    ] = None,
+    mean: Mean = "0",
+    std: Std = "1",
+    json_file: JsonFile = None,
+) -> None:
+    """Profile a model: times measured here, cycles of every op modelled for the chip."""
+    with errors_reported():
+        if level not in LEVELS:
+            raise BadProfile(f"--level {level!r}; expected {', '.join(LEVELS)}")
+        source = zoo_model(model) if model.startswith(ZOO) else Path(model)
+        data = with_fixed_inputs(source, {}, {})
+        samples: list[Feeds] = (
+            random_feeds(data, 1, seed=0)
+            if inputs is None
+            else samples_from(inputs, data, normalization_of(mean, std))
+        )
+        output.mkdir(parents=True, exist_ok=True)
+        with progress_console.status(f"running {runs} times"):
+            log = profile_model(source, samples, output / "profile.log", soc=soc, level=level, runs=runs)
+        request = Request(
+            logs=(log.path,),
+            reader=_READERS.get(level, Reader.DEFAULT),
+            output=output / _OUTPUTS.get(level, "profile.csv"),
+            schematic=next(iter(log.schematics.values()), None),
+            features=Features(qhas_json=True),
+        )
+        found = view(request)
+        console.out(found.text, highlight=False, end="")
+        for path, content in found.files.items():
+            path.write_bytes(content)
+        written = [log.path, *log.schematics.values(), *found.files]
+        for path in written:
+            confirm_written(path)
+        if level == "optrace":
+            say("the .html is for a browser, chrometrace.json for ui.perfetto.dev, _htp.json for Netron")
+        write_json(
+            json_file, {"model": model, "soc": soc, "level": level, "files": [str(path) for path in written]}
+        )
