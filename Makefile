@@ -69,6 +69,7 @@ cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-mode
 docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into out/site
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
+	$(BIN)/python tools/gen_config_doc.py
 	$(BIN)/python tools/gen_scenario_schema.py
 	$(BIN)/python tools/gen_errors_doc.py
 	$(BIN)/zensical build --clean --strict

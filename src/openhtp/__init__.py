@@ -56,6 +56,7 @@ from openhtp.runtime.tensor import Tensor
 from openhtp.tracing import trace
 
 if TYPE_CHECKING:
+    from openhtp import config as config
     from openhtp import llm as llm
     from openhtp import onnx as onnx
     from openhtp import ort as ort
@@ -148,7 +149,7 @@ _LAZY = {
     "estimate": "openhtp.estimation",
     "system_path": "openhtp.capi.paths",
 }
-_LAZY_MODULES = ("llm", "onnx", "ort", "plan", "sweep", "testing", "zoo")
+_LAZY_MODULES = ("config", "llm", "onnx", "ort", "plan", "sweep", "testing", "zoo")
 
 
 if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours

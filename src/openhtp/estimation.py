@@ -19,6 +19,7 @@ from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import load
 from openhtp.frontend.onnx_reader import ModelSource
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
 from openhtp.program.qnn_program import QnnProgram
@@ -35,6 +36,7 @@ def estimate(
     precision: NumberFormat | str | None = None,
     dims: Dims | None = None,
     freeze: Freeze | None = None,
+    perf_profile: str = MODELLED_PERF_PROFILE,
 ) -> Estimate:
     """How long one run of a model takes on a SoC. Nothing is run: every number is modelled.
 
@@ -46,16 +48,18 @@ def estimate(
             model's own types decide.
         dims: sizes of dimensions that the file leaves open, by name.
         freeze: values of inputs that never change, by name.
+        perf_profile: whose clocks to assume, as ``balanced``; published times are of ``burst``.
 
     Raises:
-        InvalidArgument: the SoC, the precision or the zoo's network is unknown.
+        InvalidArgument: the SoC, the precision, the perf profile or the zoo's network is unknown.
         UnsupportedOp: the model has an operator that is not supported; the message names it.
         UnsupportedFeature: the SoC does not compute in that precision.
         BadModel: the file cannot be used.
     """
     asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
-    return estimate_program(program_for(compiled(model, dims, freeze), chip), asked)
+    clocks = find_perf_profile(perf_profile).clocks()
+    return estimate_program(program_for(compiled(model, dims, freeze), chip), asked, clocks)
 
 
 def compiled(

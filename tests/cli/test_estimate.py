@@ -82,3 +82,37 @@ def test_open_dimensions_are_asked_for_and_given(tmp_path):
     assert "--dim batch=1" in asked.output
     assert invoke(path, "--soc", "SM8650", "--dim", "batch=2").exit_code == 0
     assert "NAME=SIZE" in invoke(path, "--soc", "SM8650", "--dim", "batch").output
+
+
+def test_a_perf_profile_changes_the_time(model, tmp_path):
+    config = tmp_path / "htp.json"
+    config.write_text('{"devices": [{"soc_model": 57, "cores": [{"perf_profile": "low_balanced"}]}]}')
+    times = {}
+    for name, arguments in (
+        ("burst", ("--soc", "SM8650")),
+        ("power_saver", ("--soc", "SM8650", "--perf-profile", "power_saver")),
+        ("low_balanced", ("--config_file", config)),
+        ("balanced", ("--config_file", config, "--perf_profile", "balanced")),
+    ):
+        result = invoke(model, *arguments, "--json", tmp_path / "out.json")
+        assert result.exit_code == 0, result.output
+        document = json.loads((tmp_path / "out.json").read_text())
+        assert document["perf_profile"] == name
+        assert document["estimates"][0]["soc"] == "SM8650"
+        times[name] = document["estimates"][0]["total_us"]
+    assert times["burst"] < times["balanced"] < times["low_balanced"] < times["power_saver"]
+    assert times["burst"] == round(openhtp.estimate(str(model), "SM8650", perf_profile="burst").total_us, 3)
+
+
+def test_bad_profiles_and_configs_are_told(model, tmp_path):
+    config = tmp_path / "htp.json"
+    config.write_text('{"device": []}')
+    for arguments, words in (
+        (("--soc", "SM8650", "--perf-profile", "brust"), "did you mean burst"),
+        (("--config_file", config), "/device is not known; did you mean devices"),
+        (("--config_file", tmp_path / "none.json"), "none.json"),
+        ((), "--soc names no chip"),
+    ):
+        result = invoke(model, *arguments)
+        assert result.exit_code != 0
+        assert words in " ".join(result.output.split())

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.cli._inputs import Feeds
+from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.runtime.profile import Profile
@@ -40,6 +41,8 @@ class Order:
     trace: bool
     min_sqnr: float | None
     check_range: bool
+    perf_profile: str | None = None
+    config: BackendConfig | None = None
 
 
 @dataclass(slots=True)
@@ -94,8 +97,12 @@ def _run_samples(order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
     settings = {"enable_htp_fp16_precision": "1"}
     if order.profile:
         settings["profiling_level"] = "detailed"
+    if order.perf_profile is not None:
+        settings["htp_performance_mode"] = order.perf_profile
     qnn = [("QNNExecutionProvider", settings)]
-    with InferenceSession(order.source, None, qnn, soc=order.soc, queue_depth=order.depth or 10) as session:
+    with InferenceSession(
+        order.source, None, qnn, soc=order.soc, queue_depth=order.depth, backend_config=order.config
+    ) as session:
         ran.providers, ran.partition = session.get_providers(), session.get_partition()
         names = [output.name for output in session.get_outputs()]
         results = [session.run(names, feeds) for feeds in samples]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
@@ -15,38 +16,64 @@ from openhtp.cost import Bound, Estimate, NumberFormat, OpTime
 from openhtp.estimation import compiled
 from openhtp.estimation import estimate as estimate_model
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.clocks import FULL
+from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_perf_profile
 
 
 def estimate(
     model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:resnet50.")],
-    soc: Annotated[list[str], typer.Option(help="Chip, e.g. SM8650; several side by side: SM8550,SM8650.")],
+    soc: Annotated[
+        list[str] | None, typer.Option(help="Chip, e.g. SM8650; several side by side: SM8550,SM8650.")
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to.")
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="How many ops to list.")] = 10,
     dim: Dim = None,
     freeze: Freeze = None,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Estimate the time of one inference in burst mode: total, range, what takes most (modelled)."""
+    """Estimate the time of one inference: total, range, what takes most (modelled; in burst mode unless told)."""
     with errors_reported():
-        chips = [find_soc(name.strip()) for item in soc for name in item.split(",") if name.strip()]
+        config, named = config_of(config_file, perf_profile)
+        mode = find_perf_profile(named or MODELLED_PERF_PROFILE)
+        given = soc or ([] if config is None else list(config.device_options().values()))
+        chips = [find_soc(name.strip()) for item in given for name in item.split(",") if name.strip()]
         if not chips:
-            raise InvalidArgument("--soc names no chip; expected one, like SM8650")
+            raise InvalidArgument("--soc names no chip, nor does a config; expected one, like SM8650")
         asked = None if precision is None else NumberFormat.parse(precision)
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
-        results = [estimate_model(program, chip, precision=asked) for chip in chips]
-        document = {"model": model, "times": "modelled", "unit": "us", "estimates": [_as_json(r) for r in results]}
+        results = [estimate_model(program, chip, precision=asked, perf_profile=mode.name) for chip in chips]
+        document = {
+            "model": model,
+            "times": "modelled",
+            "unit": "us",
+            "perf_profile": mode.name,
+            "estimates": [_as_json(r) for r in results],
+        }
         show(_totals(Path(model).name, results))
         if top:
             show(_ops(results, top))
         for note in dict.fromkeys(note for result in results for note in result.notes):
             say(f"* {note}." if "extrapolated" in note else f"Note: {note}.", "dim")
-        say(
-            "Modelled for a warm device in burst mode, nobody else on it; the range held 8 of 10 published times.",
-            "dim",
-        )
+        say(_conditions(mode), "dim")
         write_json(json_file, document)
+
+
+def _conditions(mode: PerfProfile) -> str:
+    """What the numbers hold for."""
+    clocks = mode.clocks()
+    if clocks == FULL:
+        return (
+            "Modelled for a warm device in burst mode, nobody else on it; the range held 8 of 10 published times."
+        )
+    return (
+        f"Modelled for a warm device, nobody else on it, in {mode.name}: core at {clocks.core:.0%}, bus at"
+        f" {clocks.bus:.0%} of their highest clocks, which is estimated; published times, and so the range, are of"
+        " burst."
+    )
 
 
 def _totals(name: str, results: list[Estimate]) -> Sheet:

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
 from openhtp.cli._run_report import as_json, print_outcome
-from openhtp.cli._running import Order, carry_out, save_outputs
+from openhtp.cli._running import Order, Outcome, carry_out, save_outputs
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -23,6 +24,7 @@ from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
+from openhtp.session.loading import soc_of
 from openhtp.zoo.feeds import random_feeds
 
 
@@ -42,7 +44,9 @@ def run(
         bool, typer.Option("--async", help="Queue the runs instead of waiting for each.")
     ] = False,
     depth: Annotated[int, typer.Option(min=1, max=300, help="With --async: runs that are queued at once.")] = 10,
-    soc: Annotated[str, typer.Option(help="Chip to emulate.")] = "SM8650",
+    soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")] = None,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
     dim: Dim = None,
     freeze: Freeze = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a run goes.")] = False,
@@ -58,12 +62,16 @@ def run(
 ) -> None:
     """Run a model on an emulated HTP: outputs, latency (measured on this computer), and checks."""
     with errors_reported():
+        config, mode = config_of(config_file, perf_profile)
+        chip = soc or soc_of(config)
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, parse_dims(dim), parse_freeze(freeze))
         samples = _samples(data, inputs, random, seed, mean, std)
         order = Order(
             source=data if isinstance(source, bytes) or dim or freeze else source,
-            soc=soc,
+            soc=chip,
+            perf_profile=mode,
+            config=config,
             repeat=repeat,
             depth=depth if asynchronous else None,
             profile=profile,
@@ -74,15 +82,20 @@ def run(
         with progress_console.status("running"):
             outcome = carry_out(order, data, samples)
         told = f"{len(samples)} random, seed {seed}" if inputs is None else f"{len(samples)} from {inputs}"
-        print_outcome(outcome, f"{model} on {soc}, emulated; samples: {told}")
-        if output is not None:
-            save_outputs(output, outcome)
-            confirm_written(output)
-        if trace is not None and outcome.trace is not None:
-            write_file(trace, marks_to_chrome(trace_to_marks(outcome.trace)))
+        print_outcome(outcome, f"{model} on {chip}, emulated; samples: {told}")
+        _write(outcome, output, trace)
         write_json(json_file, {"model": model, **as_json(outcome)})
     if not outcome.holds:
         raise typer.Exit(1)
+
+
+def _write(outcome: Outcome, output: Path | None, trace: Path | None) -> None:
+    """The files that were asked for."""
+    if output is not None:
+        save_outputs(output, outcome)
+        confirm_written(output)
+    if trace is not None and outcome.trace is not None:
+        write_file(trace, marks_to_chrome(trace_to_marks(outcome.trace)))
 
 
 def _samples(model: bytes, inputs: Path | None, count: int, seed: int, mean: str, std: str) -> list[Feeds]:

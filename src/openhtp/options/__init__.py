@@ -5,7 +5,7 @@ room that reads its value. Start at ``_table.py``, then any table: ``graph.py`` 
 config files, the vendor's bindings, binaries and ``docs/options.md`` all read these rows.
 """
 
-from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Member, Names, Text, Whole
+from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Member, Names, Refused, Text, Whole
 from openhtp.options._table import Arguments, Changes, Number, Option, Origin, Prepared, Table, Values
 from openhtp.options.backend import BACKEND
 from openhtp.options.context import CONTEXT
@@ -39,6 +39,7 @@ __all__ = [
     "Option",
     "Origin",
     "Prepared",
+    "Refused",
     "Table",
     "Text",
     "Values",

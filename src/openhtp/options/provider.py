@@ -50,8 +50,7 @@ class Word:
         raise Refused(self.words)
 
 
-# The provider has no word for leaving everything to the system but this one.
-PERFORMANCE_MODES = ("default", *(name for name in PERF_PROFILES if name != "system_settings"))
+PERFORMANCE_MODES = ("default", *PERF_PROFILES)
 _SWITCH = Word(("0", "1"))
 
 PROVIDER = Table(
@@ -82,8 +81,8 @@ PROVIDER = Table(
             name="rpc_control_latency",
             kind=Decimal(),
             default="0",
-            about="Latency that is asked of the remote call.",
-            no_effect="our device is a process on the same machine, and its latency is what it is",
+            about="Latency that is asked of the remote call: a vote, which the device keeps and shows."
+            " The way to our device is as quick with it as without.",
         ),
         Option(
             name="vtcm_mb",
@@ -96,8 +95,8 @@ PROVIDER = Table(
             name="htp_performance_mode",
             kind=Word(PERFORMANCE_MODES),
             default="default",
-            about="Votes on clocks.",
-            no_effect="results and measured times are this machine's; modelled times assume burst",
+            about="The perf profile of the session: votes on clocks, which change modelled times and traces, and"
+            " RPC polling, which is real. `default` asks for nothing.",
         ),
         Option(
             name="qnn_saver_path",

@@ -97,6 +97,16 @@ class PowerConfig:
         message = ms.SetPowerConfig(config=self.id, dcvs=clocks, hmx=matrix)
         self._change(msgspec.structs.replace(message, **times))
 
+    def set_perf_profile(self, name: str, **times: int | None) -> None:
+        """Vote as a perf profile says, under this config. ``times`` are as in ``set``, the profile's if None."""
+        self._life.require("use")
+        self._change(_profile(self.id, name, times))
+
+    @property
+    def alive(self) -> bool:
+        """Whether votes can be changed: it was not destroyed, and its device did not go away."""
+        return self._life.state is State.LIVE
+
     def destroy(self) -> None:
         """Withdraw all votes of this config."""
         self._life.require("free")
@@ -151,16 +161,10 @@ class Votes:
 
     def set_profile(self, link: Link, name: object, **times: int | None) -> None:
         """Vote as a perf profile says, from now on; times that are not given are the profile's."""
-        profile = find_perf_profile(name)
-        chosen = {
-            "rpc_polling_us": profile.rpc_polling_us,
-            "rpc_control_latency_us": profile.rpc_control_latency_us,
-            **{key: check_us(key, value, 0, _TIMES[key]) for key, value in times.items() if value is not None},
-        }
+        _profile(0, name, times)
         with self._lock:
             config = self._profile[0] if self._profile is not None else self.create(link, 0)
-            message = ms.SetPowerConfig(config=config.id, profile=profile.name)
-            message = msgspec.structs.replace(message, **chosen)
+            message = _profile(config.id, name, times)
             try:
                 config._change(message)
             except QnnError:
@@ -206,6 +210,21 @@ class Votes:
     def _end(self, state: State) -> None:
         for config in list(self._configs.values()):
             config._life.end(state)
+
+
+def _profile(config: int, name: object, times: Mapping[str, int | None]) -> ms.SetPowerConfig:
+    """The request that a perf profile comes to, checked."""
+    profile = find_perf_profile(name)
+    unknown = sorted(times.keys() - _TIMES.keys())
+    if unknown:
+        refuse(f"there is no time {unknown[0]!r}; expected some of {', '.join(_TIMES)}")
+    chosen = {
+        "rpc_polling_us": profile.rpc_polling_us,
+        "rpc_control_latency_us": profile.rpc_control_latency_us,
+        **{key: check_us(key, value, 0, _TIMES[key]) for key, value in times.items() if value is not None},
+    }
+    message = ms.SetPowerConfig(config=config, profile=profile.name)
+    return msgspec.structs.replace(message, **chosen)
 
 
 def _vote(kind: type[_V], given: object, name: str) -> _V | None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
+from openhtp.config import Source, as_config
 from openhtp.core.checks import shown
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
@@ -37,6 +38,7 @@ from openhtp.session.node_events import EventFile
 from openhtp.session.options import CPU, QNN, read_providers
 from openhtp.session.partition import AssignedPart, PartitionedModel, in_parts, on_cpu
 from openhtp.session.pending import CarriedRun, Carrier, PendingRun, Results
+from openhtp.session.power import SessionPower
 from openhtp.session.profiling import ProfileFile
 from openhtp.session.range_check import RangeWatch
 from openhtp.session.values import OrtValue
@@ -45,8 +47,6 @@ log = logging.getLogger(__name__)
 
 Callback = Callable[[Results, Any, str], object]
 
-DEFAULT_SOC = "SM8650"
-
 
 class InferenceSession:
     """A model on the emulated HTP, with ONNX Runtime's methods and the QNN provider's options.
@@ -54,8 +54,8 @@ class InferenceSession:
     ``soc`` is the chip to emulate (or give the provider option ``soc_model``); ``dims`` fixes dimensions that the
     model leaves open (so do ONNX Runtime's free dimension overrides in ``sess_options``), ``freeze`` makes inputs
     constants (``{"sr": 16000}``); ``device_name`` joins the device that processes share under this name;
-    ``queue_depth`` bounds the runs that ``run_async`` has under way; ``transport="inprocess"`` keeps the device in
-    this process, for debugging. Sessions on the same chip share one device process.
+    ``queue_depth`` bounds the runs that ``run_async`` has under way; ``backend_config`` is a backend extensions
+    config (a file, or its content). Sessions on one chip share a device, unless ``transport`` is ``inprocess``.
 
     Examples:
         >>> from openhtp import zoo
@@ -75,8 +75,9 @@ class InferenceSession:
         dims: Dims | None = None,
         freeze: Freeze | None = None,
         device_name: str | None = None,
-        queue_depth: int = 10,
+        queue_depth: int | None = None,
         transport: str = "rpc",
+        backend_config: Source | None = None,
     ) -> None:
         given = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
         self._source = bytes(given) if isinstance(given, bytes | bytearray | memoryview) else check_path(given)
@@ -84,19 +85,21 @@ class InferenceSession:
             raise InvalidArgument(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
         self._sess_options = sess_options or onnxruntime.SessionOptions()
         names, options = read_providers(providers, provider_options)
+        config = as_config(backend_config)
         self._soc = None if soc is None else find_soc(soc).name
         self._plan = loading.Plan(
             source=self._source,
             options=options,
             entries=loading.config_entries(self._sess_options),
-            soc=self._soc or options.soc or DEFAULT_SOC,
+            soc=self._soc or options.soc or loading.soc_of(config),
             threads=max(1, self._sess_options.intra_op_num_threads),
             dims=check_dims(dims),
             freeze=freeze,
             ask=functools.partial(free_dimensions, self._sess_options),
-            queue_depth=check_depth(queue_depth),
+            queue_depth=None if queue_depth is None else check_depth(queue_depth),
             transport=check_name(transport, "transport"),
             device_name=None if device_name is None else check_name(device_name, "device"),
+            config=config,
         )
         self._loaded: loading.Loaded | None = None
         self._fallback: Any = None
@@ -104,6 +107,7 @@ class InferenceSession:
         self._events: EventFile | None = None
         self._watch: RangeWatch | None = None
         self._carrier = Carrier()
+        self._power = SessionPower(self._plan, wanted=False)
         self._closer: Callable[[], object] = int
         self._start(self._plan, names)
 
@@ -111,8 +115,10 @@ class InferenceSession:
         """Load the model and, if that went well, become the session of what was loaded."""
         events = EventFile(self._sess_options.profile_file_prefix) if self._sess_options.enable_profiling else None
         begin = time.monotonic_ns()
-        loaded, fallback, used = self._load(plan, names)
+        with SessionPower(plan, wanted=QNN in names).kept(self) as power:
+            loaded, fallback, used = self._load(plan, names)
         self._stop()
+        self._power = power
         self._plan, self._options, self._providers = plan, plan.options, used
         self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
         if isinstance(fallback, PartitionedModel):
@@ -169,7 +175,7 @@ class InferenceSession:
     ) -> None:
         """Load the model anew with other providers or options. If that fails, the session stays as it was."""
         names, options = read_providers(providers, provider_options)
-        soc = self._soc or options.soc or DEFAULT_SOC
+        soc = self._soc or options.soc or loading.soc_of(self._plan.config)
         self._start(dataclasses.replace(self._plan, options=options, soc=soc), names)
 
     # Looking
@@ -224,7 +230,8 @@ class InferenceSession:
             results: Results = self._fallback.run(output_names, arrays(input_feed), run_options)
             return results
         names, feeds = checked_call(self._loaded, output_names, input_feed)
-        results = collected(self._loaded, names, self._execute(self._loaded, feeds, None))
+        with self._power.during(run_options):
+            results = collected(self._loaded, names, self._execute(self._loaded, feeds, None))
         if self._watch is not None:
             self._watch.look(input_feed, names, results)
         return results
@@ -255,7 +262,7 @@ class InferenceSession:
         else:
             names, feeds = checked_call(loaded, output_names, input_feed)
             collect = functools.partial(collected, loaded, names)
-            pending = self._carrier.queue(loaded.graph, feeds, collect, profile)
+            pending = self._power.queued(run_options, self._carrier.queue, loaded.graph, feeds, collect, profile)
         if callback is not None or profile is not None:
             pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile, begin))
         return pending
@@ -288,7 +295,8 @@ class InferenceSession:
         iobinding._make_room(self._loaded)
         names, feeds = checked_call(self._loaded, list(iobinding._outputs), iobinding._feeds())
         in_place = iobinding._in_place(self._loaded)
-        found = self._execute(self._loaded, feeds, in_place)
+        with self._power.during(run_options):
+            found = self._execute(self._loaded, feeds, in_place)
         rest = [name for name in names if name not in in_place]
         iobinding._store(dict(zip(rest, collected(self._loaded, rest, found), strict=True)))
 
@@ -321,6 +329,7 @@ class InferenceSession:
         self._carrier.close()
 
     def _stop(self) -> None:
+        self._power.close()
         if self._loaded is not None:
             self._closer()
             self._loaded = loading.closed(self._loaded)

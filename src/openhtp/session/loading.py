@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, QnnError
 from openhtp.frontend.context_model import ContextModel, read_context_model
 from openhtp.frontend.fixing import Ask, Dims, Freeze
@@ -18,7 +19,7 @@ from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
-from openhtp.options import GRAPH
+from openhtp.options import Origin
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
@@ -28,8 +29,7 @@ from openhtp.session.options import ProviderOptions
 
 log = logging.getLogger(__name__)
 
-# How hard preparation tries unless the provider's option says so.
-GRAPH_LEVEL: int = GRAPH.option("optimization_level").default
+DEFAULT_SOC = "SM8650"
 # What this emulation stands for, written into context files.
 SDK_VERSION = "openhtp"
 # Of ours: look into the first run for values that half precision cannot hold.
@@ -55,9 +55,38 @@ class Plan:
     dims: Dims | None
     freeze: Freeze | None
     ask: Ask
-    queue_depth: int
+    queue_depth: int | None
     transport: str
     device_name: str | None = None
+    config: BackendConfig | None = None
+
+    def context_options(self, origin: Origin) -> dict[str, Any]:
+        """Options of the context: the config's, and over them what was asked for otherwise."""
+        found = {} if self.config is None else self.config.context_options(origin)
+        priority = self.options["qnn_context_priority"]
+        if priority != "normal" or "priority" not in found:
+            found["priority"] = priority
+        if self.queue_depth is not None:
+            found["queue_depth"] = self.queue_depth
+        return found
+
+    def graph_options(self, name: str) -> dict[str, Any]:
+        """Options of the graph, in the same way."""
+        found = {} if self.config is None else self.config.graph_options(name)
+        if self.config is not None and self.config.graph_names and name not in self.config.graph_names:
+            log.warning(
+                "%s has options for graphs %s; this one is called %r, so they are not for it",
+                self.config.source,
+                ", ".join(map(repr, self.config.graph_names)),
+                name,
+            )
+        if self.options.vtcm_mb is not None:
+            found.pop("vtcm_bytes", None)
+            found["vtcm_mb"] = self.options.vtcm_mb
+        level = int(self.options["htp_graph_finalization_optimization_mode"])
+        if level:
+            found["optimization_level"] = level
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +111,12 @@ class Loaded:
     def new_profile(self, level: str) -> Profile:
         """A profile for one run."""
         return self.device.backend.create_profile(level)
+
+
+def soc_of(config: BackendConfig | None) -> str:
+    """The chip that a config asks for, or the usual one."""
+    found = None if config is None else config.device_options().get("soc")
+    return str(found or DEFAULT_SOC)
 
 
 def config_entries(sess_options: Any) -> dict[str, str]:
@@ -146,9 +181,7 @@ def closed(loaded: Loaded) -> Loaded:
 def _composed(plan: Plan, kind: hosts.HostKind, model: OnnxModel, imported: Imported) -> Loaded:
     device = hosts.acquire(kind)
     try:
-        context = device.create_context(
-            queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
-        )
+        context = device.create_context(**plan.context_options(Origin.COMPOSED))
         return composed_in(plan, kind, device, context, model, imported)
     except BaseException:
         hosts.release(kind)
@@ -161,9 +194,8 @@ def composed_in(
     """A graph of a context, compiled."""
     graph = context.compose_graph(
         imported.graph,
-        vtcm_mb=plan.options.vtcm_mb,
+        **plan.graph_options(imported.graph.name),
         precision="float32" if plan.options.backend == "cpu" else "float16",
-        optimization_level=int(plan.options["htp_graph_finalization_optimization_mode"]) or GRAPH_LEVEL,
     )
     graph.finalize()
     return _loaded(kind, device, context, graph, model, imported.inputs, imported.outputs)
@@ -180,9 +212,7 @@ def _from_context(
         outputs[name] = known
     device = hosts.acquire(kind)
     try:
-        context = device.create_context_from_binary(
-            binary, queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
-        )
+        context = device.create_context_from_binary(binary, **plan.context_options(Origin.BINARY))
         graph = context.graph(saved.graph)
     except BaseException:
         hosts.release(kind)

@@ -13,6 +13,7 @@ from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import AssignedNode, Part, partition
 from openhtp.frontend.probing import with_fixed_inputs
+from openhtp.options import Origin
 from openhtp.session import hosts, loading
 from openhtp.session.cpu import cpu_session
 from openhtp.session.feeding import checked_call, collected
@@ -107,9 +108,7 @@ class PartitionedModel:
         self._is_closed = False
         device = hosts.acquire(self._kind)
         try:
-            self._context = device.create_context(
-                queue_depth=plan.queue_depth, priority=plan.options["qnn_context_priority"]
-            )
+            self._context = device.create_context(**plan.context_options(Origin.COMPOSED))
             self._runners = [self._runner(plan, device, part, options) for part in parts]
         except BaseException:
             hosts.release(self._kind)

@@ -19,8 +19,8 @@ from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.frontend.context_model import write_context_model
 from openhtp.frontend.given import check_path
-from openhtp.session.inference import DEFAULT_SOC, Callback, InferenceSession
-from openhtp.session.loading import SDK_VERSION
+from openhtp.session.inference import Callback, InferenceSession
+from openhtp.session.loading import DEFAULT_SOC, SDK_VERSION
 from openhtp.session.metadata import NodeArg
 from openhtp.session.model_cache import CacheEntry
 from openhtp.session.options import CPU, QNN

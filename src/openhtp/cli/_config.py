@@ -1,0 +1,32 @@
+"""Options of commands that vote, or that take the vendor's config files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openhtp.config import BackendConfig, read_config
+from openhtp.hw.perf_profiles import PERF_PROFILES, find_perf_profile
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config_file", "--config-file", help="Backend extensions config (JSON), or the file that names it."
+    ),
+]
+PerfProfileName = Annotated[
+    str | None,
+    typer.Option("--perf-profile", "--perf_profile", help=f"One of {', '.join(PERF_PROFILES)}."),
+]
+
+
+def config_of(path: Path | None, perf_profile: str | None) -> tuple[BackendConfig | None, str | None]:
+    """The config, if one was named, and the perf profile: that of the command before that of the file."""
+    if perf_profile is not None:
+        find_perf_profile(perf_profile)
+    config = None if path is None else read_config(path)
+    if perf_profile is None and config is not None:
+        perf_profile = config.perf_profile
+    return config, perf_profile

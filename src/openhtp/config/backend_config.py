@@ -1,0 +1,240 @@
+"""A config as those who make devices, contexts and graphs ask for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, overload
+
+from openhtp.config.keys import GENERAL, HTP, Section
+from openhtp.config.reading import Object, check_section, parse_json, refuse
+from openhtp.core.checks import shown
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.files import read_file
+from openhtp.core.units import MIB
+from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, find_perf_profile
+from openhtp.options import CONTEXT, Origin
+
+# A config is a page or two.
+_MOST_BYTES = 16 * MIB
+
+_TIMES = {
+    "rpc_polling_us": "rpc_polling_time",
+    "rpc_control_latency_us": "rpc_control_latency",
+    "adaptive_polling_us": "adaptive_polling_time",
+    "hmx_timeout_us": "hmx_timeout_us",
+}
+
+
+class Voter(Protocol):
+    """A device, as far as votes go."""
+
+    def set_perf_profile(self, name: str, **times: int | None) -> None:
+        """Vote as a perf profile says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """Votes for one core. Times that are None are the profile's."""
+
+    core_id: int = 0
+    perf_profile: str = DEFAULT_PERF_PROFILE
+    rpc_polling_us: int | None = None
+    rpc_control_latency_us: int | None = None
+    adaptive_polling_us: int | None = None
+    hmx_timeout_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendConfig:
+    """What a config file says, checked. ``source`` is where it came from; the rest is by section and key."""
+
+    source: str
+    htp: Mapping[str, Any]
+    general: Mapping[str, Any]
+
+    @property
+    def cores(self) -> tuple[CoreConfig, ...]:
+        """Votes, core by core. A config without any still votes as the tools' extension does by default."""
+        found = []
+        for device in self.htp.get("devices", ()):
+            for core in device.get("cores", ()):
+                times = {name: core.get(key) for name, key in _TIMES.items()}
+                profile = core.get("perf_profile", DEFAULT_PERF_PROFILE)
+                found.append(CoreConfig(core_id=core.get("core_id", 0), perf_profile=profile, **times))
+        return tuple(found)
+
+    @property
+    def perf_profile(self) -> str | None:
+        """That of the first core, if the config votes."""
+        return self.cores[0].perf_profile if self.cores else None
+
+    @property
+    def profiling_level(self) -> str | None:
+        """What ``--profiling_level=backend`` stands for."""
+        level: str | None = self._device("profiling_level")
+        return level
+
+    @property
+    def mem_type(self) -> str | None:
+        """``shared_buffer``, if inputs and outputs are to lie in shared memory."""
+        value: str | None = self.htp.get("memory", {}).get("mem_type")
+        return value
+
+    @property
+    def spill_fill_group_bytes(self) -> int | None:
+        """One spill-fill buffer of so many bytes for all contexts; None without a group."""
+        context = self.htp.get("context", {})
+        value: int | None = context.get("max_spill_fill_buffer_for_group") if "group_id" in context else None
+        return value
+
+    def device_options(self) -> dict[str, Any]:
+        """For ``Backend.create_device``. A model number comes before an architecture."""
+        for key in ("soc_model", "soc_id", "dsp_arch"):
+            soc = self._device(key)
+            if soc is not None:
+                return {"soc": soc}
+        return {}
+
+    def context_options(self, origin: Origin | None = None) -> dict[str, Any]:
+        """For ``Device.create_context`` and its like: those that were given, by the options' names.
+
+        With ``origin``, only those that can be given to contexts that come to be in that way.
+        """
+        found: dict[str, Any] = {}
+        sections = [section for section in (*GENERAL.sections, *HTP.sections) if section.name in _OF_CONTEXTS]
+        for section in sections:
+            given = self.general.get(section.name) or self.htp.get(section.name) or {}
+            found.update(_options(section, given, "context"))
+        return {
+            name: value
+            for name, value in found.items()
+            if origin is None or not (origins := CONTEXT.option(name).origins) or origin in origins
+        }
+
+    def graph_options(self, graph: str) -> dict[str, Any]:
+        """For ``Context.create_graph``: of all entries that name this graph, later ones first."""
+        found: dict[str, Any] = {}
+        cores = self._device("core_id")
+        if cores:
+            found["core"] = cores[0]
+        graphs, configs = _section(HTP, "graphs"), _section(GENERAL, "graph_configs")
+        for entry in self.htp.get("graphs", ()):
+            if graph in entry.get("graph_names", ()):
+                found.update(_options(graphs, entry, "graph"))
+        for entry in self.general.get("graph_configs", ()):
+            if entry["graph_name"] == graph:
+                found.update(_options(configs, entry, "graph"))
+        return found
+
+    @property
+    def graph_names(self) -> tuple[str, ...]:
+        """Every graph that is named, once."""
+        names = [name for entry in self.htp.get("graphs", ()) for name in entry.get("graph_names", ())]
+        names += [entry["graph_name"] for entry in self.general.get("graph_configs", ())]
+        return tuple(dict.fromkeys(names))
+
+    def vote(self, device: Voter, perf_profile: str | None = None) -> None:
+        """Vote as the config says; ``perf_profile``, as a command line has it, comes first."""
+        core = self.cores[0] if self.cores else None
+        name = perf_profile or (None if core is None else core.perf_profile)
+        if name is not None:
+            find_perf_profile(name)
+            device.set_perf_profile(name, **{time: getattr(core, time, None) for time in _TIMES})
+
+    def _device(self, key: str) -> Any:
+        return next((entry[key] for entry in self.htp.get("devices", ()) if entry.get(key) is not None), None)
+
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | BackendConfig
+"""Where a config may come from: a file, its content, or one that was read."""
+
+_OF_CONTEXTS = ("context_configs", "context", "groupContext")
+
+
+@overload
+def as_config(source: Source) -> BackendConfig: ...
+@overload
+def as_config(source: None) -> None: ...
+def as_config(source: Source | None) -> BackendConfig | None:
+    """A config from whatever a caller gave; None stays None."""
+    if source is None or isinstance(source, BackendConfig):
+        return source
+    if isinstance(source, Mapping):
+        return parse_config(source)
+    if isinstance(source, (str, os.PathLike)):
+        return read_config(source)
+    raise InvalidArgument(f"the backend config is {shown(source)}; expected a path, or a mapping")
+
+
+def read_config(path: str | os.PathLike[str]) -> BackendConfig:
+    """Read a config file: the backend extensions config, or the file that names it (``backend_extensions``).
+
+    Raises:
+        InvalidArgument: unknown keys or wrong types; the message has the place (``/graphs/0/vtcm_mb``).
+    """
+    return _checked(_load(path), str(path), Path(path).parent)
+
+
+def parse_config(given: Mapping[str, Any] | str, source: str = "config") -> BackendConfig:
+    """The same for a config at hand, as an object or as text; paths in it count from the working directory."""
+    content = parse_json(given, source) if isinstance(given, str) else dict(given)
+    return _checked(content, source, Path())
+
+
+def _checked(content: Object, source: str, folder: Path) -> BackendConfig:
+    general = {section.name for section in GENERAL.sections}
+    if not general & content.keys():
+        return _made(source, check_section(content, HTP, source), {})
+    found = check_section(content, GENERAL, source)
+    for place, entry in enumerate(found.get("graph_configs", ())):
+        if "graph_name" not in entry:
+            refuse(source, f"/graph_configs/{place}", "has no graph_name; each entry needs one")
+    named = found.get("backend_extensions", {}).get("config_file_path")
+    if named is None:
+        return _made(source, {}, found)
+    inner = Path(named) if Path(named).exists() else folder / named
+    if not inner.exists():
+        refuse(source, "/backend_extensions/config_file_path", f"is {shown(named)}, which is no file")
+    return _made(str(inner), check_section(_load(inner), HTP, str(inner)), found)
+
+
+def _made(source: str, htp: Object, general: Object) -> BackendConfig:
+    """Check what no key can tell alone."""
+    for place, entry in enumerate(htp.get("graphs", ())):
+        if "vtcm_mb" in entry and "vtcm_size" in entry:
+            refuse(source, f"/graphs/{place}", "has vtcm_mb and vtcm_size, which exclude each other")
+    context = htp.get("context", {})
+    if "max_spill_fill_buffer_for_group" in context and "group_id" not in context:
+        refuse(source, "/context/max_spill_fill_buffer_for_group", 'is given without "group_id": 0')
+    return BackendConfig(source=source, htp=htp, general=general)
+
+
+def _load(path: str | os.PathLike[str]) -> Object:
+    data = read_file(path, most=_MOST_BYTES, what="a config file", error=InvalidArgument)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        refuse(str(path), "", f"byte {error.start} is no UTF-8; expected JSON")
+    return parse_json(text, str(path))
+
+
+def _section(parent: Section, name: str) -> Section:
+    return next(section for section in parent.sections if section.name == name)
+
+
+def _options(section: Section, given: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Values of an object's options, by the options' names; what is 0 for "all there is" is left to the device."""
+    found = {}
+    for key in section.keys:
+        row = key.row
+        if key.name not in given or row is None or key.option is None or not key.option.startswith(f"{owner}."):
+            continue
+        value = given[key.name]
+        if row.kind.python_type == "bool":
+            value = bool(value)
+        if not (value == 0 and key.name in ("vtcm_mb", "vtcm_size")):
+            found[row.name] = value
+    return found

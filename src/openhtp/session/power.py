@@ -1,0 +1,144 @@
+"""Power votes of one session: by provider options, by a backend config, and run by run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec
+
+from openhtp.config import CoreConfig
+from openhtp.core.checks import shown
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.options import PROVIDER
+from openhtp.runtime.power import PowerConfig
+from openhtp.session import hosts, loading
+from openhtp.session.pending import PendingRun
+
+# What a run may ask for, by ONNX Runtime's names; the second of each is that of later providers.
+_BEFORE = ("qnn.htp_perf_mode", "qnn.perf_mode")
+_AFTER = ("qnn.htp_perf_mode_post_run",)
+_LATENCY = ("qnn.rpc_control_latency",)
+
+_P = ParamSpec("_P")
+_NO_VOTE = "default"
+_NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
+
+
+class SessionPower:
+    """Votes beside those of the other sessions on the device, of which the highest win.
+
+    A mode of ``default`` asks for nothing. Without any vote no device is started for it.
+    """
+
+    def __init__(self, plan: loading.Plan, *, wanted: bool) -> None:
+        self._kind = loading.host_kind(plan)
+        self._config: PowerConfig | None = None
+        core = CoreConfig(perf_profile=_NO_VOTE)
+        if plan.config is not None and plan.config.cores:
+            core = plan.config.cores[0]
+        mode = plan.options["htp_performance_mode"]
+        self._mode = core.perf_profile if mode == _NO_VOTE else mode
+        latency = int(plan.options["rpc_control_latency"])
+        self._times: dict[str, int | None] = {
+            "rpc_polling_us": core.rpc_polling_us,
+            "rpc_control_latency_us": latency or core.rpc_control_latency_us,
+            "adaptive_polling_us": core.adaptive_polling_us,
+            "hmx_timeout_us": core.hmx_timeout_us,
+        }
+        if wanted and plan.options.backend == "htp":
+            self._vote(self._mode, latency)
+
+    @contextlib.contextmanager
+    def kept(self, owner: object) -> Iterator[SessionPower]:
+        """Withdraw the votes if what is done within fails, else when their owner has gone."""
+        try:
+            yield self
+        except BaseException:
+            self.close()
+            raise
+        weakref.finalize(owner, self.close)
+
+    def during(self, run_options: Any) -> contextlib.AbstractContextManager[None]:
+        """The votes that a run asks for, and afterwards those that it leaves."""
+        return _NOTHING if run_options is None else self._around(run_options)
+
+    @contextlib.contextmanager
+    def _around(self, run_options: Any) -> Iterator[None]:
+        after = self.before(run_options)
+        try:
+            yield
+        finally:
+            if after is not None:
+                after()
+
+    def queued(
+        self, run_options: Any, queue: Callable[_P, PendingRun], *args: _P.args, **named: _P.kwargs
+    ) -> PendingRun:
+        """The same for a run that is queued: its votes stand from now on, what it leaves from its end on."""
+        after = self.before(run_options)
+        pending = queue(*args, **named)
+        if after is not None:
+            pending.add_done_callback(lambda run: after())
+        return pending
+
+    def before(self, run_options: Any) -> Callable[[], None] | None:
+        """Vote as a run's options say; returns what is to be done when it is over."""
+        if run_options is None:
+            return None
+        mode, after = _word(run_options, _BEFORE), _word(run_options, _AFTER)
+        latency = _entry(run_options, _LATENCY)
+        if latency is not None and not (latency.isascii() and latency.isdecimal() and int(latency) < 1 << 32):
+            raise InvalidArgument(f"run option {_LATENCY[0]} is {shown(latency)}; expected a whole number from 0")
+        if mode is not None or latency is not None:
+            self._vote(self._mode if mode is None else mode, int(latency or 0))
+        return None if after is None else functools.partial(self._vote, after, 0)
+
+    def close(self) -> None:
+        """Withdraw the votes, and let go of the device."""
+        config, self._config = self._config, None
+        if config is None:
+            return
+        with contextlib.suppress(QnnError):  # the device has gone, or was freed at exit
+            config.destroy()
+        hosts.release(self._kind)
+
+    def _vote(self, mode: str, latency_us: int) -> None:
+        if mode == _NO_VOTE and not latency_us and self._config is None:
+            return
+        times = {**self._times, **({"rpc_control_latency_us": latency_us} if latency_us else {})}
+        self._held().set_perf_profile("system_settings" if mode == _NO_VOTE else mode, **times)
+
+    def _held(self) -> PowerConfig:
+        """The config, made when the first vote comes, and again if the device's process went away."""
+        config = self._config
+        if config is not None and config.alive:
+            return config
+        device = hosts.acquire(self._kind)
+        try:
+            fresh = device.create_power_config()
+        except BaseException:
+            hosts.release(self._kind)
+            raise
+        if config is not None:
+            hosts.release(self._kind)
+        self._config = fresh
+        return fresh
+
+
+def _word(run_options: Any, names: tuple[str, ...]) -> str | None:
+    """A mode that a run names, checked as the session's own is."""
+    mode = _entry(run_options, names)
+    if mode is not None:
+        PROVIDER.read({"htp_performance_mode": mode})
+    return mode
+
+
+def _entry(run_options: Any, names: tuple[str, ...]) -> str | None:
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # which is how ONNX Runtime says that there is none
+            value = str(run_options.get_run_config_entry(name))
+            if value:
+                return value
+    return None

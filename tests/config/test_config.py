@@ -1,0 +1,251 @@
+"""Config files: what they may say, and what they come to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openhtp.config import GENERAL, HTP, BackendConfig, Section, as_config, parse_config, read_config
+from openhtp.core.errors import InvalidArgument
+from openhtp.options import CONTEXT, DEVICE, GRAPH
+
+WHOLE: dict[str, Any] = {
+    "graphs": [
+        {
+            "graph_names": ["a", "b"],
+            "vtcm_mb": 4,
+            "hvx_threads": 3,
+            "O": 3.0,
+            "dlbc": 1,
+            "dlbc_weights": 0,
+            "weights_packing": False,
+            "num_cores": 1,
+            "short_depth_conv_on_hmx_off": True,
+            "fold_relu_activation_into_conv_off": False,
+            "slc_alloc_enable": 1,
+        },
+        {"graph_names": ["c"], "vtcm_size": 65536},
+    ],
+    "devices": [
+        {
+            "device_id": 0,
+            "core_id": [0],
+            "core_type": 0,
+            "soc_id": 0,
+            "soc_model": 57,
+            "dsp_arch": "v73",
+            "pd_session": "unsigned",
+            "profiling_level": "linting",
+            "use_client_context": True,
+            "cores": [
+                {
+                    "perf_profile": "burst",
+                    "rpc_control_latency": 100,
+                    "rpc_polling_time": 5000,
+                    "hmx_timeout_us": 300000,
+                    "adaptive_polling_time": 1000,
+                }
+            ],
+        }
+    ],
+    "context": {
+        "weight_sharing_enabled": True,
+        "max_spill_fill_buffer_for_group": 1048576,
+        "group_id": 0,
+        "file_read_memory_budget_in_mb": 10,
+        "io_memory_estimation": True,
+        "init_acceleration": False,
+        "lora_weight_sharing": False,
+    },
+    "groupContext": {"share_resources": True},
+    "memory": {"mem_type": "shared_buffer"},
+}
+
+
+def test_the_whole_document_is_understood() -> None:
+    config = parse_config(WHOLE)
+    assert config.device_options() == {"soc": "SM8650"}
+    assert config.perf_profile == "burst"
+    (core,) = config.cores
+    assert (core.rpc_polling_us, core.rpc_control_latency_us) == (5000, 100)
+    assert (core.hmx_timeout_us, core.adaptive_polling_us) == (300000, 1000)
+    assert (config.profiling_level, config.mem_type) == ("linting", "shared_buffer")
+    assert config.spill_fill_group_bytes == 1048576
+    options = config.graph_options("b")
+    assert {name: options[name] for name in ("vtcm_mb", "hvx_threads", "optimization_level", "core")} == {
+        "vtcm_mb": 4,
+        "hvx_threads": 3,
+        "optimization_level": 3,
+        "core": 0,
+    }
+    assert config.graph_options("c") == {"vtcm_bytes": 65536, "core": 0}
+    assert config.graph_options("elsewhere") == {"core": 0}
+    assert config.graph_names == ("a", "b", "c")
+    context = config.context_options()
+    assert context["weight_sharing_enabled"] is True
+    assert context["file_read_memory_budget_in_mb"] == 10
+    assert context["share_resources"] is True
+
+
+def test_what_it_comes_to_are_options_of_the_tables() -> None:
+    config = parse_config(WHOLE)
+    assert all(name in GRAPH for name in config.graph_options("a"))
+    assert all(name in CONTEXT for name in config.context_options())
+    DEVICE.read(config.device_options())
+
+
+def test_every_option_with_a_config_key_can_be_given() -> None:
+    """A row of the tables that has a key in the documents is reached from here."""
+    reached = {key.option for section in _sections(HTP, GENERAL) for key in section.keys}
+    wanted = {
+        f"{table.owner}.{row.name}" for table in (CONTEXT, DEVICE, GRAPH) for row in table.rows if row.config_key
+    }
+    assert wanted <= reached
+
+
+def _sections(*roots: Section) -> list[Section]:
+    found = list(roots)
+    for root in roots:
+        found += _sections(*root.sections)
+    return found
+
+
+def test_zero_vtcm_is_all_there_is() -> None:
+    assert parse_config({"graphs": [{"graph_names": ["g"], "vtcm_mb": 0}]}).graph_options("g") == {}
+
+
+def test_a_context_may_be_a_list_of_one() -> None:
+    assert parse_config({"context": [{"init_acceleration": True}]}).context_options() == {
+        "init_acceleration": True
+    }
+
+
+def test_the_file_that_names_the_other(tmp_path: Path) -> None:
+    (tmp_path / "htp.json").write_text(json.dumps(WHOLE))
+    outer = tmp_path / "net_run.json"
+    outer.write_text(
+        """{
+        // as the document has it
+        "backend_extensions": {"shared_library_path": "lib//Extensions.so", /* not needed */
+                               "config_file_path": "htp.json"},
+        "context_configs": {"context_priority": "high", "async_execute_queue_depth": 20},
+        "graph_configs": [{"graph_name": "a", "graph_priority": "low"}]
+        }"""
+    )
+    config = read_config(outer)
+    assert config.device_options() == {"soc": "SM8650"}
+    assert config.context_options()["queue_depth"] == 20
+    assert config.graph_options("a")["priority"] == "low"
+    assert as_config(str(outer)) == config
+    assert as_config(config) is config
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"graph": []}, "/graph is not known; did you mean graphs"),
+        ({"graphs": {}}, "/graphs is .*; expected a list of objects"),
+        ({"graphs": [3]}, "/graphs/0 is 3; expected an object"),
+        ({"graphs": [{"vtcm": 4}]}, "/graphs/0/vtcm is not known; did you mean vtcm_mb"),
+        ({"graphs": [{"vtcm_mb": "4"}]}, "/graphs/0/vtcm_mb is '4'; expected a whole number of MB from 0"),
+        ({"graphs": [{"vtcm_mb": True}]}, "/graphs/0/vtcm_mb is True"),
+        ({"graphs": [{"graph_names": "g"}]}, "/graphs/0/graph_names is 'g'; expected a list"),
+        ({"graphs": [{"O": 2.5}]}, "/graphs/0/O is 2.5"),
+        ({"graphs": [{"O": 4}]}, "/graphs/0/O is 4; expected a whole number from 1 to 3"),
+        ({"graphs": [{"vtcm_size": 65537}]}, "a multiple of 65536"),
+        ({"graphs": [{"vtcm_size": 65536, "vtcm_mb": 1}]}, "/graphs/0 has vtcm_mb and vtcm_size"),
+        ({"graphs": [{"weights_packing": 1}]}, "/graphs/0/weights_packing is 1; expected True or False"),
+        ({"devices": [{"soc_model": 99999}]}, "/devices/0/soc_model is 99999; expected the model number"),
+        ({"devices": [{"dsp_arch": "73"}]}, "/devices/0/dsp_arch is '73'; expected one of v68"),
+        ({"devices": [{"device_id": 1}]}, "/devices/0/device_id is 1; expected 0, as there is one device"),
+        ({"devices": [{"cores": [{}, {"perf_profile": "brust"}]}]}, "/devices/0/cores/1/perf_profile is 'brust'"),
+        ({"devices": [{"cores": [{"rpc_polling_time": 10000}]}]}, "rpc_polling_time is 10000; .* to 9999"),
+        ({"devices": [{"pd_session": "none"}]}, "expected one of unsigned, signed"),
+        ({"context": {"max_spill_fill_buffer_for_group": 1}}, 'without "group_id": 0'),
+        ({"context": [{}, {}]}, "/context is .*; expected an object"),
+        ({"context": {"weight_sharing": True}}, "did you mean .*weight_sharing_enabled"),
+        ({"memory": {"mem_type": "ion"}}, "/memory/mem_type is 'ion'; expected one of shared_buffer"),
+        ({"backend_extensions": {"config_path": "x"}}, "did you mean config_file_path"),
+        ({"backend_extensions": {}, "graphs": []}, "/graphs is not known"),
+        ({"backend_extensions": {"config_file_path": "none.json"}}, "'none.json', which is no file"),
+        ({"graph_configs": [{"graph_priority": "low"}]}, "/graph_configs/0 has no graph_name"),
+        ({"a/b~": 1}, "/a~1b~0 is not known"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(given: dict[str, Any], words: str) -> None:
+    for form in (given, json.dumps(given)):
+        with pytest.raises(InvalidArgument, match=words) as caught:
+            parse_config(form, "c.json")
+        assert str(caught.value).startswith("c.json: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 1, column 1"),
+        ('{"graphs": [}', "line 1, column 13: .* expected JSON"),
+        ("{\n// x\n  oops}", "line 3, column 3"),
+        ("[]", r"is \[\]; expected an object"),
+        ('{"graphs": [], "graphs": []}', "the key 'graphs' comes twice"),
+        ('{"devices": [{"cores": [{"rpc_polling_time": NaN}]}]}', "NaN is no JSON"),
+        ("[" * 100_000, "expected JSON"),
+        ('{"x": ' + "9" * 5000 + "}", "expected JSON"),
+    ],
+)
+def test_broken_files_are_told(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument, match=words) as caught:
+        read_config(path)
+    assert "broken.json" in str(caught.value)
+
+
+def test_what_is_no_file_or_no_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="nowhere"):
+        read_config(tmp_path / "nowhere.json")
+    with pytest.raises(InvalidArgument, match="folder"):
+        read_config(tmp_path)
+    path = tmp_path / "latin.json"
+    path.write_bytes(b'{"\xff": 1}')
+    with pytest.raises(InvalidArgument, match="byte 2 is no UTF-8"):
+        read_config(path)
+    with pytest.raises(InvalidArgument, match="expected a path, or a mapping"):
+        as_config(3)  # type: ignore[arg-type]
+
+
+class _Voter:
+    def __init__(self) -> None:
+        self.votes: list[tuple[str, dict[str, int | None]]] = []
+
+    def set_perf_profile(self, name: str, **times: int | None) -> None:
+        self.votes.append((name, times))
+
+
+def test_votes() -> None:
+    voter = _Voter()
+    parse_config({}).vote(voter)
+    assert voter.votes == []
+    config = parse_config({"devices": [{"cores": [{"rpc_polling_time": 10}]}]})
+    config.vote(voter)
+    config.vote(voter, "power_saver")
+    assert [name for name, _ in voter.votes] == ["high_performance", "power_saver"]
+    assert voter.votes[0][1]["rpc_polling_us"] == 10
+    with pytest.raises(InvalidArgument, match="perf profile"):
+        config.vote(voter, "fast")
+
+
+def test_an_empty_config_says_nothing() -> None:
+    config: BackendConfig = parse_config({})
+    assert (config.device_options(), config.context_options(), config.graph_options("g")) == ({}, {}, {})
+    assert (config.perf_profile, config.profiling_level, config.mem_type) == (None, None, None)
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "gen_config_doc.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
