@@ -21,7 +21,7 @@ STANDARD_OUTPUT = Path("-")
 BROKEN_PIPE, INTERRUPTED = 141, 130  # 128 and the number of the signal, as shells count
 
 # One character each, so that tables and pictures keep their columns.
-_PLAIN = str.maketrans("█▇▆▅▄▃▂▁░▒│─━╸╺…→•–—", "#====___.~|----.>*--")
+_PLAIN = str.maketrans("█▇▆▅▄▃▂▁░▒▓·│─━╸╺…→•–—", "#====___.~=.|----.>*--")
 
 
 def _plainly(error: UnicodeError) -> tuple[str, int]:

@@ -1,0 +1,181 @@
+"""``openhtp memory``: what fits into the process domains of a chip, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.text import Text
+
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_file, write_json
+from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.core.files import read_file
+from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.core.units import bytes_in_words
+from openhtp.hw.catalog import find_soc
+from openhtp.memory.advice import Advice, advise
+from openhtp.memory.describing import context_from_words, contexts_from_document, size_in_bytes
+from openhtp.memory.needs import needs_of
+from openhtp.memory.planning import ContextPlan, DomainPlan, Load, MapIo, MemoryPlan, plan_memory
+from openhtp.report.domains import act_in_words, plan_to_html
+from openhtp.runtime.binaries import open_given
+
+app = typer.Typer(help="What fits into memory.", no_args_is_help=True, add_completion=False)
+
+_MOST_TEXT = 1 << 20
+_FILES = (".yaml", ".yml", ".json")
+_FILL = {"weights": "█", "spill_fill": "▓", "io": "▒", "reserve": "░"}
+
+
+@app.callback()
+def _group() -> None:
+    """Commands about memory."""
+
+
+@app.command()
+def plan(
+    contexts: Annotated[
+        list[str],
+        typer.Argument(help="Context binaries, sizes like llm=1.5GB,io=60MB,spill_fill=30MB, or YAML files."),
+    ],
+    soc: Annotated[str, typer.Option(help="Which chip: it has so many process domains.")] = "SM8650",
+    domains: Annotated[int | None, typer.Option(min=1, help="So many process domains instead.")] = None,
+    limit: Annotated[str | None, typer.Option(help="Size of a process domain instead of 3.75GB.")] = None,
+    optimize: Annotated[bool, typer.Option("--optimize", help="Find what to change so that it fits.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a picture of the process domains.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Show which context goes into which process domain, what is left for I/O, and what will fail and why."""
+    with errors_reported():
+        chip = find_soc(soc)
+        wanted = [context for item in contexts for context in _read(item)]
+        most = chip.process_domains if domains is None else domains
+        nbytes = SESSION_LIMIT_BYTES if limit is None else size_in_bytes(limit, "--limit")
+        given = plan_memory(wanted, most=most, limit=nbytes)
+        advice = advise(wanted, most=most, limit=nbytes) if optimize else None
+        _print(given, f"{chip.name}: {most} process domains of {bytes_in_words(nbytes)} (counted, not measured)")
+        best = given
+        if advice is not None:
+            best = advice.plan
+            _print_advice(advice, given)
+        if html is not None:
+            words = () if advice is None else advice.words
+            write_file(html, plan_to_html(best, title=f"Memory of {chip.name}", words=words))
+        write_json(json_file, {} if json_file is None else _document(given, advice))
+    if not best.fits:
+        raise typer.Exit(1)
+
+
+def _read(item: str) -> list[ContextPlan]:
+    path = Path(item)
+    if path.suffix.lower() in _FILES:
+        data = read_file(path, most=_MOST_TEXT, what="a file of contexts", error=BadModel)
+        try:
+            document = yaml.safe_load(data)
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"{item} cannot be read: {error}") from error
+        return contexts_from_document(document)
+    if "=" in item and not path.exists():
+        return [context_from_words(item)]
+    binary = open_given(path)
+    graphs = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
+    return [ContextPlan(name=path.stem, needs=needs_of(graphs))]
+
+
+def _print(plan: MemoryPlan, title: str) -> None:
+    table = Sheet(title, ("context", "data", "spill-fill", "I/O", "goes to", "why not"), ("goes to", "why not"))
+    for context in plan.contexts:
+        errors = [outcome.error for outcome in plan.failures if _concerns(outcome.act, context.name)]
+        domain = plan.domain_of(context.name)
+        table.add(
+            context.name,
+            bytes_in_words(context.weights_bytes),
+            bytes_in_words(context.spill_fill_bytes),
+            bytes_in_words(context.needs.io_bytes),
+            "nowhere" if domain is None else f"PD {domain}",
+            "; ".join("no room for its I/O" if domain is not None else "no room" for _ in errors),
+        )
+    show(table)
+    for domain_plan in plan.domains:
+        console.print(_bar(domain_plan))
+    for outcome in plan.failures:
+        say(f"\n{act_in_words(outcome.act)} fails: {outcome.error}", "red")
+    say("\neverything fits" if plan.fits else "\nnot everything fits", "green" if plan.fits else "red")
+
+
+def _concerns(act: object, name: str) -> bool:
+    return isinstance(act, (Load, MapIo)) and act.context == name
+
+
+def _bar(domain: DomainPlan) -> Text:
+    """One line: what lies in a domain, and what is left."""
+    tail = f" {bytes_in_words(domain.left)} left"
+    width = max(10, min(console.width, 100) - len(tail) - 8)
+    cells, exact = "", 0.0
+    for holding in domain.holdings:
+        exact += width * holding.nbytes / domain.limit
+        cells += _FILL[holding.use] * (round(exact) - len(cells))
+    return Text(f"PD {domain.number:<3} {cells[:width]:·<{width}}{tail}", no_wrap=True)
+
+
+def _print_advice(advice: Advice, given: MemoryPlan) -> None:
+    if given.fits:
+        return
+    say("")
+    for line in advice.words:
+        say(f"• {line}")
+    if advice.fits:
+        say("")
+        _print(advice.plan, "then")
+
+
+def _document(plan: MemoryPlan, advice: Advice | None) -> dict[str, Any]:
+    found = _plan_document(plan)
+    if advice is not None:
+        found["advice"] = {"way": advice.way, "words": list(advice.words), "plan": _plan_document(advice.plan)}
+    return found
+
+
+def _plan_document(plan: MemoryPlan) -> dict[str, Any]:
+    return {
+        "fits": plan.fits,
+        "domain_limit_bytes": plan.limit,
+        "most_domains": plan.most,
+        "contexts": [
+            {
+                "name": context.name,
+                "weights_bytes": context.weights_bytes,
+                "spill_fill_bytes": context.spill_fill_bytes,
+                "io_bytes": context.needs.io_bytes,
+                "graphs": [graph.name for graph in context.needs.graphs],
+                "switching": context.switching,
+                "retained": list(context.retained),
+                "domain": plan.domain_of(context.name),
+            }
+            for context in plan.contexts
+        ],
+        "acts": [
+            {
+                "act": act_in_words(outcome.act),
+                "domain": outcome.domain,
+                "bytes": outcome.nbytes,
+                "error": outcome.error,
+            }
+            for outcome in plan.outcomes
+        ],
+        "domains": [
+            {
+                "domain": domain.number,
+                "used_bytes": domain.used,
+                "left_bytes": domain.left,
+                "holdings": [
+                    {"owner": holding.owner, "use": holding.use, "bytes": holding.nbytes}
+                    for holding in domain.holdings
+                ],
+            }
+            for domain in plan.domains
+        ],
+    }

@@ -1,0 +1,88 @@
+"""``openhtp memory plan``: the document's examples from the command line, files of contexts, and binaries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+import openhtp as htp
+from openhtp.cli.main import app
+from tests.conftest import relu_graph
+
+CROWD = [f"{number}=0.9GB,io=46MB" for number in range(1, 6)]
+
+
+def plan(*arguments: str) -> tuple[int, str]:
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["memory", "plan", *arguments])
+    return done.exit_code, done.output
+
+
+def test_five_models_are_packed() -> None:
+    status, text = plan("a=1.5GB", "b=1.5GB", "c=1GB", "d=1GB", "e=250MB", "--json", "-")
+    assert status == 0
+    found = json.loads(text)
+    assert [context["domain"] for context in found["contexts"]] == [0, 0, 1, 1, 0]
+    assert found["fits"] is True
+
+
+def test_what_fails_is_shown_and_what_helps(tmp_path: Path) -> None:
+    status, text = plan(*CROWD, "--domains", "2")
+    assert status == 1
+    assert "map I/O of 4 fails" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    page = tmp_path / "page.html"
+    status, text = plan(*CROWD, "--domains", "2", "--optimize", "--html", str(page))
+    assert status == 0
+    assert "io_memory_estimation=True" in text
+    html = page.read_text()
+    assert "Everything fits." in html
+    svg = ElementTree.fromstring(html[html.index("<svg") : html.index("</svg>") + 6])
+    titles = [element.text for element in svg.iter() if element.tag.endswith("title")]
+    assert "4: weights 921.6 MiB" in titles
+
+
+def test_files_of_contexts(tmp_path: Path) -> None:
+    path = tmp_path / "contexts.yaml"
+    path.write_text(
+        "contexts:\n"
+        "- {name: vision, size: 2GB, io: 30MB}\n"
+        "- name: llm\n"
+        "  shared: 1GB\n"
+        "  graphs: [{name: prefill, size: 2GB}, {name: decode, size: 1.5GB}]\n"
+        "  retained: [decode]\n"
+    )
+    status, text = plan(str(path), "--json", "-")
+    llm = json.loads(text)["contexts"][1]
+    assert status == 0
+    assert (llm["domain"], llm["weights_bytes"]) == (1, 5 << 29)
+
+
+def test_binaries_are_read_and_not_loaded(shared_device: htp.Device, tmp_path: Path) -> None:
+    path = tmp_path / "net.bin"
+    with shared_device.create_context() as context:
+        relu_graph(context, "net")
+        path.write_bytes(context.get_binary())
+    status, text = plan(str(path), "--json", "-")
+    assert status == 0
+    (found,) = json.loads(text)["contexts"]
+    assert (found["name"], found["graphs"], found["io_bytes"]) == ("net", ["net"], 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["llm=large"], "size of 'llm' is 'large'; expected a size like 1.5GB"),
+        (["llm=1GB,weight=3"], "expected name=size"),
+        (["a=1GB", "a=2GB"], "two contexts of one name"),
+        (["missing.bin"], "missing.bin"),
+        (["a=1GB", "--soc", "SM1"], "SoC 'SM1' is unknown"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], said: str) -> None:
+    status, text = plan(*arguments)
+    assert status == 2
+    assert said in " ".join(text.split())
