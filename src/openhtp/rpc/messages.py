@@ -60,7 +60,7 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 
 
 class CreateContext(Request):
-    """Open a context in this session. The reply's ``info`` has ``heap_bytes``, what was held before.
+    """Open a context in this session.
 
     ``stored``: its graphs come from a binary, so it may go to any process domain. ``io_room``: only where inputs
     and outputs of its graphs fit, too; ``keep_io_room``: that room is then kept for them.
@@ -78,10 +78,7 @@ class CreateContext(Request):
 
 
 class FreeContext(Request):
-    """Free a context, its graphs and its memory; pending executions end as INVALID_CONTEXT.
-
-    The reply's ``info`` has ``heap_bytes``, what is held afterwards.
-    """
+    """Free a context, its graphs and its memory; pending executions end as INVALID_CONTEXT."""
 
     context: int
 

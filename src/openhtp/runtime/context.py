@@ -71,10 +71,9 @@ class Context:
         self._binary: ContextBinary | None = None  # of one that was made from a binary; graphs read it when needed
         self._number = 0
 
-    def _open(self, message: ms.CreateContext, stop: Stop | None) -> ms.Reply:
+    def _open(self, message: ms.CreateContext, stop: Stop | None) -> None:
         made = self._link.request(message, undo=lambda reply: ms.FreeContext(context=reply.value), stop=stop)
         self._number = made.value
-        return made
 
     def _discard(self) -> None:
         self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm

@@ -24,7 +24,6 @@ def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
             st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
         )
     number, session = asked.core.new_number(), asked.session
-    heap_bytes = session.ledger.used
     context = DeviceContext(number, session, request.priority, request.queue_depth)
     context.tenant.anywhere = request.stored
     context.io_room, context.keep_io_room = request.io_room, request.keep_io_room
@@ -33,7 +32,7 @@ def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
         context.group = _group(asked, number, request.group, request.priority)
         context.tenant.group = context.group.spill
     session.contexts[number] = context
-    return ms.Reply(value=number, info={"heap_bytes": heap_bytes})
+    return ms.Reply(value=number)
 
 
 def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> DeviceGroup:
@@ -102,7 +101,7 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
         used = [other.group for other in session.contexts.values()]
         session.groups = {key: group for key, group in session.groups.items() if group in used}
     asked.core.stage(session)
-    return ms.Reply(info={"heap_bytes": session.ledger.used})
+    return ms.Reply()
 
 
 @handles(ms.SetContextPriority)

@@ -15,7 +15,16 @@ def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
     """All sessions, whoever asks."""
     sessions = [session.describe() for session in asked.core.sessions.values()]
     power = asked.core.power.describe(asked.core.clock.now())
-    return ms.Reply(info={"pid": os.getpid(), "sessions": sessions, "power": power})
+    clients = [
+        {
+            "client": number,
+            "running": bool(client.queue) and client.queue[0].share is not None,
+            "waiting": sum(job.share is None for job in client.queue),
+        }
+        for number, client in asked.core.loop.scheduler.clients.items()
+        if client.queue
+    ]
+    return ms.Reply(info={"pid": os.getpid(), "sessions": sessions, "power": power, "clients": clients})
 
 
 @handles(ms.SetTrace)
