@@ -9,6 +9,7 @@ import pytest
 
 import openhtp.plan
 from openhtp.plan import BadScenario, load_scenario, parse_scenario
+from openhtp.plan.keys import LLM, LLM_SHAPE
 from openhtp.plan.ranges import RANGES, TIME, in_words
 
 DOCS = Path(__file__).parents[2] / "docs/scheduling.md"
@@ -33,6 +34,8 @@ def scenario_with(key: str, number: object) -> str:
     """A scenario whose third line holds the number."""
     device, client, event, top = "", "", "at: 0, run: 1", ""
     given = f"{key}: {number}"
+    if key in LLM:
+        return _talking(key, number)
     if key in DEVICE:
         device = f", {given}"
     elif key in CLIENT:
@@ -47,6 +50,16 @@ def scenario_with(key: str, number: object) -> str:
 clients: [{{name: b}}, {{name: a{client}}}]
 events: [{{client: a, {event}}}]
 {top}
+"""
+
+
+def _talking(key: str, number: object) -> str:
+    """One with a language model."""
+    sizes = dict.fromkeys(LLM_SHAPE, 8) if key in LLM_SHAPE else {"preset": "llama-3.2-1b"}
+    words = ", ".join(f"{name}: {value}" for name, value in {**sizes, key: number}.items())
+    return f"""device: {{soc: SM8750}}
+clients: [{{name: a, llm: {{{words}}}}}]
+events: [{{client: a, at: 0}}]
 """
 
 

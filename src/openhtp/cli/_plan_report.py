@@ -94,6 +94,12 @@ def _number(value: float | None) -> str:
 
 
 def _print_footer(result: PlanResult) -> None:
+    unit = result.scenario.unit
+    for name, row in result.clients.items():
+        if row.ttft_p50 is not None:
+            rate = "-" if row.tokens_per_s is None else f"{row.tokens_per_s:,.1f}"
+            first = f"{_number(row.ttft_p50)} {unit} (p99 {_number(row.ttft_p99)})"
+            say(f"{name} (modelled): first token after {first}, then {rate} tokens/s", "bold")
     used = result.run.utilisation()
     parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
     end = result.scenario.in_unit(result.run.end_ns)

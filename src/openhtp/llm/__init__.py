@@ -6,6 +6,8 @@ Knows graphs, quantization and the runtime's objects. Must not know how the devi
 
 from __future__ import annotations
 
+from openhtp.cost.llm import LlmEstimate, LlmShape
+from openhtp.cost.llm import estimate_llm as estimate
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache
 from openhtp.llm.checkpoint import load
@@ -14,5 +16,21 @@ from openhtp.llm.export import export
 from openhtp.llm.generator import Generator, Stats
 from openhtp.llm.model import Llama
 from openhtp.llm.sampling import Sampling
+from openhtp.llm.tokenizer import Tokenizer, token_numbers
 
-__all__ = ["Bundle", "Generator", "KvCache", "Llama", "LlamaConfig", "Sampling", "Stats", "export", "load"]
+__all__ = [
+    "Bundle",
+    "Generator",
+    "KvCache",
+    "Llama",
+    "LlamaConfig",
+    "LlmEstimate",
+    "LlmShape",
+    "Sampling",
+    "Stats",
+    "Tokenizer",
+    "estimate",
+    "export",
+    "load",
+    "token_numbers",
+]

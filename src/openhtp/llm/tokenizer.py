@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
 from openhtp.core.files import read_file
@@ -51,6 +54,21 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token numbers."""
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+
+def token_numbers(data: bytes, vocab: int, where: str) -> list[int]:
+    """The numbers in a ``.npy`` file, if all are tokens."""
+    try:
+        found = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise BadModel(f"{where!r} is no array of token numbers: {error}") from error
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or not found.size:
+        raise BadModel(f"{where!r} holds no whole numbers; expected tokens")
+    if found.min() < 0 or found.max() >= vocab:
+        raise BadModel(
+            f"{where!r} has tokens from {found.min()} to {found.max()}; the vocabulary ends at {vocab - 1}"
+        )
+    return [int(token) for token in found.reshape(-1)]
 
 
 class Streamer:

@@ -54,16 +54,18 @@ def expected_requests(scenario: Scenario) -> list[int]:
 
 
 def _requests(scenario: Scenario, source: Source, of_clients: dict[int, int]) -> int:
+    talk = scenario.clients[source.client].talk
+    runs = 1 if talk is None else talk.runs
     counts = [MAX_REQUESTS + 1]
     if source.count is not None:
         counts.append(source.count)
     if source.after is not None:
-        return min(*counts, of_clients[source.after])
+        return min(*counts, of_clients[source.after]) * runs
     gap = _shortest_gap(source, scenario.clients[source.client])
     if gap:
         ends = [end for end in (source.until_ns, scenario.duration_ns) if end is not None]
         counts += [max(0, end - source.start_ns) // gap + 1 for end in ends]
-    return min(counts) * source.burst
+    return min(counts) * source.burst * runs
 
 
 def _shortest_gap(source: Source, client: ClientSpec) -> int:

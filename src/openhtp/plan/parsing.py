@@ -19,6 +19,7 @@ from openhtp.plan.models import ModelCache, Models, ModelTime, read_choice
 from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
+from openhtp.plan.talking import read_talk, slack_of
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named
 from openhtp.sched.resources import DeviceResources, resources_of
@@ -55,6 +56,7 @@ def scenario_from(
         clients_value.fail(f"{len(clients_value.items())} clients; at most {MAX_CLIENTS} are planned")
     models = Models(folder, soc, model_time, cache)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
+    parsed, said = _with_talks(clients_value.items(), parsed, device, soc)
     clients = tuple(client for client, _ in parsed)
     _verify_names(clients_value.items(), clients)
     duration = times.get(top, "duration")
@@ -71,10 +73,30 @@ def scenario_from(
         dma_gbs=dma_gbs,
         duration_ns=duration,
         soc=soc.name if soc else None,
-        notes=(*_notes(soc, eviction), *models.notes),
+        notes=(*_notes(soc, eviction), *models.notes, *said),
     )
     verify_amount(scenario, top["events"], [item for item, _ in placed])
     return scenario
+
+
+_Parsed = list[tuple[ClientSpec, int | None]]
+
+
+def _with_talks(
+    items: list[Value], parsed: _Parsed, device: DeviceResources, soc: SocSpec | None
+) -> tuple[_Parsed, list[str]]:
+    """Language models last: how they are cut may depend on how long the others can wait."""
+    found, said = list(parsed), []
+    for number, item in enumerate(items):
+        value = item.fields(keys.CLIENT).get("llm")
+        if value is None:
+            continue
+        client = parsed[number][0]
+        slack = slack_of(client, parsed, flat=device.flat_priorities)
+        talk, words = read_talk(value, None if soc is None else soc.name, slack)
+        found[number] = replace(client, talk=talk), talk.total_ns
+        said.append(f"{client.name}: {words}")
+    return found, said
 
 
 class _Times:
@@ -150,6 +172,8 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
     fields = value.fields(keys.CLIENT)
     if "run" in fields and "model" in fields:
         fields["run"].fail("give 'run' or 'model', not both")
+    if "llm" in fields and ("run" in fields or "model" in fields):
+        fields["llm"].fail("give 'llm' or how long a run takes, not both")
     model = read_choice(fields)
     timed = models.run(model, fields["model"]) if model is not None else None
     kind = ClientKind(fields["kind"].choice(*keys.KINDS)) if "kind" in fields else ClientKind.GRAPH
@@ -308,6 +332,10 @@ class _Sources:
 
     def _run(self, value: Value, fields: Fields, client: int) -> int:
         run = self._times.get(fields, "run")
+        if self._clients[client].talk is not None and (
+            run is not None or any(key in fields for key in keys.MODEL)
+        ):
+            value.fail("this client is a language model: its runs are said there")
         if run is not None and any(key in fields for key in keys.MODEL):
             value.fail("give 'run' or 'model', not both")
         if run is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from openhtp.core.units import MIB
+from openhtp.core.units import MIB, SECOND
 from openhtp.plan.scenario import Scenario
 from openhtp.plan.simulate import ClientFigures, Run
 from openhtp.report.chrome import marks_to_chrome
@@ -34,6 +34,9 @@ class ClientSummary:
     not_done: int
     busy: float
     priority: str
+    ttft_p50: float | None = None
+    ttft_p99: float | None = None
+    tokens_per_s: float | None = None
 
 
 def percentile(values: list[int], percent: float) -> int | None:
@@ -94,6 +97,9 @@ class PlanResult:
             not_done=figures.not_done,
             busy=round(figures.busy_ns / max(1, self.run.end_ns), 6),
             priority=spec.priority.name.lower(),
+            ttft_p50=in_unit(percentile(figures.first_tokens_ns, 50)),
+            ttft_p99=in_unit(percentile(figures.first_tokens_ns, 99)),
+            tokens_per_s=round(figures.tokens * SECOND / figures.writing_ns, 3) if figures.writing_ns else None,
         )
 
     def summary(self) -> dict[str, Any]:

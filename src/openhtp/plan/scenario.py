@@ -45,6 +45,27 @@ class ModelChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """What one request of a language model is: runs that read the prompt, then runs that write ``tokens``."""
+
+    prompt_runs: int
+    prompt_ns: int
+    token_runs: int
+    token_ns: int
+    tokens: int
+
+    @property
+    def runs(self) -> int:
+        """All runs."""
+        return self.prompt_runs + self.token_runs
+
+    @property
+    def total_ns(self) -> int:
+        """All of them, one after the other."""
+        return self.prompt_runs * self.prompt_ns + self.token_runs * self.token_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
     """One client: what it takes, how urgent it is, and what its runs are like."""
 
@@ -62,6 +83,7 @@ class ClientSpec:
     steps: int = DEFAULT_STEPS
     timeout_ns: int | None = None
     model: ModelChoice | None = None
+    talk: Talk | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

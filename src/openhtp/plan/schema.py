@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core.priority import Priority
+from openhtp.cost.llm import PRESETS
 from openhtp.hw.catalog import catalog
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.plan import keys
@@ -60,6 +61,20 @@ _WORDS = {
     "precision": "What the model is timed as.",
     "dims": "Sizes that the model's file leaves open, by name.",
     "freeze": "Inputs of the model that are constants, by name.",
+    "llm": "A language model: each request is a prompt, read in chunks, and tokens, written one by one. Modelled.",
+    "preset": "A known model by name.",
+    "layers": "Layers of the model.",
+    "hidden": "Width of the model.",
+    "heads": "Attention heads.",
+    "kv_heads": "Heads of the KV cache.",
+    "head_dim": "Elements of a head.",
+    "ffn": "Width of the feed-forward part.",
+    "vocab": "Tokens that there are.",
+    "context": "Tokens of the KV cache; 4096 unless given.",
+    "prompt": "Tokens that are read; 128 unless given.",
+    "generate": "Tokens that are written; 64 unless given.",
+    "chunk": "Tokens of a pass over the prompt, 128 unless given; auto: what the deadlines of others allow.",
+    "parts": "Pieces that a pass is split into; 1 unless given or chosen by chunk: auto.",
     "client": "Whose run it is.",
     "at": "At this time, or these times.",
     "every": "Periodically.",
@@ -89,7 +104,7 @@ def schema() -> _Schema:
             "type": "array",
             "minItems": 1,
             "maxItems": MAX_CLIENTS,
-            "items": _mapping(keys.CLIENT, required=("name",)),
+            "items": _mapping(keys.CLIENT, required=("name",), llm=_llm()),
         },
         events={"type": "array", "items": _mapping(keys.EVENT, required=("client",), anyOf=_one_pattern())},
         policy={"anyOf": [{"enum": list(keys.POLICIES)}, policy]},
@@ -100,6 +115,15 @@ def schema() -> _Schema:
         "description": "Clients that share one NPU, for `openhtp plan` and `openhtp run-scenario`.",
         **top,
     }
+
+
+def _llm() -> _Schema:
+    return _mapping(
+        keys.LLM,
+        preset={"enum": list(PRESETS)},
+        precision={"enum": list(keys.LLM_PRECISIONS)},
+        chunk={"anyOf": [{"const": "auto"}, _number(RANGES["chunk"])]},
+    )
 
 
 def _mapping(known: Iterable[str], *, required: tuple[str, ...] = (), **special: Any) -> _Schema:

@@ -31,6 +31,10 @@ class ClientFigures:
     worst_ns: int = -1
     worst_job: int | None = None
     worst_ended_ns: int = 0
+    # Of language models: from the request to the first token, and tokens with the time that they took.
+    first_tokens_ns: list[int] = field(default_factory=list)
+    tokens: int = 0
+    writing_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -99,8 +103,18 @@ class _Tally:
         deadline = self._deadlines[client]
         if deadline is not None and (latency > deadline or not done):
             figures.missed += 1
+        if asked.source.talk is not None:
+            self._count_tokens(asked, figures, t)
         assert self.traffic is not None
         self.traffic.finished(asked, t)
+
+    def _count_tokens(self, asked: Asked, figures: ClientFigures, t: int) -> None:
+        if asked.reads_last:
+            asked.first_token = t
+            figures.first_tokens_ns.append(t - asked.began)
+        if asked.writes_last and asked.first_token:
+            figures.tokens += asked.tokens - 1
+            figures.writing_ns += t - asked.first_token
 
 
 Progress = Callable[[float], None]

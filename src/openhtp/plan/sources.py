@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source
+from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source, Talk
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller, VirtualLoop
@@ -34,11 +34,25 @@ class _Client:
 class _Running:
     """One source under way. ``fire`` and ``ask`` are what the loop calls; made once, as they are called often."""
 
-    __slots__ = ("ask", "burst", "client", "closed", "every", "fire", "left", "random", "spec", "until", "work")
+    __slots__ = (
+        "ask",
+        "burst",
+        "client",
+        "closed",
+        "every",
+        "fire",
+        "left",
+        "random",
+        "spec",
+        "talk",
+        "until",
+        "work",
+    )
 
-    def __init__(self, spec: Source, work: Pace, client: _Client, until: int | None) -> None:
+    def __init__(self, spec: Source, work: Pace, client: _Client, until: int | None, talk: _Talk | None) -> None:
         self.spec = spec
         self.work = work
+        self.talk = talk
         self.client = client
         self.left = spec.count
         self.until = until
@@ -65,12 +79,47 @@ class _Running:
         return max(1, round(self.random.expovariate(1.0) * self.every))
 
 
+class _Talk:
+    """The runs that a request of a language model consists of."""
+
+    __slots__ = ("prompt_runs", "runs", "token_work", "tokens")
+
+    def __init__(self, talk: Talk, token_work: Pace) -> None:
+        self.prompt_runs = talk.prompt_runs
+        self.runs = talk.runs
+        self.tokens = talk.tokens
+        self.token_work = token_work
+
+
 class Asked(Struct, eq=False, gc=False):
-    """One request: who asked, through which source, and when."""
+    """One request: who asked, through which source, and when.
+
+    Of a language model it is one run of a conversation, the ``run``-th, which began at ``began``.
+    """
 
     client: int
     source: _Running
     t: int
+    run: int = 0
+    began: int = 0
+    first_token: int = 0
+
+    @property
+    def reads_last(self) -> bool:
+        """Whether the first token comes of this run."""
+        talk = self.source.talk
+        return talk is not None and self.run == talk.prompt_runs - 1
+
+    @property
+    def writes_last(self) -> bool:
+        """Whether it ends a conversation."""
+        talk = self.source.talk
+        return talk is not None and self.run == talk.runs - 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the conversation writes."""
+        return 0 if self.source.talk is None else self.source.talk.tokens
 
 
 class Traffic:
@@ -83,8 +132,14 @@ class Traffic:
         self._last_job = 0
         for spec in scenario.sources:
             ends = [end for end in (spec.until_ns, scenario.duration_ns) if end is not None]
-            work = scenario.work_for(scenario.clients[spec.client], spec.run_ns)
-            self._add(_Running(spec, work, self._clients[spec.client], min(ends, default=None)))
+            asks = scenario.clients[spec.client]
+            talk = None
+            run_ns = spec.run_ns
+            if asks.talk is not None:
+                run_ns = asks.talk.prompt_ns
+                talk = _Talk(asks.talk, scenario.work_for(asks, asks.talk.token_ns))
+            work = scenario.work_for(asks, run_ns)
+            self._add(_Running(spec, work, self._clients[spec.client], min(ends, default=None), talk))
 
     def _add(self, source: _Running) -> None:
         spec = source.spec
@@ -125,15 +180,31 @@ class Traffic:
         client = source.client
         client.in_queue += 1
         job = self._last_job = self._last_job + 1
-        self._loop.expect(job, source.work, Asked(client.number, source, asked))
+        self._loop.expect(job, source.work, Asked(client.number, source, asked, 0, asked))
         timeout = None if client.timeout is None else asked + client.timeout
         deadline = None if client.deadline is None else asked + client.deadline
+        return Submitted(now, job, client.number, 1, timeout, deadline)
+
+    def _go_on(self, before: Asked, now: int) -> Event:
+        """The next run of a conversation, which keeps its place in the queue."""
+        source, talk = before.source, before.source.talk
+        assert talk is not None
+        job = self._last_job = self._last_job + 1
+        number = before.run + 1
+        work = source.work if number < talk.prompt_runs else talk.token_work
+        client = source.client
+        self._loop.expect(job, work, Asked(client.number, source, now, number, before.began, before.first_token))
+        timeout = None if client.timeout is None else now + client.timeout
+        deadline = None if client.deadline is None else now + client.deadline
         return Submitted(now, job, client.number, 1, timeout, deadline)
 
     def finished(self, request: Asked, now: int) -> None:
         """A request has ended: room in the queue, the next of a closed loop, and whoever follows."""
         source = request.source
         client = source.client
+        if source.talk is not None and not request.writes_last:
+            self._loop.call_at(now, partial(self._go_on, request))
+            return
         client.in_queue -= 1
         if client.backlog:
             waiting, asked = client.backlog.popleft()

@@ -1,0 +1,248 @@
+"""``openhtp llm``: language models on an emulated HTP: run, export, measure, and estimate on real chips."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.progress import Progress
+
+from openhtp import llm as lm
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import (
+    JsonFile,
+    confirm_written,
+    console,
+    errors_reported,
+    progress_console,
+    say,
+    show,
+    write_json,
+)
+from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.core.files import read_file
+from openhtp.cost.llm import LlmEstimate, estimate_llm
+from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
+from openhtp.runtime.backend import Backend
+
+app = typer.Typer(help="Language models: run, export, estimate, perplexity.", no_args_is_help=True)
+
+_MOST_TEXT = 64 << 20
+Model = Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint, or of an exported bundle.")]
+Soc = Annotated[str, typer.Option(help="Chip to emulate.")]
+Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
+Context = Annotated[int | None, typer.Option(help="Tokens of the KV cache; the model's own unless given.")]
+Ar = Annotated[str, typer.Option(help="Tokens that the graphs take at a time.")]
+Parts = Annotated[int, typer.Option(min=1, help="Graphs that a pass is split into.")]
+Flat = Annotated[bool, typer.Option("--flat", help="A flat KV cache instead of a native one.")]
+Masked = Annotated[str | None, typer.Option(help="Masked softmax in the attention: A, B, C or none.")]
+
+
+@app.command()
+def run(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(help="Text to go on with.")] = "It is a truth universally acknowledged,",
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write.")] = 64,
+    soc: Soc = "SM8650",
+    precision: Precision = "w8a16",
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Choose among so many of the likeliest; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Choose among the likeliest that make up this share.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Of the choice.")] = None,
+    lookahead: Annotated[int, typer.Option(min=0, help="Guess so many tokens and check them in one pass.")] = 0,
+    flat: Flat = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Write text on an emulated device, as it comes, with its speed (measured here)."""
+    with errors_reported():
+        sampling = lm.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        bundle = _bundle(model, precision=precision, native_kv=not flat)
+        with Backend() as backend:
+            chat = lm.Generator(bundle, backend.create_device(soc=soc), lookahead=lookahead)
+            text = asyncio.run(_stream(chat, prompt, tokens, sampling))
+        stats = chat.stats
+        say("")
+        passes = ", ".join(f"{count} of {ar}" for ar, count in sorted(stats.passes.items(), reverse=True))
+        say(
+            f"{stats.new_tokens} tokens: first after {stats.ttft_ms:,.0f} ms, then {stats.tokens_per_s:,.1f}"
+            f" tokens/s (measured on this machine); passes: {passes}",
+            "dim",
+        )
+        document = {"prompt": prompt, "text": text, "times": "measured", **dataclasses.asdict(stats)}
+        write_json(json_file, {**document, "passes": {str(ar): count for ar, count in stats.passes.items()}})
+
+
+async def _stream(chat: lm.Generator, prompt: str, tokens: int, sampling: lm.Sampling) -> str:
+    console.print(prompt, end="", style="bold", markup=False, highlight=False, soft_wrap=True)
+    pieces: list[str] = []
+    async for piece in chat.generate(prompt, max_new=tokens, sampling=sampling):
+        pieces.append(piece)
+        console.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
+    return "".join(pieces)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the bundle to.")],
+    precision: Precision = "w8a16",
+    context: Context = None,
+    ar: Ar = "128,32,1",
+    parts: Parts = 1,
+    flat: Flat = False,
+    native_out: Annotated[bool, typer.Option(help="Give new KV in the native layout, too.")] = False,
+    masked_softmax: Masked = None,
+    calibration: Annotated[Path | None, typer.Option(help="Text, or .npy of tokens, to find ranges.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Quantize a checkpoint into AR graphs with shared weights: one context binary for each part."""
+    with errors_reported():
+        loaded = lm.load(model)
+        ids = None if calibration is None else _tokens_of(calibration, loaded.tokenizer, loaded.config.vocab)
+        bundle = _exported(
+            loaded,
+            precision=precision,
+            context=context,
+            ar=_numbers(ar),
+            parts=parts,
+            native_kv=not flat,
+            native_out=native_out,
+            masked_softmax=masked_softmax,
+            calibration=ids,
+        )
+        bundle.save(output)
+        sizes = [len(binary) for binary in bundle.binaries]
+        confirm_written(output, f"({len(sizes)} parts, {sum(sizes):,} bytes)")
+        graphs = [bundle.graph_name(n, part) for part in range(1, bundle.parts + 1) for n in bundle.ar]
+        for name in graphs:
+            say(f"  {name}", "dim")
+        write_json(json_file, {"folder": str(output), "graphs": graphs, "bytes": sizes})
+
+
+@app.command()
+def estimate(
+    model: Annotated[str, typer.Argument(help="A preset, such as llama-3.2-3b.")],
+    soc: Annotated[str, typer.Option(help="Chip, e.g. SM8750; several side by side: SM8750,SM8850.")] = "SM8750",
+    precision: Annotated[str, typer.Option(help="w4a16, w8a16 or w4fp16.")] = "w4a16",
+    context: Annotated[int, typer.Option(min=1, help="Tokens of the KV cache.")] = 4096,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens before the first one is written.")] = 128,
+    accepted: Annotated[float, typer.Option(min=1.0, help="Tokens a decoding pass yields (speculation).")] = 1.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Estimate time to first token and tokens per second on a chip (modelled)."""
+    with errors_reported():
+        chips = [name.strip() for name in soc.split(",") if name.strip()]
+        found = [
+            estimate_llm(model, chip, precision=precision, context=context, prompt=prompt, accepted=accepted)
+            for chip in chips
+        ]
+        if not found:
+            raise InvalidArgument("--soc names no chip; expected one, like SM8750")
+        columns = ("SoC", "first token", "tokens/s", "range", "pass of 128", "token", "bound by")
+        sheet = Sheet(f"{found[0].model} {precision}, context {context}, prompt {prompt}: modelled", columns)
+        for one in found:
+            sheet.add(*_cells(one))
+        show(sheet)
+        first = found[0]
+        say(
+            f"Modelled. Models that had no part in the fit were off by {first.decode_error:.0%} (tokens/s) and"
+            f" {first.ttft_error:.0%} (first token) in the median of published rates.",
+            "dim",
+        )
+        if not all(one.fitted for one in found):
+            say("* no rates are published for this chip: scaled by the bandwidth of its memory.", "dim")
+        low, high = first.native_gain_ms
+        say(f"A native KV cache may save {low:,.1f} to {high:,.1f} ms a token (assumed, not published).", "dim")
+        write_json(json_file, {"times": "modelled", "estimates": [dataclasses.asdict(one) for one in found]})
+
+
+def _cells(one: LlmEstimate) -> list[str]:
+    return [
+        one.soc + ("" if one.fitted else " *"),
+        f"{one.ttft_ms:,.0f} ms",
+        f"{one.tokens_per_s:,.1f}",
+        f"{one.tokens_per_s_low:,.1f} to {one.tokens_per_s_high:,.1f}",
+        f"{one.pass_ms:,.1f} ms",
+        f"{one.decode_ms:,.1f} ms",
+        one.bound_by,
+    ]
+
+
+@app.command()
+def perplexity(
+    model: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
+    text: Annotated[Path, typer.Argument(help="Text, or .npy of token numbers.")],
+    tokens: Annotated[int, typer.Option(min=2, help="How many tokens of it.")] = 8192,
+    precision: Annotated[str, typer.Option(help="One or several: w8a16,w8a8,w4a16.")] = "w8a16,w8a8,w4a16",
+    soc: Soc = "SM8650",
+    flat: Flat = False,
+    library: Annotated[Path | None, typer.Option(help="The vendor's libQnnHtp.so, to be measured, too.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare float, emulated and (given its library) the vendor's results on a text, in nats per token."""
+    with errors_reported():
+        loaded = lm.load(model)
+        ids = _tokens_of(text, loaded.tokenizer, loaded.config.vocab)[:tokens]
+        window = fitting_window(loaded.config.context)
+        with _waiting("float") as told:
+            exact = float_nats(loaded, ids, window, told)
+        rows: dict[str, float] = {"float": exact}
+        for name in (word.strip() for word in precision.split(",")):
+            bundle = _exported(loaded, precision=name, ar=(128, 1), native_kv=not flat)
+            for kind, path in (("emulated", None), ("vendor", library)):
+                if kind == "emulated" or path is not None:
+                    rows[f"{name}, {kind}"] = _measured(bundle, soc, ids, window, path, f"{name}, {kind}")
+        sheet = Sheet(
+            f"{len(ids)} tokens in windows of {window} (measured)", ("model", "nats", "loss", "perplexity")
+        )
+        for name, nats in rows.items():
+            sheet.add(name, f"{nats:.4f}", f"{nats - exact:+.4f}", f"{np.exp(nats):.2f}")
+        show(sheet)
+        write_json(json_file, {"tokens": len(ids), "window": window, "nats_per_token": rows})
+
+
+def _measured(bundle: lm.Bundle, soc: str, ids: list[int], window: int, library: Path | None, what: str) -> float:
+    with Backend(library=None if library is None else str(library)) as backend, _waiting(what) as told:
+        chat = lm.Generator(bundle, backend.create_device(soc=soc))
+        return device_nats(chat, ids, window, told)
+
+
+def _bundle(folder: Path, **options: Any) -> lm.Bundle:
+    """A bundle that was exported before, or a checkpoint exported now."""
+    if (folder / "bundle.json").exists():
+        return lm.Bundle.at(folder)
+    return _exported(lm.load(folder), **options)
+
+
+def _exported(model: lm.Llama, **options: Any) -> lm.Bundle:
+    with _waiting("exporting") as told:
+        return lm.export(model, progress=lambda _, done: told(done), **options)
+
+
+@contextlib.contextmanager
+def _waiting(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on the terminal while something takes its time."""
+    with Progress(console=progress_console, transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _numbers(words: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in words.split(","))
+    except ValueError:
+        raise InvalidArgument(f"--ar is {words!r}; expected numbers of tokens, such as 128,32,1") from None
+
+
+def _tokens_of(path: Path, tokenizer: Path | None, vocab: int) -> list[int]:
+    """Token numbers in a file: a numpy array, or text."""
+    data = read_file(path, most=_MOST_TEXT, what="text or token numbers (.npy)", error=BadModel)
+    if path.suffix == ".npy":
+        return lm.token_numbers(data, vocab, str(path))
+    return lm.Tokenizer.of(tokenizer, vocab).encode(data.decode("utf-8", "replace"))

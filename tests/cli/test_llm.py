@@ -1,0 +1,64 @@
+"""``openhtp llm``: text as it comes, bundles, estimates and perplexity."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from openhtp.cli.main import app
+
+AUSTEN = Path(__file__).parents[2] / "examples" / "llm" / "austen"
+
+
+def openhtp(*words: str | Path, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["llm", *map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_export_then_run(tmp_path: Path) -> None:
+    calibration = tmp_path / "text.txt"
+    calibration.write_text(
+        "It is a truth universally acknowledged, that a single man must be in want of a wife. " * 3
+    )
+    bundle, told = tmp_path / "bundle", tmp_path / "run.json"
+    output = openhtp("export", AUSTEN, "-o", bundle, "--ar", "32,1", "--calibration", calibration)
+    assert "prompt_ar32_cl1024_1_of_1" in output
+    output = openhtp("run", bundle, "It was a fine", "-n", "6", "--json", told)
+    assert "It was a fine" in output
+    assert "tokens/s (measured on this machine)" in " ".join(output.split())
+    found = json.loads(told.read_text())
+    assert found["new_tokens"] == 6
+    assert found["times"] == "measured"
+    assert found["text"] in output
+
+
+def test_estimates_are_modelled_and_say_so() -> None:
+    output = openhtp("estimate", "llama-3.2-3b", "--soc", "SM8750,SM8550", "--prompt", "512", "--json", "-")
+    found = json.loads(output)
+    assert found["times"] == "modelled"
+    assert [row["soc"] for row in found["estimates"]] == ["SM8750", "SM8550"]
+    assert "no rates are published" in openhtp("estimate", "llama-3.2-1b", "--soc", "SM8550")
+
+
+@pytest.mark.slow
+def test_perplexity_compares(tmp_path: Path) -> None:
+    told = tmp_path / "found.json"
+    openhtp("perplexity", AUSTEN, AUSTEN / "held_out_tokens.npy", "--tokens", "992", "--json", told)
+    rows = json.loads(told.read_text())["nats_per_token"]
+    assert abs(rows["w8a16, emulated"] - rows["float"]) < 0.02
+    assert abs(rows["w8a8, emulated"] - rows["float"]) < 0.15
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    assert "config.json" in openhtp("run", tmp_path, code=2)
+    assert "expected one of llama-3.2-1b" in " ".join(openhtp("estimate", "gpt-9", code=2).split())
+    assert "such as 128,32,1" in openhtp("export", AUSTEN, "-o", tmp_path / "b", "--ar", "x", code=2)
+    wrong = tmp_path / "t.npy"
+    np.save(wrong, np.array([5000]))
+    assert "vocabulary ends at 1023" in " ".join(openhtp("perplexity", AUSTEN, wrong, code=2).split())
+    assert not (tmp_path / "b").exists()

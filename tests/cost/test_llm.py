@@ -1,0 +1,63 @@
+"""Rates of language models: published ones are met by fits that had not seen them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.cost.llm import PRESETS, LlmShape, estimate_llm, left_out, published
+
+
+def test_models_left_out_in_turn_are_met() -> None:
+    rows = left_out(clones=False)
+    assert len(rows) == len(published()) == 44
+    assert statistics.median(abs(row.decode) for row in rows) <= 0.10
+    assert statistics.median(abs(row.first) for row in rows) <= 0.20
+
+
+def test_what_is_printed_leaves_out_clones_too() -> None:
+    found = estimate_llm("llama-3.2-3b")
+    assert found.decode_error == statistics.median(abs(row.decode) for row in left_out())
+    assert 0.05 < found.decode_error < 0.13
+    assert 0.05 < found.ttft_error < 0.20
+
+
+def test_known_sizes() -> None:
+    # Bytes that decoding reads at a context of 4096: 0.82, 2.04 and 4.28 GB, as the models' cards add up to.
+    read = [
+        PRESETS[name].bytes_read("w4a16", 4096) / 1e9 for name in ("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b")
+    ]
+    assert read == pytest.approx([0.82, 2.04, 4.28], rel=0.03)
+
+
+def test_an_estimate_grows_as_it_should() -> None:
+    small, large = estimate_llm("llama-3.2-1b"), estimate_llm("llama-3.1-8b")
+    assert small.tokens_per_s > large.tokens_per_s
+    assert small.tokens_per_s_low < small.tokens_per_s < small.tokens_per_s_high
+    assert estimate_llm("llama-3.2-1b", prompt=512).ttft_ms == pytest.approx(4 * small.ttft_ms)
+    assert estimate_llm("llama-3.2-1b", accepted=2.0).tokens_per_s == pytest.approx(2 * small.tokens_per_s)
+    assert small.pass_of(1) == small.pass_of(2) == small.decode_ms
+    assert small.pass_of(128) == small.pass_ms
+    shape = LlmShape(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=768, vocab=1024)
+    assert estimate_llm(shape, "SM8750", context=1024).tokens_per_s > small.tokens_per_s
+    assert not estimate_llm("llama-3.2-1b", "SM8550").fitted
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "gpt-9"}, "expected one of llama-3.2-1b"),
+        ({"precision": "w2"}, "expected one of w4a16, w8a16, w4fp16"),
+        ({"prompt": 5000}, "does not fit a context of 4096"),
+        ({"context": 0}, "context is 0"),
+        ({"accepted": 0.5}, "expected 1 or more"),
+        ({"soc": "SM1"}, "SM1"),
+    ],
+)
+def test_bad_questions(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(QnnError, match=words):
+        estimate_llm(**{"model": "llama-3.2-1b", **options})
+    assert issubclass(InvalidArgument, QnnError)

@@ -1,0 +1,88 @@
+"""Language models in scenarios: conversations as runs, and passes cut to what others can wait for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import openhtp.plan
+from openhtp.plan import BadScenario
+from openhtp.plan.parsing import parse_scenario
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "assistant-and-cameras.yaml"
+
+
+def scenario(llm: dict[str, Any], *, platform: str = "windows", **more: Any) -> dict[str, Any]:
+    return {
+        "unit": "ms",
+        "duration": 20000,
+        "device": {"soc": "SM8750", "platform": platform},
+        "clients": [
+            {"name": "camera", "priority": "high", "deadline": 33, "run": 5},
+            {"name": "assistant", "priority": "low", "llm": {"preset": "llama-3.2-3b", **llm}, **more},
+        ],
+        "events": [{"client": "camera", "every": 33}, {"client": "assistant", "closed": 1}],
+    }
+
+
+def test_a_conversation_alone_takes_what_its_runs_take() -> None:
+    alone = scenario({"prompt": 256, "generate": 11})
+    alone["clients"], alone["events"] = alone["clients"][1:], [{"client": "assistant", "at": 0}]
+    alone["device"]["eviction"] = 0
+    found = openhtp.plan.plan(alone)["assistant"]
+    talk = parse_scenario(json.dumps(alone)).clients[0].talk
+    assert talk is not None
+    assert (talk.prompt_runs, talk.token_runs) == (2, 10)
+    assert found.runs == 12
+    assert found.ttft_p50 == pytest.approx(2 * talk.prompt_ns / 1e6)
+    assert found.tokens_per_s == pytest.approx(1e9 / talk.token_ns, rel=1e-3)
+
+
+@pytest.mark.parametrize("platform", ["windows", "linux"])
+def test_auto_cuts_passes_so_that_no_frame_is_late(platform: str) -> None:
+    auto = openhtp.plan.plan(scenario({"prompt": 512, "generate": 64, "chunk": "auto"}, platform=platform))
+    whole = openhtp.plan.plan(scenario({"prompt": 512, "generate": 64}, platform=platform))
+    assert auto["camera"].missed == 0
+    if platform == "windows":
+        assert whole["camera"].missed > 100
+    else:
+        # Who may interrupt need not wait: nothing is cut, and the first token comes as soon as it can.
+        assert whole["camera"].missed == 0
+        assert auto["assistant"].ttft_p50 == whole["assistant"].ttft_p50
+
+
+def test_the_example_has_no_late_frame() -> None:
+    found = openhtp.plan.plan(EXAMPLE)
+    assert found.missed == 0
+    row = found.summary()["clients"]["assistant"]
+    assert row["ttft_p99"] >= row["ttft_p50"] > 0
+    assert row["tokens_per_s"] > 5
+
+
+@pytest.mark.parametrize(
+    ("llm", "more", "words"),
+    [
+        ({"preset": "gpt-9"}, {}, "gpt-9"),
+        ({"layers": 3}, {}, "not both"),
+        ({"prompt": 9000}, {}, "does not fit a context"),
+        ({"chunk": "some"}, {}, "chunk"),
+        ({}, {"run": 5}, "give 'llm' or how long a run takes"),
+        ({"parts": 0}, {}, "parts"),
+    ],
+)
+def test_mistakes_are_named(llm: dict[str, Any], more: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadScenario, match=words):
+        openhtp.plan.plan(scenario(llm, **more))
+
+
+def test_own_shapes_need_all_sizes() -> None:
+    own = scenario({})
+    shape = {"layers": 4, "hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 768, "vocab": 1024}
+    own["clients"][1]["llm"] = shape
+    assert openhtp.plan.plan(own)["assistant"].runs > 10
+    own["clients"][1]["llm"] = {key: size for key, size in shape.items() if key != "ffn"}
+    with pytest.raises(BadScenario, match="'ffn' is missing"):
+        openhtp.plan.plan(own)
