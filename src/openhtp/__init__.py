@@ -51,6 +51,7 @@ from openhtp.runtime.log import Log
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.power import PowerConfig
 from openhtp.runtime.profile import Profile, ProfileEvent
+from openhtp.runtime.provider import DataRequest, DmaBufferCallback, DmaData
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.tensor import Tensor
 from openhtp.tracing import trace
@@ -83,9 +84,12 @@ __all__ = [
     "Context",
     "Creation",
     "DType",
+    "DataRequest",
     "DcvsVote",
     "Device",
     "DeviceLost",
+    "DmaBufferCallback",
+    "DmaData",
     "Execution",
     "ExecutionError",
     "FormatError",

@@ -5,10 +5,31 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from collections.abc import Sequence
 
 from openhtp.core.errors import InvalidArgument
 from openhtp.program.sources import File, Memory, Source
-from openhtp.rpc.shm import is_unchangeable
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import SharedBuffer, is_unchangeable
+
+
+class Scattered:
+    """A binary of which some pieces lie in buffers of the client's, and are used there.
+
+    Their size is sealed; what is in them the client could still change, and would then have other weights.
+    """
+
+    def __init__(self, rest: Source, pieces: Sequence[tuple[int, int, memoryview]]) -> None:
+        self.rest = rest
+        self.nbytes = rest.nbytes
+        self._pieces = pieces
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """A view of a buffer, or what the rest of the binary has there."""
+        for first, last, view in self._pieces:
+            if first <= begin and end <= last:
+                return view[begin - first : end - first]
+        return self.rest.read(begin, end)
 
 
 class BinaryFile:
@@ -33,9 +54,22 @@ class BinaryFile:
             os.close(fd)
             raise
 
+    def overlay(self, pieces: Sequence[ms.ExternalPiece], descriptors: list[int]) -> None:
+        """Take these pieces from buffers of the client's. Takes the descriptors of those that can be used."""
+        views: list[tuple[int, int, memoryview]] = []
+        for piece in pieces:
+            if not 0 <= piece.begin < piece.end <= self.source.nbytes or piece.offset < 0:
+                raise InvalidArgument(f"a buffer for bytes {piece.begin}..{piece.end} of a binary")
+            size = piece.offset + piece.end - piece.begin
+            buffer = SharedBuffer.attach(descriptors.pop(0), size)
+            views.append((piece.begin, piece.end, buffer.view[piece.offset : size].toreadonly()))
+            buffer.close()
+        if views:
+            self.source = Scattered(self.source, views)
+
     def close(self) -> None:
         """Let it go. What was read stays, and so does what is mapped while anybody uses it."""
-        if isinstance(self.source, File):
-            self.source.close()
-        else:
-            self.source = Memory(b"")
+        source = self.source.rest if isinstance(self.source, Scattered) else self.source
+        if isinstance(source, File):
+            source.close()
+        self.source = Memory(b"")

@@ -91,8 +91,18 @@ class WantedGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     core: int = 0
 
 
+class ExternalPiece(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bytes ``begin`` to ``end`` of a binary that lie in a buffer of the client's, from ``offset`` on."""
+
+    begin: int
+    end: int
+    offset: int
+
+
 class LoadGraphs(Request):
     """Make graphs of one context ready to run, all or none. Descriptor: a context binary, in memory or as a file.
+
+    Then one for each of ``external``, which is where the binary itself need not have anything.
 
     ``nbytes`` is what these graphs take of it. ``read_budget`` is how many bytes may be read at once, 0 for all.
     The reply's ``graphs`` are in the order in which they were asked for. With ``switching`` they are loaded when
@@ -106,6 +116,7 @@ class LoadGraphs(Request):
     accelerated: bool = False
     switching: bool = False
     retained: list[int] = []
+    external: list[ExternalPiece] = []
 
 
 class PackGraph(Request):

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
     from openhtp.runtime.device import Device
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.provider import External
     from openhtp.runtime.signal import Signal
     from openhtp.runtime.stopping import Stop
 
@@ -69,6 +70,7 @@ class Context:
         self._tensor_ids = itertools.count(1)
         self._restored = False
         self._binary: ContextBinary | None = None  # of one that was made from a binary; graphs read it when needed
+        self._external: External | None = None
         self._number = 0
 
     def _open(self, message: ms.CreateContext, stop: Stop | None) -> None:
@@ -339,7 +341,13 @@ class Context:
                 switching=switching,
                 retained=(chosen.graph_retention_order or ()) if switching else (),
             )
-            load_graphs(self, stored(binary, enabled), [wanted[name] for name in enabled], stop, manner)
+            external = self._external
+            if external is not None:
+                external.collect(binary, enabled)
+            sending = stored(binary, enabled, external)
+            load_graphs(self, sending, [wanted[name] for name in enabled], stop, manner)
+            if external is not None:
+                external.sent()
 
     # What graphs, memory and the device need
 
@@ -391,6 +399,11 @@ class Context:
 
     def _release_memory(self, state: State) -> None:
         self._memory.release(state)
+        if self._external is not None:
+            if state is State.LOST:  # on the link's own thread, which must not wait for a callback
+                self.device.backend._notifier.post(self._external.release)
+            else:
+                self._external.release()
         for graph in list(self._graphs.values()):
             if graph._callee is not None:
                 graph._callee.bindings.close()

@@ -30,6 +30,7 @@ from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle
 from openhtp.runtime.power import PowerConfig, Votes
 from openhtp.runtime.profile import Profile
+from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
 from openhtp.runtime.stored import list_wanted
@@ -150,6 +151,7 @@ class Device:
         *,
         signal: Signal | None = None,
         profile: Profile | None = None,
+        callback: DmaBufferCallback | None = None,
         **options: Unpack[ContextArguments],
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned: bytes, or the path or descriptor of a file.
@@ -158,20 +160,23 @@ class Device:
         ``compatibility="strict"`` that is QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries
         no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
         cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end it early: then nothing
-        of the context is left. ``profile`` is told what it cost.
+        of the context is left. ``profile`` is told what it cost. With a ``callback`` the weights are not read
+        from the binary but asked of the client, in buffers that the device uses where they lie
+        (createFromBinaryWithCallback).
         """
         self._life.require("use")
         check_handle("signal", signal, Signal)
         check_handle("profile", profile, Profile)
         chosen = self._read_options(options, Origin.BINARY)
+        external = check_callback(callback, chosen)
         filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
         with filling as fill, stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
             if fill is None:
-                return self._restore_context(open_given(binary), chosen, stop)
+                return self._restore_context(open_given(binary), chosen, stop, external=external)
             parsed = open_given(binary)
             context, noted = restored(
                 self,
-                lambda: self._restore_context(parsed, chosen, stop),
+                lambda: self._restore_context(parsed, chosen, stop, external=external),
                 tells_heap=chosen.dsp_memory_profiling_enabled,
             )
             fill(noted)
@@ -217,7 +222,12 @@ class Device:
         return context._number
 
     def _restore_context(
-        self, parsed: ContextBinary, chosen: Values, stop: Stop | None, list_number: int = 0
+        self,
+        parsed: ContextBinary,
+        chosen: Values,
+        stop: Stop | None,
+        list_number: int = 0,
+        external: External | None = None,
     ) -> Context:
         enabled = enabled_graphs(chosen, parsed)
         reason = check_fit(parsed, find_soc(self.soc), chosen.compatibility)
@@ -226,6 +236,7 @@ class Device:
         context = self._open_context(
             chosen, stop, stored=True, list_number=list_number, shares_updates=parsed.info.lora_weight_sharing
         )
+        context._external = external
         try:
             context._restore(parsed, enabled, stop)
         except BaseException:

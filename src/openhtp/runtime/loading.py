@@ -25,6 +25,7 @@ from openhtp.runtime.links.link import Undo
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
     from openhtp.runtime.graph import Graph
+    from openhtp.runtime.provider import External
     from openhtp.runtime.stopping import Stop
 
 
@@ -48,6 +49,7 @@ class Sending:
     places: Sequence[int]
     nbytes: int
     descriptor: Callable[[], AbstractContextManager[int]]
+    external: External | None = None
 
 
 def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
@@ -56,15 +58,23 @@ def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
     return Sending([0], ends[-1], lambda: _in_memory(ends[-1], zip([0, *ends], parts, strict=False)))
 
 
-def stored(binary: ContextBinary, names: Sequence[str]) -> Sending:
-    """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are."""
+def stored(binary: ContextBinary, names: Sequence[str], external: External | None = None) -> Sending:
+    """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are.
+
+    ``external`` has some of them in buffers of the client's.
+    """
     source, ranges = binary.source, binary.ranges(names)
     places = [binary.graph_names.index(name) for name in names]
     nbytes = sum(piece.end - piece.begin for piece in ranges)
     if isinstance(source, File):
-        return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()))
-    pieces = ((piece.begin, source.read(piece.begin, piece.end)) for piece in ranges)
-    return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces))
+        return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), external)
+    apart = [] if external is None else [(piece.begin, piece.end) for piece in external.pieces]
+    pieces = (
+        (piece.begin, source.read(piece.begin, piece.end))
+        for piece in ranges
+        if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
+    )
+    return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces), external)
 
 
 @contextlib.contextmanager
@@ -108,10 +118,12 @@ def load_graphs(
         accelerated=manner.accelerated,
         switching=manner.switching,
         retained=[places[name] for name in manner.retained],
+        external=[] if sending.external is None else sending.external.pieces,
     )
+    others = () if sending.external is None else sending.external.descriptors
     link, undo = context._link, _undo(context)
     with sending.descriptor() as fd:
-        reply = link.request(request, (fd,), undo, stop)
+        reply = link.request(request, (fd, *others), undo, stop)
     try:
         for (graph, packed), loaded in zip(graphs, reply.graphs, strict=True):
             graph._adopt_loaded(packed, loaded)

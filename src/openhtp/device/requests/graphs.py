@@ -34,8 +34,11 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     """Graphs of one binary, which share what they have in common."""
     core, session = asked.core, asked.session
     context = find(session.contexts, request.context, "context")
-    file = BinaryFile(asked.descriptor())
+    file = BinaryFile(asked.first_descriptor(len(request.external)))
     try:
+        file.overlay(request.external, asked.descriptors)
+        if request.external and request.switching:
+            raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
         if request.nbytes <= 0:
             raise ProtocolError(f"graphs of {request.nbytes} bytes")
         if request.nbytes > file.source.nbytes:

@@ -69,6 +69,12 @@ class Asked:
             raise ProtocolError(f"a request with {len(self.descriptors)} descriptors; expected 1")
         return self.descriptors.pop()
 
+    def first_descriptor(self, others: int) -> int:
+        """The first of those that must have come; so many others follow."""
+        if len(self.descriptors) != 1 + others:
+            raise ProtocolError(f"a request with {len(self.descriptors)} descriptors; expected {1 + others}")
+        return self.descriptors.pop(0)
+
     def memory(self, nbytes: int = 0) -> SharedBuffer:
         """The shared memory that must have come, or its first ``nbytes``."""
         return SharedBuffer.attach(self.descriptor(), nbytes)
