@@ -233,7 +233,7 @@ class Context:
             vtcm_mb=soc.vtcm_mb,
             cores=soc.cores,
             build_id=BUILD_ID,
-            lora_weight_sharing=self._shares_updates,
+            lora_weight_sharing=updating.shares_updates(self),
         )
         return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
@@ -241,19 +241,13 @@ class Context:
         """Bytes that ``get_binary`` returns."""
         return len(self.get_binary())
 
-    @property
-    def _shares_updates(self) -> bool:
-        """Whether its graphs hold adapters in turn (LoRA weight sharing); a binary keeps that of its maker."""
-        binary = self._binary
-        return self._chosen.lora_weight_sharing_enabled if binary is None else binary.info.lora_weight_sharing
-
     def get_binary_section(self, graph: str | Graph, tensors: Mapping[str, npt.ArrayLike] | None = None) -> bytes:
         """The data of a graph's updateable tensors as bytes that ``apply_binary_section`` takes: an adapter.
 
         It is what the graph holds now; ``tensors`` gives, by name, other data in the stored type for some of them.
         """
         self._life.require("use")
-        return updating.get_section(self._own(graph), tensors)
+        return updating.get_section(self, graph, tensors)
 
     def apply_binary_section(
         self, graph: str | Graph, section: bytes | bytearray | memoryview, *, signal: Signal | None = None
@@ -264,16 +258,7 @@ class Context:
         at if the context was created with ``skip_validation_on_binary_section``.
         """
         self._life.require("use")
-        updating.apply_section(self._own(graph), section, signal)
-
-    def _own(self, graph: str | Graph) -> Graph:
-        found = self.graph(graph.name if isinstance(graph, Graph) else graph)
-        if isinstance(graph, Graph) and found is not graph:
-            raise InvalidArgument(
-                f"graph {graph.name!r} is another context's", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
-            )
-        found._life.require("save")
-        return found
+        updating.apply_section(self, graph, section, signal)
 
     def free(self, *, profile: Profile | None = None) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.

@@ -21,13 +21,31 @@ from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, stopping
 
 if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
     from openhtp.runtime.graph import Graph
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def get_section(graph: Graph, tensors: Mapping[str, npt.ArrayLike] | None) -> bytes:
+def shares_updates(context: Context) -> bool:
+    """Whether its graphs hold adapters in turn (LoRA weight sharing); a binary keeps that of its maker."""
+    binary = context._binary
+    own: bool = context._chosen.lora_weight_sharing_enabled
+    return own if binary is None else binary.info.lora_weight_sharing
+
+
+def _own(context: Context, graph: str | Graph) -> Graph:
+    name: str = graph if isinstance(graph, str) else getattr(graph, "name", "")
+    found = context.graph(name)
+    if not isinstance(graph, str) and found is not graph:
+        raise InvalidArgument(f"graph {name!r} is another context's", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT)
+    found._life.require("save")
+    return found
+
+
+def get_section(context: Context, of: str | Graph, tensors: Mapping[str, npt.ArrayLike] | None) -> bytes:
     """A section with what the graph holds now, but for these tensors."""
+    graph = _own(context, of)
     specs = _updateable(graph)
     data = _present(graph)
     if tensors is not None:
@@ -35,8 +53,11 @@ def get_section(graph: Graph, tensors: Mapping[str, npt.ArrayLike] | None) -> by
     return pack_section(graph.name, specs, data)
 
 
-def apply_section(graph: Graph, section: bytes | bytearray | memoryview, signal: Signal | None) -> None:
+def apply_section(
+    context: Context, of: str | Graph, section: bytes | bytearray | memoryview, signal: Signal | None
+) -> None:
     """Have the device use the data of a section from now on."""
+    graph = _own(context, of)
     specs = _updateable(graph)
     check_handle("signal", signal, Signal)
     if not isinstance(section, (bytes, bytearray, memoryview)):
@@ -44,7 +65,7 @@ def apply_section(graph: Graph, section: bytes | bytearray | memoryview, signal:
             f"section is a {type(section).__name__}; expected bytes from get_binary_section",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
-    data, context = bytes(section), graph.context
+    data = bytes(section)
     arrays = read_section(data, graph.name, specs, validate=not context._chosen.skip_validation_on_binary_section)
     with stopping(signal, f"applying a section to graph {graph.name!r}", OF_CONTEXT) as stop:
         with contextlib.closing(SharedBuffer.holding([data])) as buffer:
