@@ -15,7 +15,7 @@ import typer
 from openhtp.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "profiling.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:

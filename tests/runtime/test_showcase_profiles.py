@@ -1,0 +1,92 @@
+"""The documents' showcase models, profiled: the listing has their layout."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.report.listing import log_to_text
+from openhtp.trace.profile import Log
+
+LINE = re.compile(
+    r"   NetRun:  \d+ us"
+    r"|   Backend \(.+\): \d+  (us|count|cycles)"
+    r"|      (\S+:OpId_\d+|Input OpId_2|Output OpId_3|OpId_0) \(cycles\): \d+  cycles"
+    r"|            (Wait \(Scheduler\)|Overlap|Overlap \(wait\)) time: \d+  cycles"
+    r"|            Resources:( (HVX|HMX|DMA)(, (HVX|HMX|DMA))*)?"
+    r"|               (\S+:OpId_\d+|Input OpId_2|Output OpId_3|OpId_0)"
+)
+
+
+def convolution(graph, source, name, channels):
+    rng = np.random.default_rng(0)
+    shape = (*source.shape[:3], channels)
+    weights = graph.add_tensor(
+        f"{name}_w",
+        (3, 3, source.shape[3], channels),
+        "sfixed8",
+        quant=htp.ScaleOffset(0.01),
+        data=rng.integers(-100, 100, (3, 3, source.shape[3], channels)).astype(np.int8),
+    )
+    made = graph.add_tensor(f"{name}_out", shape, "ufixed8", quant=htp.ScaleOffset(0.05, -128))
+    params = {"stride": np.array([1, 1], np.uint32), "pad_amount": np.array([[1, 1], [1, 1]], np.uint32)}
+    graph.add_node("Conv2d", name=name, inputs=[source, weights], outputs=[made], params=params)
+    return made
+
+
+def showcase(context, last):
+    """Two branches of convolutions that meet in ``last``; an add behind it."""
+    graph = context.create_graph(f"showcase_{last}")
+    quant = htp.ScaleOffset(0.05, -128)
+    source = graph.add_tensor("x", (1, 128, 128, 32), "ufixed8", quant=quant, kind="app_write")
+    start = convolution(graph, source, "convStart", 64)
+    left = convolution(graph, convolution(graph, start, "convLeft1", 64), "convLeft2", 64)
+    right = convolution(graph, convolution(graph, start, "convRight1", 64), "convRight2", 64)
+    met = graph.add_tensor("met", left.shape, "ufixed8", quant=quant)
+    graph.add_node(last, name="meet", inputs=[left, right], outputs=[met])
+    out = graph.add_tensor("y", left.shape, "ufixed8", quant=quant, kind="app_read")
+    graph.add_node("ElementWiseAdd", name="add", inputs=[met, start], outputs=[out])
+    graph.finalize()
+    return graph
+
+
+@pytest.fixture(scope="module")
+def texts(shared_backend, shared_device):
+    found, events = {}, {}
+    context = shared_device.create_context()
+    for last in ("ElementWiseSubtract", "ElementWiseDivide", "ElementWiseMultiply"):
+        graph = showcase(context, last)
+        profile = shared_backend.create_profile("linting")
+        graph.execute({"x": np.zeros((1, 128, 128, 32), np.uint8)}, profile=profile)
+        log = Log(app="t", version="1", created_us=0, soc="SM8650", level="linting", messages=(profile.message(),))
+        found[last], events[last] = log_to_text(log, "x.log"), profile.event(6001)
+    context.free()
+    return found, events
+
+
+def test_the_listing_has_the_documented_layout(texts):
+    for text in texts[0].values():
+        part = text.partition("Execute Stats (Average):\n------------------------\n")[2].partition("\n\n")[0]
+        lines = part.splitlines()
+        assert lines[:2] == ["Total Inference Time:", "---------------------"]
+        assert lines[2].startswith("   NetRun:  ")
+        assert [line for line in lines[2:] if not LINE.fullmatch(line)] == []
+        assert [line.strip().partition(":")[0] for line in lines if line.startswith("   Backend")] == [
+            "Backend (RPC (execute) time)",
+            "Backend (QNN accelerator (execute) time)",
+            "Backend (Num times yield occured)",
+            "Backend (Time for initial VTCM acquire)",
+            "Backend (Time for HVX + HMX power on and acquire)",
+            "Backend (Accelerator (critical path execute) time (cycles))",
+        ]
+
+
+def test_names_and_resources(texts):
+    rows = {row.name.partition(":")[0]: row for row in texts[1]["ElementWiseSubtract"].events}
+    assert rows["Input OpId_2 (cycles)"].events[3].name == "Resources"
+    assert "HMX" in rows["convLeft1"].events[3].text
+    assert "HVX" in rows["meet"].events[3].text
+    assert all(len(part.events) <= 10 for row in rows.values() for part in row.events)
