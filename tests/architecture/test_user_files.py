@@ -12,6 +12,7 @@ LOADERS = ("np", "numpy", "onnx")
 # Who reads files that no caller named, or writes.
 OWN = {
     "core/files.py": "the one place",
+    "abi/memory.py": "/proc",
     "bench/loading.py": "what it wrote itself",
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
     "capi/system_profile.py": "writes",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -67,6 +68,23 @@ def check_writable(address: int, size: int, what: str) -> None:
 def write_number(address: int, value: int, size: int = 8) -> None:
     """An unsigned number of so many bytes."""
     write(address, value.to_bytes(size, "little"))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_code(address: int) -> bool:
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            span, rights = line.split(" ", 2)[:2]
+            first, last = (int(end, 16) for end in span.split("-"))
+            if first <= address < last:
+                return "x" in rights
+    return False
+
+
+def check_code(address: int, what: str) -> None:
+    """Refuse an address that cannot be a function's."""
+    if not _is_code(address):
+        raise InvalidArgument(f"{what} is at {address:#x}, where there is no code")
 
 
 def structure(kind: Any, address: int, what: str) -> Any:

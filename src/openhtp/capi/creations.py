@@ -48,7 +48,7 @@ def _wanted(place: int) -> _Wanted:
     if given.version != VERSION_1:
         raise InvalidArgument(f"a context of the list has version {given.version}; expected 1")
     if given.notify:
-        memory.read(given.notify, 1, "the notify function")
+        memory.check_code(given.notify, "the notify function")
     options = configs.read(CONTEXT, given.config or 0)
     return _Wanted(binary_at(given.binary or 0, given.size), options, given.notify or 0, given.notify_param or 0)
 

@@ -201,7 +201,7 @@ def graph_execute_async(
     ins, outs = plan.arrays(inputs, n_inputs, outputs, n_outputs)
     sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
     if notify:
-        memory.read(notify, 1, "the notify function")
+        memory.check_code(notify, "the notify function")
     plan.graph.execute_async(
         ins or None,
         outputs=outs or None,

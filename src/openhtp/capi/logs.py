@@ -37,7 +37,7 @@ def log_create(callback: int, level: int, out: int) -> None:
     """Hand lines up to a level to a callback; to the error stream without one."""
     handles.require_place(out, "log")
     if callback:
-        memory.read(callback, 1, "the log's callback")
+        memory.check_code(callback, "the log's callback")
     handles.give(out, LogHeld(callback, LogLevel.parse(level)))
 
 
