@@ -315,3 +315,10 @@ class TestPower:
         body = struct("DcvsV3")(power_mode=1, set_core=1, core_min=64, core_target=65, core_max=96)
         with pytest.raises(InvalidArgument, match="core corner is 65"):
             dcvs_of(body)
+
+
+def test_a_scale_of_zero_is_no_encoding() -> None:
+    keep: list[Any] = []
+    given: Any = tensor_struct(A, None, keep)
+    given.quant.of.scale_offset.scale = 0.0
+    assert spec_of(given).quant is None

@@ -75,6 +75,9 @@ def _encoding_of(params: Any) -> tuple[Encoding | None, int | None]:
     if params.definition != DEFINED:
         return None, None
     body = params.of
+    if params.encoding == EncodingKind.SCALE_OFFSET and not body.scale_offset.scale:
+        # A client's way to say that it has none, as for a bias whose scales follow from the weights'.
+        return None, None
     if params.encoding == EncodingKind.SCALE_OFFSET:
         return ScaleOffset(body.scale_offset.scale, body.scale_offset.offset), None
     if params.encoding == EncodingKind.BW_SCALE_OFFSET:

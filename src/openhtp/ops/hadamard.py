@@ -1,0 +1,72 @@
+"""HadamardTransform: sums and differences of the last axis, as rotations of language models use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter
+from openhtp.ops._node import Array, Node
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._shapes import same_as_input
+from openhtp.ops._types import rows
+
+_LONGEST = 1 << 14
+
+
+def _matrix(size: int) -> Array:
+    made = np.ones((1, 1), np.float32)
+    while len(made) < size:
+        made = np.block([[made, made], [made, -made]])
+    return made
+
+
+def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    found = np.array(arrays[0], np.float64)
+    size, width = found.shape[-1], 1
+    flat = found.reshape(-1, size)
+    while width < size:
+        pairs = flat.reshape(-1, size // (2 * width), 2, width)
+        flat = np.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), axis=2)
+        width *= 2
+    return (flat.reshape(found.shape) * node.params["scale"],)
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    matrix = e.const(_matrix(node.shape()[-1]) * np.float32(node.params["scale"]))
+    e.put(0, e.node("MatMul", [e.value(0), matrix]))
+
+
+def _work(node: Node) -> Work:
+    read, written = touched_bytes(node)
+    rounds = max(1, node.shape()[-1].bit_length() - 1)
+    return Work(vector_ops=rounds * node.outputs[0].elements, bytes_read=read, bytes_written=written)
+
+
+def _is_power(node: Node) -> bool:
+    size = node.shape()[-1] if node.shape() else 0
+    return 1 <= size <= _LONGEST and size & (size - 1) == 0
+
+
+OPS = (
+    OpDef(
+        name="HadamardTransform",
+        summary="in[0] times the Hadamard matrix of its last axis, times scale",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("T > T : f16 f32 u16 u8"),
+        infer=same_as_input,
+        reference=_reference,
+        lower=_lower,
+        work=_work,
+        params=(Param("scale", DType.FLOAT_32, default=1.0),),
+        constraints=(Constraint(f"the last axis is a power of two, at most {_LONGEST}", _is_power),),
+        max_rank=5,
+        samples=(
+            Sample(((1, 3, 8),), {"scale": 0.35355339}, low=-2.0, high=2.0),
+            Sample(((2, 16),), {"scale": 0.25}, low=-2.0, high=2.0),
+        ),
+    ),
+)
