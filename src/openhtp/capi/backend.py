@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 
 from openhtp.abi import memory
 from openhtp.abi.numbers import BACKEND_ID_HTP
-from openhtp.abi.reading import call_of, static_inputs
+from openhtp.abi.reading import call_of, static_inputs, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import handles, identity
 from openhtp.capi.entries import answers
@@ -100,6 +101,11 @@ def backend_validate_op_config(backend: int, config: int) -> None:
     handles.find(BackendHeld, backend)
     given = memory.structure(struct("OpConfig"), config, "an operation's description")
     call = call_of(given)
+    call = dataclasses.replace(
+        call,
+        inputs=tuple(None if spec is None else widened(spec) for spec in call.inputs),
+        outputs=tuple(map(widened, call.outputs)),
+    )
     try:
         resolve(call, static_inputs(given))
     except QnnError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.numbers import VERSION_1, ParamKind
-from openhtp.abi.reading import data_of, op_parts, param_of, spec_of
+from openhtp.abi.reading import data_of, op_parts, param_of, spec_of, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
 from openhtp.capi.context import ContextHeld
@@ -101,6 +101,7 @@ def tensor_create_graph_tensor(graph: int, tensor: int) -> None:
     given = memory.structure(struct("Tensor"), tensor, "the tensor")
     spec = spec_of(given)
     data = data_of(given, spec) if spec.kind is TensorKind.STATIC else None
+    spec = widened(spec)
     made = held.graph.add_tensor(
         spec.name,
         spec.shape,

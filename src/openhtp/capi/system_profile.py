@@ -51,8 +51,8 @@ def system_profile_serialize_event_data(target: int, data: int, count: int) -> N
     if count > _MOST_EVENTS:
         raise InvalidArgument(f"{count} calls; expected at most {_MOST_EVENTS}")
     lines: list[str] = []
-    for place in memory.pointers(data, "the profiled calls", count + 1)[:count] if count else ():
-        call = memory.structure(struct("ProfileData"), place, "a profiled call")
+    for place in memory.array(ctypes.c_void_p, count, data, "the profiled calls") if count else ():
+        call = memory.structure(struct("ProfileData"), place or 0, "a profiled call")
         lines.append(
             json.dumps(
                 {

@@ -158,7 +158,7 @@ class NodeEmitter:
             return self._finish(index, self._clip_steps(name, spec, bounds) if in_steps else name)
         if bounds is not None:
             name = self._clip(name, self._rounded(spec, bounds), _held(spec))
-        if spec.dtype.is_float and self._values.rounds and not self._keeps_precision():
+        if spec.dtype.is_float and self._values.rounds and not self._keeps_precision(spec):
             name = self._values.rounded(name)
         return self._finish(index, name)
 
@@ -200,9 +200,14 @@ class NodeEmitter:
         scale = left.scale if isinstance(left, ScaleOffset) else 1.0
         return scale * np.array(right.scale if isinstance(right, ScaleOffset) else right.scales, np.float64)
 
-    def _keeps_precision(self) -> bool:
+    def _keeps_precision(self, spec: TensorSpec) -> bool:
         source = self._node.input(0).dtype if self._node.inputs else None
-        return self._opdef.values_kept and source is not None and source.is_float
+        if source is None:
+            return False
+        if source.is_float:
+            return self._opdef.values_kept
+        # Fixed point that leaves the chip as 32-bit floats was never a half.
+        return self._opdef.moves_only and spec.kind.is_output and spec.dtype is DType.FLOAT_32
 
     def _rounded(self, spec: TensorSpec, bounds: Bounds) -> Bounds:
         if not (spec.dtype.is_float and self._values.rounds):

@@ -123,10 +123,18 @@ def _declare_inputs(program: HtpProgram, values: Values) -> dict[str, str]:
         graph.add_input(name, spec.dtype.numpy, model_sizes(spec))
         if spec.dtype is DType.FLOAT_16:
             name = graph.node("Cast", [name], to="float32")[0]
-        elif spec.dtype is DType.FLOAT_32 and values.rounds:
+        elif spec.dtype is DType.FLOAT_32 and values.rounds and not _only_stored(program, spec):
             name = encoding.round_to_half(graph, name)
         values.set_stored(spec, Physical.LOGICAL, name)
     return names
+
+
+def _only_stored(program: HtpProgram, spec: TensorSpec) -> bool:
+    """Whether a float input is only put into fixed point: at the edge of the chip, in full precision."""
+    users = [node for node in program.nodes if spec.name in node.inputs]
+    return all(
+        find_op(node.op).moves_only and program.tensors[node.outputs[0]].dtype.is_fixed_point for node in users
+    )
 
 
 def _declare_output(spec: TensorSpec, values: Values) -> str:

@@ -6,7 +6,23 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import UsageError
 
-_SUPPORTED = {
+# Whole parts of the API.
+_GROUPS = {
+    "GROUP_CORE": 1,
+    "GROUP_BACKEND": 101,
+    "GROUP_CONTEXT": 201,
+    "GROUP_GRAPH": 301,
+    "GROUP_OP_PACKAGE": 401,
+    "GROUP_TENSOR": 501,
+    "GROUP_ERROR": 1001,
+    "GROUP_MEMORY": 1101,
+    "GROUP_SIGNAL": 1201,
+    "GROUP_LOG": 1301,
+    "GROUP_PROFILE": 1401,
+    "GROUP_DEVICE": 1501,
+    "GROUP_CUSTOM": 2001,
+}
+_SUPPORTED = _GROUPS | {
     "BACKEND_SUPPORT_COMPOSITION": 107,
     "CONTEXT_SUPPORT_CACHING": 202,
     "CONTEXT_SUPPORT_CONFIGURATION": 205,
