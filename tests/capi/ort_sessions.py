@@ -12,8 +12,9 @@ PROVIDER = "QNNExecutionProvider"
 
 def devices() -> list[Any]:
     """What the provider offers; registered once per process."""
-    import onnxruntime as ort
     import onnxruntime_qnn
+
+    from openhtp.engine.onnxruntime import onnxruntime as ort
 
     if PROVIDER not in {device.ep_name for device in ort.get_ep_devices()}:
         ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
@@ -24,7 +25,7 @@ def session(
     model: onnx.ModelProto | str, library: str, options: dict[str, str] | None = None, **config: str
 ) -> Any:
     """A session that fails where the provider would leave something to the CPU."""
-    import onnxruntime as ort
+    from openhtp.engine.onnxruntime import onnxruntime as ort
 
     chosen = ort.SessionOptions()
     chosen.log_severity_level = 4
@@ -38,7 +39,7 @@ def session(
 
 def on_cpu(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What ONNX Runtime's own kernels make of it."""
-    import onnxruntime as ort
+    from openhtp.engine.onnxruntime import onnxruntime as ort
 
     chosen = ort.SessionOptions()
     chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

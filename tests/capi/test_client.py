@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
 from openhtp.core.dtype import DType
 from openhtp.core.errors import QnnError
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.opcall import OpCall
+from openhtp.core.option_numbers import CUSTOM, HtpContextOption
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor.backend import Backend, Device
@@ -83,6 +87,29 @@ def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: Device) -> 
     assert list(restored.graphs) == ["first", "second"]
     for graph in restored.graphs.values():
         assert np.array_equal(graph.execute(given)["o"], first)
+
+
+def test_one_configuration_serves_contexts_that_are_made_and_restored(device: Device) -> None:
+    context = Context.create(device, weight_sharing=True)
+    build(context)
+    blob = context.get_binary()
+    context.free()
+    custom = struct("HtpContextConfig")(option=HtpContextOption.WEIGHT_SHARING)
+    custom.of.flag = 1
+    config = struct("Config")(option=CUSTOM)
+    config.of.custom = ctypes.addressof(custom)
+    handle, data = ctypes.c_void_p(), ctypes.create_string_buffer(blob, len(blob))
+    device.library.call(
+        "contextCreateFromBinary",
+        device.backend.handle,
+        device.handle,
+        pointer_list([config]),
+        ctypes.addressof(data),
+        len(blob),
+        ctypes.addressof(handle),
+        None,
+    )
+    device.library.call("contextFree", handle, None)
 
 
 def test_a_batch_is_a_multiple_of_the_graph_s(device: Device) -> None:

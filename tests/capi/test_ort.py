@@ -127,7 +127,7 @@ def test_profiles_are_written(level: str, library: str, add: onnx.ModelProto, tm
 
 
 def test_run_options_and_workloads(library: str, add: onnx.ModelProto) -> None:
-    import onnxruntime as ort
+    from openhtp.engine.onnxruntime import onnxruntime as ort
 
     feeds = feeds_of(ADD, 1)
     made = session(add, library)
@@ -172,7 +172,7 @@ def test_a_lost_device_is_an_engine_error_and_a_new_session_works(library: str, 
     for pid in _device_processes():
         os.kill(pid, signal.SIGKILL)
     made.disable_fallback()
-    with pytest.raises(Exception, match="ENGINE_ERROR|DEVICE_RESET"):
+    with pytest.raises(Exception, match=r"ENGINE_ERROR|DEVICE_RESET"):
         made.run(None, feeds)
     again = session(add, library)
     agree(add, again.run(None, feeds), on_cpu(add, feeds))

@@ -20,7 +20,7 @@ from openhtp.core.option_numbers import (
     PrecisionNumber,
 )
 from openhtp.core.precision import Precision
-from openhtp.options import CONTEXT, GRAPH, Choice, Flag, Level, Member, Names, Option, Table
+from openhtp.options import CONTEXT, GRAPH, Choice, Flag, Level, Member, Names, Option, Origin, Table
 from openhtp.options._kinds import Group
 
 log = logging.getLogger("openhtp.capi")
@@ -44,8 +44,12 @@ def _rows(owner: str) -> Mapping[tuple[bool, int, int | None], Option]:
     }
 
 
-def read(table: Table, address: int) -> dict[str, Any]:
-    """The options of a list that are chosen otherwise than by default. Those without a row are ignored, aloud."""
+def read(table: Table, address: int, origin: Origin | None = None) -> dict[str, Any]:
+    """The options of a list that are chosen otherwise than by default.
+
+    Those without a row are ignored, aloud, and so are those that say nothing about a context of this ``origin``:
+    clients give one list to all.
+    """
     owner = table.owner
     found: dict[str, Any] = {}
     for place in memory.pointers(address, f"the {owner}'s configuration"):
@@ -57,6 +61,9 @@ def read(table: Table, address: int) -> dict[str, Any]:
         row = _row(owner, htp, option, body)
         if row is None:
             log.info("%s option %s%d has no effect here", owner, "HTP " if htp else "", option)
+            continue
+        if origin is not None and row.origins and origin not in row.origins:
+            log.info("%s option %s says nothing about a context made from a %s", owner, row.name, origin)
             continue
         value = _value(row, owner, body)
         if value != row.default and value != _LEFT_OPEN.get((owner, row.name)):

@@ -14,7 +14,7 @@ from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
-from openhtp.options import CONTEXT
+from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import read_binary
 from openhtp.runtime.context import Context
 
@@ -126,7 +126,7 @@ def create_from_binary(
 ) -> ContextHeld:
     """A context with the graphs of a binary; without a handle so far."""
     on = parents(backend, device)
-    options = configs.read(CONTEXT, config)
+    options = configs.read(CONTEXT, config, Origin.BINARY)
     blob = binary_at(binary, size)
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
