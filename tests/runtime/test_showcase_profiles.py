@@ -1,4 +1,4 @@
-"""The documents' showcase models, profiled: the listing has their layout."""
+"""The documents' showcase models, profiled: the listing has their layout; and a run that made way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 
 import openhtp as htp
 from openhtp.report.listing import log_to_text
+from openhtp.report.optrace import optrace_to_chrome
+from openhtp.testing import virtual_device
 from openhtp.trace.profile import Log
+from tests.conftest import ramp, relu_graph
+from tests.device.test_preemption import long_graph
+from tests.report.trace_rules import check_trace
 
 LINE = re.compile(
     r"   NetRun:  \d+ us"
@@ -90,3 +95,35 @@ def test_names_and_resources(texts):
     assert "HMX" in rows["convLeft1"].events[3].text
     assert "HVX" in rows["meet"].events[3].text
     assert all(len(part.events) <= 10 for row in rows.values() for part in row.events)
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_a_yield_is_in_the_op_trace(backend, clock):
+    device = virtual_device(backend, step_ns=1_000_000) if clock == "virtual" else backend.create_device()
+    context = device.create_context()
+    low, high = long_graph(context, priority="low"), relu_graph(context, "high", priority="high")
+    feed = {"x": np.zeros((512, 512), np.float32)}
+    profile = backend.create_profile("optrace")
+    for _ in range(50):  # until the high one came while the low one ran, which is nearly always at once
+        disturbed = low.execute_async(feed, profile=profile)
+        high.execute_async({"x": ramp()}).result(10)
+        disturbed.result(10)
+        if disturbed.record.yields:
+            break
+    message, schematic = profile.message(), profile.schematic()
+    (pause,) = message.run.pauses
+    assert 0 < pause.step < low.steps
+    assert message.run.started_ns <= pause.released_ns <= pause.granted_ns <= pause.restored_ns
+    assert pause.granted_ns - pause.released_ns == disturbed.record.paused_ns
+    assert len(message.steps) == low.steps
+    events = check_trace(optrace_to_chrome(schematic, message.run, message.steps))
+    yields = [event["name"] for event in events["X"] if event["name"].endswith(" VTCM")]
+    assert yields == ["Save VTCM", "Re-acquire VTCM", "Restore VTCM"]
+    # Ops behind the yield are later than in the schedule by more than those before it.
+    moved = {
+        event["args"]["QNN Op Name"]: event["ts"] - event["args"]["Start Cycle"]
+        for event in events["X"]
+        if event["cat"] == "op" and event["pid"] == 0 and event["args"]["QNN Op Name"].startswith("MatMul")
+    }
+    first, last = message.steps[0][0], message.steps[-1][-1]
+    assert moved[last] > moved[first]

@@ -20,6 +20,7 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.options import PROVIDER
+from openhtp.report.profile_log import read_log
 
 QNN = "QNNExecutionProvider"
 
@@ -202,6 +203,15 @@ def test_profile_is_written_as_csv(model, feeds, tmp_path) -> None:
     assert {"Message", "Time", "Unit of Measurement", "Event Level"} <= set(rows[0])
     assert sum(row["Event Identifier"] == "QNN (execute) time" for row in rows) >= 1
     assert any(row["Event Level"] == "SUB-EVENT" for row in rows)
+    assert {row["Message"] for row in rows} == {
+        "BACKEND",
+        "EXECUTE",
+        "NODE",
+        "EXECUTE QUEUE WAIT",
+        "EXECUTE DEVICE",
+    }
+    log = read_log(tmp_path / "profile_qnn.log")  # for the viewer
+    assert (log.app, len(log.messages)) == ("OnnxRuntime", 2)
 
 
 def test_saver_writes_the_calls(model, tmp_path, monkeypatch) -> None:

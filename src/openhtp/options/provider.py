@@ -75,7 +75,8 @@ PROVIDER = Table(
             name="profiling_file_path",
             kind=Text("a path"),
             default="",
-            about="Events are written there as CSV, in the provider's columns.",
+            about="Events are written there as CSV, in the provider's columns; a log for `openhtp profile-viewer`"
+            " (`<name>_qnn.log`) stands beside it.",
         ),
         Option(
             name="rpc_control_latency",

@@ -386,7 +386,7 @@ class InferenceSession:
         if profile is None:
             return
         if self._profile_file is not None:
-            self._profile_file.add(profile, "EXECUTE")
+            self._profile_file.add(profile)
         if self._events is not None:
             self._events.add_run(profile, QNN, self._step_ops, begin_ns, time.monotonic_ns())
 
