@@ -15,6 +15,7 @@ import pytest
 import openhtp as htp
 from openhtp.device.config import DeviceConfig
 from openhtp.hw.perf_profiles import PERF_PROFILES
+from openhtp.rpc import looking
 from openhtp.runtime.links import lane as lanes
 from openhtp.runtime.links.polling import Polling
 from openhtp.testing import virtual_device
@@ -211,19 +212,20 @@ class TestLane:
             yield ours, theirs
 
     def test_who_polls_looks_and_does_not_sleep(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lanes, "_MAY_POLL", True)
+        monkeypatch.setattr(looking, "_CORES", 2)
+        monkeypatch.setattr(looking, "_TAKEN_NS", 10**12)
         fake = _Socket(pair[0], comes_at=50)
         lanes.Lane(fake).watch(10**12)  # type: ignore[arg-type]
         assert (fake.looks, fake.slept) == (50, False)
 
     def test_who_has_looked_long_enough_sleeps(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lanes, "_MAY_POLL", True)
+        monkeypatch.setattr(looking, "_CORES", 2)
         fake = _Socket(pair[0], comes_at=10**9)
         lanes.Lane(fake).watch(1000)  # type: ignore[arg-type]
         assert fake.slept
 
     def test_on_one_core_nobody_polls(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lanes, "_MAY_POLL", False)
+        monkeypatch.setattr(looking, "_CORES", 1)
         fake = _Socket(pair[0], comes_at=1)
         lanes.Lane(fake).watch(10**12)  # type: ignore[arg-type]
         assert (fake.looks, fake.slept) == (0, True)
@@ -237,6 +239,53 @@ class TestLane:
         pair[1].close()
         with pytest.raises(Exception, match="end of connection"):
             lanes.Lane(pair[0]).watch(10**9)
+
+
+class TestLooking:
+    """Times are told, so that nothing depends on how busy the machine is."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        now = [0]
+        monkeypatch.setattr(looking, "_CORES", 2)
+        monkeypatch.setattr(looking.time, "monotonic_ns", lambda: now[0])
+        return now
+
+    def test_until_patience_ends(self, clock: list[int]) -> None:
+        patience = looking.Looking()
+        assert patience.begin(150_000)
+        for clock[0] in range(0, 150_000, 1_000):
+            assert patience.go_on()
+        clock[0] = 150_000
+        assert not patience.go_on()
+        assert patience.begin(1)
+        assert not patience.begin(0)
+
+    def test_not_while_others_want_the_core(self, clock: list[int]) -> None:
+        clock[0] = 10**9
+        patience = looking.Looking()
+        assert patience.begin(10**10)
+        clock[0] += 1_000
+        assert patience.go_on()
+        clock[0] += 3_000_000  # somebody else had the core
+        assert not patience.go_on()
+        assert not patience.begin(10**10)
+        clock[0] += 49_000_000
+        assert not patience.begin(10**10)
+        clock[0] += 2_000_000
+        assert patience.begin(10**10)
+        clock[0] += 3_000_000  # and again: rest longer
+        assert not patience.go_on()
+        clock[0] += 99_000_000
+        assert not patience.begin(10**10)
+        clock[0] += 2_000_000
+        assert patience.begin(10**10)
+        clock[0] += 200_000_000
+        assert patience.begin(10**10)
+        clock[0] += 3_000_000  # after a calm while: as the first time
+        assert not patience.go_on()
+        clock[0] += 51_000_000
+        assert patience.begin(10**10)
 
 
 class TestAdaptivePolling:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench import loading, parallelism, planning, preemption, profiling, queueing
+from openhtp.bench import loading, parallelism, planning, polling, preemption, profiling, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, load_sheet
@@ -28,6 +28,7 @@ R = TypeVar(
     planning.PlanResult,
     loading.LoadResult,
     parallelism.ParallelResult,
+    polling.PollingResult,
     profiling.ProfilingResult,
 )
 
@@ -108,6 +109,24 @@ def parallel(
     table.add("side by side", f"{result.side_by_side_ms:.2f} ms")
     table.add("ratio, median of the rounds", f"{result.speedup:.2f}x")
     show(table)
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command("polling")
+def polling_(
+    json_file: JsonFile = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of both ways; medians are shown.")] = 15,
+) -> None:
+    """Measure what RPC polling brings: the round trip of a trivial graph asleep and polling, in turns."""
+    with errors_reported():
+        result = _last(polling.run(rounds=rounds))
+    columns = ("calls", "asleep\nus", "polling\nus", "ratio")
+    title = f"execute of a trivial graph, {result.processors} processors (measured, wall clock, medians)"
+    sheet = Sheet(title, columns)
+    for row in result.rows:
+        sheet.add(row.calls, f"{row.asleep_us:.1f}", f"{row.polling_us:.1f}", f"{row.ratio:.2f}x")
+    show(sheet)
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
@@ -211,7 +230,8 @@ def _warn_of_noise(
     | planning.PlanResult
     | whole.NetworksResult
     | loading.LoadResult
-    | parallelism.ParallelResult,
+    | parallelism.ParallelResult
+    | polling.PollingResult,
 ) -> None:
     if result.noisy_pieces:
         say(

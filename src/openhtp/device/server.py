@@ -27,6 +27,7 @@ from openhtp.device.tasks import Pool, Task
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
+from openhtp.rpc.looking import Looking
 from openhtp.rpc.rendezvous import Door
 from openhtp.rpc.shm import SharedBuffer
 
@@ -38,8 +39,9 @@ MAX_WAIT_NS = 3600 * 1_000_000_000
 CLOSING_NS = 1_000_000
 # How long the loop stands still after something went wrong that was nobody's: it may go wrong again at once.
 BACK_OFF_S = 0.01
-# How long an idle device looks for the next request before it goes to sleep.
-SPIN_NS = 60_000
+# How long an idle device looks for the next request before it goes to sleep, unless a client votes for more: what
+# is queued one after the other comes within that time.
+SPIN_NS = 20_000
 # Threads of one client that wait for executions of their own at the same time.
 MAX_LANES = 256
 
@@ -53,7 +55,7 @@ class Server:
         self._keep = keep
         self._stopping = False
         self._told_to_stop = False
-        self._may_spin = len(os.sched_getaffinity(0)) > 1  # with one core, whoever waits must let go of it
+        self._looking = Looking()
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._connections: dict[int, Connection] = {}
@@ -149,22 +151,17 @@ class Server:
         The next request often follows at once, and waking a process that sleeps takes longer than a short graph
         runs.
         """
-        if not (self._may_spin and self._intake.took_any):
+        if not self._intake.took_any:
             return []
         self._intake.took_any = False
-        now, poll = self.core.clock.now, self._epoll.poll
-        began = now()
         patience = max(SPIN_NS, self.core.power.polling_ns)
-        if timeout_ns is not None:
-            patience = min(patience, timeout_ns)
-        looked = 0
-        while looked < patience:
+        looking, poll = self._looking, self._epoll.poll
+        look = looking.begin(patience if timeout_ns is None else min(patience, timeout_ns))
+        while look:
             ready = poll(0)
             if ready:
                 return ready
-            if looked >= SPIN_NS:
-                os.sched_yield()  # who we wait for may need the core
-            looked = now() - began
+            look = looking.go_on()
         return []
 
     def flush(self) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
-import time
 
 from openhtp.rpc import channel
 from openhtp.rpc.channel import Disconnected
+from openhtp.rpc.looking import Looking
 
-# With one core, looking would keep the device from running at all.
-_MAY_POLL = len(os.sched_getaffinity(0)) > 1
-# From here on, who polls lets others have the core between two looks: one of them may be the device.
-_POLITE_AFTER_NS = 100_000
 # select() knows no higher descriptors.
 _SELECTABLE = 1024
 
@@ -21,10 +16,11 @@ _SELECTABLE = 1024
 class Lane:
     """Used by one thread at a time."""
 
-    __slots__ = ("_view", "sock")
+    __slots__ = ("_looking", "_view", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._looking = Looking()
         self._view = memoryview(bytearray(channel.MAX_MESSAGE))
 
     def receive(self) -> memoryview:
@@ -36,21 +32,16 @@ class Lane:
 
         With ``sleep_ns``, sleep that long first, or until the packet comes.
         """
-        if not _MAY_POLL:
-            return self.receive()
         if sleep_ns and self.sock.fileno() < _SELECTABLE:
             select.select([self.sock], [], [], sleep_ns / 1e9)
-        receive, view, now = self.sock.recv_into, self._view, time.monotonic_ns
-        began = now()
-        while True:
+        looking, receive, view = self._looking, self.sock.recv_into, self._view
+        look = looking.begin(polling_ns)
+        while look:
             try:
                 return self._packet(receive(view, 0, socket.MSG_DONTWAIT))
             except BlockingIOError:
-                looked = now() - began
-            if looked >= polling_ns:
-                return self.receive()
-            if looked >= _POLITE_AFTER_NS:
-                os.sched_yield()
+                look = looking.go_on()
+        return self.receive()
 
     def _packet(self, count: int) -> memoryview:
         if count == 0:

@@ -1,0 +1,57 @@
+"""Looking for something again and again instead of sleeping until it comes: quick, as long as there are cores.
+
+Who looks while others wait for the core is worse off than who sleeps: it uses up its share, and is set aside when
+what it looks for comes. So who finds that the core was taken away between two looks sleeps, and does so for a
+while.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+# With one core, looking would keep the other side from running at all.
+_CORES = len(os.sched_getaffinity(0))
+# Two looks lie microseconds apart; this far only if somebody else had the core.
+_TAKEN_NS = 200_000
+# How long nobody looks after that: longer each time, until the core was one's own for as long as the last rest.
+_FIRST_REST_NS = 50_000_000
+_LONGEST_REST_NS = 2_000_000_000
+# From here on, others are offered the core between two looks: one of them may be who we wait for.
+_POLITE_AFTER_NS = 100_000
+
+
+class Looking:
+    """One thread's, or process's, patience. Ask ``begin``, then ``go_on`` after each look that found nothing."""
+
+    __slots__ = ("_began", "_last", "_patience_ns", "_rest_ns", "_rests_until")
+
+    def __init__(self) -> None:
+        self._began = self._last = self._patience_ns = 0
+        self._rests_until = 0
+        self._rest_ns = _FIRST_REST_NS
+
+    def begin(self, patience_ns: int) -> bool:
+        """Whether there is use in looking at all now."""
+        self._began = self._last = now = time.monotonic_ns()
+        self._patience_ns = patience_ns
+        return patience_ns > 0 and _CORES > 1 and now >= self._rests_until
+
+    def go_on(self) -> bool:
+        """Whether to look once more."""
+        now = time.monotonic_ns()
+        if now - self._last > _TAKEN_NS:
+            self._rest(now)
+            return False
+        looked = now - self._began
+        if looked >= self._patience_ns:
+            return False
+        if looked >= _POLITE_AFTER_NS:
+            os.sched_yield()
+        self._last = now
+        return True
+
+    def _rest(self, now: int) -> None:
+        calm_ns = now - self._rests_until
+        self._rest_ns = _FIRST_REST_NS if calm_ns > self._rest_ns else min(2 * self._rest_ns, _LONGEST_REST_NS)
+        self._rests_until = now + self._rest_ns
