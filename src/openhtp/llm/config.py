@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,17 +66,19 @@ class LlamaConfig:
 
     def rotations(self, begin: int, count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Cosine and sine of positions ``begin`` on, each [count, head_dim/2]."""
-        angles = np.outer(np.arange(begin, begin + count), self._frequencies())
+        angles = np.outer(np.arange(begin, begin + count), _frequencies(self))
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
-    def _frequencies(self) -> npt.NDArray[np.float64]:
-        plain = self.theta ** (-np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim)
-        scaling = self.scaling
-        if scaling is None:
-            return plain
-        turns = scaling.original * plain / (2 * np.pi)
-        blend = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)
-        return plain * (blend + (1.0 - blend) / scaling.factor)
+
+@functools.lru_cache(maxsize=16)
+def _frequencies(config: LlamaConfig) -> npt.NDArray[np.float64]:
+    plain = config.theta ** (-np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
+    scaling = config.scaling
+    if scaling is None:
+        return plain
+    turns = scaling.original * plain / (2 * np.pi)
+    blend = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)
+    return plain * (blend + (1.0 - blend) / scaling.factor)
 
 
 # Our name of a size: names in Hugging Face's files, then in ours.

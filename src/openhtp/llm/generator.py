@@ -261,7 +261,7 @@ class Generator:
         return logits
 
     def _real(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        quant = self._sequencer.logits_encoding()
+        quant = self._sequencer.logits_encoding
         return (stored.astype(np.float32) + np.float32(quant.offset)) * np.float32(quant.scale)
 
     # Room and memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -73,6 +74,7 @@ class _Stage:
     new_keys: Array
     new_values: Array
     native_out: bool
+    turns: ScaleOffset
 
 
 class Sequencer:
@@ -154,6 +156,7 @@ class Sequencer:
                 mem.deregister()
         self._memories = []
 
+    @functools.cached_property
     def logits_encoding(self) -> ScaleOffset:
         """How stored logits are read."""
         graph = self._loaded.graph(self._bundle.ar[-1], self._bundle.parts - 1, self.cache.context)
@@ -170,10 +173,9 @@ class Sequencer:
         first["input_ids"][0, :count] = tokens
         first["input_ids"][0, count:] = 0
         for name, values in zip(_TURNS, self._config.rotations(cache.position, ar), strict=True):
-            quant = stages[0].graph.tensors[name].quant
-            assert isinstance(quant, ScaleOffset)
-            info = np.iinfo(first[name].dtype)
-            first[name][0, 0] = quant.quantize(values, int(info.min), int(info.max))
+            quant, kind = stages[0].turns, first[name].dtype
+            stored = np.rint(values / np.float32(quant.scale)) - np.float32(quant.offset)
+            first[name][0, 0] = np.clip(stored, 0, (1 << 8 * kind.itemsize) - 1)
         first["cache_index"][0] = cache.index
         self._fill_mask(first["attention_mask"][0, 0], ar)
         for stage in stages[1:]:
@@ -240,5 +242,7 @@ class Sequencer:
             inputs = {tensor.name: placed[tensor.name] for tensor in graph.inputs}
             outputs = {tensor.name: placed[tensor.name] for tensor in graph.outputs}
             tiled = any(tensor.data_format for tensor in graph.outputs)
-            stages.append(_Stage(graph, inputs, outputs, new_keys, new_values, tiled))
+            turns = graph.tensors[_TURNS[0]].quant
+            assert isinstance(turns, ScaleOffset)
+            stages.append(_Stage(graph, inputs, outputs, new_keys, new_values, tiled, turns))
         return stages
