@@ -54,7 +54,7 @@ def fit_and_write() -> None:
     fit = Fit(kernels, rows)
     x = fit.solve(np.ones(len(rows), bool))
     held_out = fit.cross_validate()
-    bands = {word: _band(held_out[[row.precision == word for row in rows]]) for word in WORDS}
+    bands = bands_of(rows, held_out)
     text = _toml(fit, x, bands | {"extrapolated": (0.5, 2.0)})
     times, _ = fit.predict(x)
     fitted = np.log(times / fit.measured)
@@ -92,9 +92,35 @@ def _write_held_out(rows: Sequence[Latency], errors: np.ndarray) -> None:
     (DATA / "held_out.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _band(errors: np.ndarray) -> tuple[float, float]:
-    """Tenth and ninetieth percentile of measured over modelled time."""
-    low, high = np.quantile(np.exp(-errors), [0.1, 0.9])
+def bands_of(rows: Sequence[Latency], errors: np.ndarray) -> dict[str, tuple[float, float]]:
+    """The range of each precision, from errors of families that the fits had not seen."""
+    families = np.array([row.family for row in rows])
+    chosen = {word: np.array([row.precision == word for row in rows]) for word in WORDS}
+    return {word: _band(errors[mask], families[mask]) for word, mask in chosen.items()}
+
+
+def covered(rows: Sequence[Latency], errors: np.ndarray) -> np.ndarray:
+    """Which times lie in a range that was drawn without their family: nested, as an outsider would see it."""
+    families = np.array([row.family for row in rows])
+    inside = np.zeros(len(rows), bool)
+    for family in sorted(set(families)):
+        others = [row for row, kept in zip(rows, families != family, strict=True) if kept]
+        bands = bands_of(others, errors[families != family])
+        for place in np.flatnonzero(families == family):
+            low, high = bands[rows[place].precision]
+            inside[place] = low <= np.exp(-errors[place]) <= high
+    return inside
+
+
+def _band(errors: np.ndarray, families: np.ndarray | None = None) -> tuple[float, float]:
+    """Tenth and ninetieth percentile of measured over modelled time, half by times and half by families."""
+    weights = np.ones(len(errors))
+    if families is not None:
+        names, inverse, counts = np.unique(families, return_inverse=True, return_counts=True)
+        weights = 0.5 / len(errors) + 0.5 / (len(names) * counts[inverse])
+    order = np.argsort(-errors)
+    ratios, reached = np.exp(-errors[order]), np.cumsum(weights[order]) / weights.sum()
+    low, high = np.interp([0.1, 0.9], reached, ratios)
     return min(1.0, float(low)), max(1.0, float(high))
 
 
@@ -118,7 +144,8 @@ def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str
         f"spilled = {value('spill'):.4g}",
         f"edge_us = {value('edge'):.4g}",
         f"op_us = {_inline({word: value(f'op.{word}') for word in WORDS})}",
-        f"padding = {_inline({name: getattr(PADDING, name) for name in ('rows', 'channels', 'vector')})}",
+        f"matrix_us = {_inline({word: value(f'matrix.{word}') for word in WORDS})}",
+        f"padding = {_inline({name: getattr(PADDING, name) for name in ('rows', 'channels', 'moved')})}",
         "",
         "# Measured over modelled time, 10th and 90th percentile, where the answer was kept out of the fit.",
         "[band]",

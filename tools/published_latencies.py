@@ -50,7 +50,7 @@ def extract(source: Path, folder: Path = DATA) -> list[str]:
 
 
 def _row(kernel: KernelSize, place: int) -> tuple[object, ...]:
-    ratios = (*kernel.vector_padding, *kernel.row_padding, kernel.channel_padding)
+    ratios = (*kernel.vector_padding, *kernel.read_padding, *kernel.row_padding, kernel.channel_padding)
     counts = [getattr(kernel, name) for name in WHOLE]
     reads = " ".join(str(place - maker) for maker in kernel.reads)
     return (kernel.kind, reads, *(count or "" for count in counts), *(f"{ratio:.5g}" for ratio in ratios))

@@ -8,13 +8,17 @@ True
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
+from collections.abc import Mapping
 
 from openhtp.compiler.driver import portable_program, program_for
+from openhtp.compiler.sizes import batched, sizes_of
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Estimate, NumberFormat
 from openhtp.cost import estimate as estimate_program
+from openhtp.cost.model import estimate_kernels
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import load
 from openhtp.frontend.onnx_reader import ModelSource
@@ -22,6 +26,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
+from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.zoo import MODELS
 
@@ -37,6 +42,7 @@ def estimate(
     dims: Dims | None = None,
     freeze: Freeze | None = None,
     perf_profile: str = MODELLED_PERF_PROFILE,
+    **options: object,
 ) -> Estimate:
     """How long one run of a model takes on a SoC. Nothing is run: every number is modelled.
 
@@ -49,9 +55,10 @@ def estimate(
         dims: sizes of dimensions that the file leaves open, by name.
         freeze: values of inputs that never change, by name.
         perf_profile: whose clocks to assume, as ``balanced``; published times are of ``burst``.
+        options: options of the graph, as ``Context.create_graph`` takes them: ``vtcm_mb=4``, ``hvx_threads=2``.
 
     Raises:
-        InvalidArgument: the SoC, the precision, the perf profile or the zoo's network is unknown.
+        InvalidArgument: the SoC, the precision, the perf profile, an option or the zoo's network is unknown.
         UnsupportedOp: the model has an operator that is not supported; the message names it.
         UnsupportedFeature: the SoC does not compute in that precision.
         BadModel: the file cannot be used.
@@ -59,7 +66,38 @@ def estimate(
     asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     clocks = find_perf_profile(perf_profile).clocks()
-    return estimate_program(program_for(compiled(model, dims, freeze), chip), asked, clocks)
+    return estimate_program(program_for(with_options(compiled(model, dims, freeze), options), chip), asked, clocks)
+
+
+def with_options(program: QnnProgram, options: Mapping[str, object]) -> QnnProgram:
+    """A program with other options of the graph; those that are not named stay."""
+    if not options:
+        return program
+    chosen = GRAPH.read(options)
+    names = {GRAPH.option(name).same_as or name for name in options}
+    return dataclasses.replace(program, options=program.options.replace(**{name: chosen[name] for name in names}))
+
+
+def throughput(
+    model: ModelSource | Graph | QnnProgram,
+    soc: str | int | SocSpec,
+    *,
+    precision: NumberFormat | str | None = None,
+    batch: int = 1,
+    threads: int = 1,
+) -> float:
+    """Inferences per second (modelled) if so many threads keep calling, each with so many inputs at once.
+
+    While one thread's call is on its way another's is computed; weights are fetched once for a whole batch.
+    """
+    if batch < 1 or threads < 1:
+        raise InvalidArgument(f"batch is {batch} and threads {threads}; expected whole numbers from 1 on")
+    asked = None if precision is None else NumberFormat.parse(precision)
+    chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
+    kernels = [batched(kernel, batch) for kernel in sizes_of(program_for(compiled(model), chip))]
+    found = estimate_kernels(kernels, chip, asked)
+    computing = found.total_us - found.launch_us
+    return 1e6 * batch / max(computing, found.total_us / threads)
 
 
 def compiled(

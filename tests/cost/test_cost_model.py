@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_program(mobilenet):
 
 def test_published_time_of_mobilenet_is_near(mobilenet):
     """The zoo's network has no normalisation of colours in it, so it must be quicker than the published one."""
-    assert 150 < estimate(mobilenet, NumberFormat.W8A8).total_us < 313
+    assert 120 < estimate(mobilenet, NumberFormat.W8A8).total_us < 313
     assert 180 < estimate(mobilenet, NumberFormat.FLOAT).total_us < 598
 
 
@@ -127,8 +127,9 @@ def test_what_bounds_a_kernel():
 
 
 def test_tensors_that_do_not_fit_into_vtcm_cost_more():
-    chain = [kernel("add", written=5 << 20, strips=99)]
-    chain += [kernel("add", read=5 << 20, written=5 << 20, reads=(place,), strips=99) for place in range(9)]
+    chain = [kernel("add", written=3 << 20, strips=99)]
+    # All read the first one again, so that it has to stay.
+    chain += [kernel("add", read=6 << 20, written=3 << 20, reads=(0, place), strips=99) for place in range(9)]
     small = replace(SM8650, vtcm_mb=2)
     assert time(chain, small) > 1.1 * time(chain)
     assert time([kernel("add", read=1 << 10, written=1 << 10)], small) == time(

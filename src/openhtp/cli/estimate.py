@@ -9,15 +9,23 @@ import typer
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
+from openhtp.cli._page import HtmlFile, write_page
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
+from openhtp.core.units import MIB
 from openhtp.cost import Bound, Estimate, NumberFormat, OpTime
-from openhtp.estimation import compiled
-from openhtp.estimation import estimate as estimate_model
+from openhtp.cost import estimate as estimate_program
+from openhtp.estimation import compiled, with_options
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.clocks import FULL
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_perf_profile
+from openhtp.hw.soc import SocSpec
+from openhtp.program.qnn_program import QnnProgram
+
+_PROFILES = ("burst", "high_performance", "balanced", "power_saver")
+_NODES = 3
 
 
 def estimate(
@@ -28,12 +36,16 @@ def estimate(
     precision: Annotated[
         str | None, typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to.")
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="How many ops to list.")] = 10,
+    top: Annotated[int, typer.Option(min=0, help="How many kernels to list.")] = 10,
+    vtcm_mb: Annotated[int | None, typer.Option(help="VTCM that the graph may use.")] = None,
+    hvx_threads: Annotated[int | None, typer.Option(help="HVX threads that the graph may use.")] = None,
+    level: Annotated[int | None, typer.Option(help="Level of optimization, 1 to 3.")] = None,
     dim: Dim = None,
     freeze: Freeze = None,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     json_file: JsonFile = None,
+    html: HtmlFile = None,
 ) -> None:
     """Estimate the time of one inference: total, range, what takes most (modelled; in burst mode unless told)."""
     with errors_reported():
@@ -44,22 +56,37 @@ def estimate(
         if not chips:
             raise InvalidArgument("--soc names no chip, nor does a config; expected one, like SM8650")
         asked = None if precision is None else NumberFormat.parse(precision)
-        program = compiled(model, parse_dims(dim), parse_freeze(freeze))
-        results = [estimate_model(program, chip, precision=asked, perf_profile=mode.name) for chip in chips]
+        chosen = {"vtcm_mb": vtcm_mb, "hvx_threads": hvx_threads, "optimization_level": level}
+        program = with_options(
+            compiled(model, parse_dims(dim), parse_freeze(freeze)),
+            {name: value for name, value in chosen.items() if value is not None},
+        )
+        by_profile = [_by_profile(program, chip, asked, mode.name) for chip in chips]
+        results = [found[mode.name] for found in by_profile]
+        sheets = [_totals(Path(model).name, results, mode.name), _profiles(by_profile)]
+        if top:
+            sheets.append(_kernels(results, top))
+        notes = [*_notes(results), _conditions(mode)]
+        for sheet in sheets:
+            show(sheet)
+        for note in notes:
+            say(note, "dim")
         document = {
             "model": model,
             "times": "modelled",
             "unit": "us",
             "perf_profile": mode.name,
-            "estimates": [_as_json(r) for r in results],
+            "estimates": [_as_json(r, p) for r, p in zip(results, by_profile, strict=True)],
         }
-        show(_totals(Path(model).name, results))
-        if top:
-            show(_ops(results, top))
-        for note in dict.fromkeys(note for result in results for note in result.notes):
-            say(f"* {note}." if "extrapolated" in note else f"Note: {note}.", "dim")
-        say(_conditions(mode), "dim")
         write_json(json_file, document)
+        write_page(html, f"{Path(model).name}: modelled time", sheets, notes)
+
+
+def _by_profile(program: QnnProgram, chip: SocSpec, asked: NumberFormat | None, named: str) -> dict[str, Estimate]:
+    """One estimate for the profile that was asked for, and for a few to compare it with."""
+    names = dict.fromkeys((named, *_PROFILES))
+    compiled_for = program_for(program, chip)
+    return {name: estimate_program(compiled_for, asked, find_perf_profile(name).clocks()) for name in names}
 
 
 def _conditions(mode: PerfProfile) -> str:
@@ -76,10 +103,15 @@ def _conditions(mode: PerfProfile) -> str:
     )
 
 
-def _totals(name: str, results: list[Estimate]) -> Sheet:
+def _totals(name: str, results: list[Estimate], profile: str) -> Sheet:
     first = results[0]
-    title = f"{name}: {first.macs / 1e9:,.3g} GMAC, {first.weight_bytes / 1e6:,.3g} MB of weights, modelled times"
-    columns = ("SoC", "precision", "total", "range", "per second", "launch", *(f"by {b.value}" for b in Bound))
+    title = (
+        f"{name}: {first.macs / 1e9:,.3g} GMAC, {first.weight_bytes / 1e6:,.3g} MB of weights;"
+        f" modelled times, {profile}"
+    )
+    bounds = (f"by {bound.value}" for bound in Bound)
+    columns = ["SoC", "precision", "total", "range", "per second", "launch", *bounds]
+    columns += ["VTCM peak", "DDR read", "DDR written"]
     sheet = Sheet(title, columns, ("precision",))
     for result in results:
         shares = result.bounds()
@@ -91,16 +123,29 @@ def _totals(name: str, results: list[Estimate]) -> Sheet:
             f"{1e6 / result.total_us:,.0f}",
             _time(result.launch_us),
             *(f"{shares[bound] / result.total_us:.0%}" for bound in Bound),
+            f"{result.vtcm_peak_bytes / MIB:.1f} MiB",
+            f"{result.ddr_read_bytes / 1e6:,.3g} MB",
+            f"{result.ddr_written_bytes / 1e6:,.3g} MB",
         )
     return sheet
 
 
-def _ops(results: list[Estimate], count: int) -> Sheet:
-    """The ops that take most on the first chip, and what they take on the others."""
+def _profiles(by_profile: list[dict[str, Estimate]]) -> Sheet:
+    chips = [next(iter(found.values())).soc for found in by_profile]
+    sheet = Sheet("By perf profile (modelled; clocks and energy classes are estimates)", ("profile", *chips))
+    for name in by_profile[0]:
+        cells = (f"{_time(found[name].total_us)}, energy {found[name].energy_class}" for found in by_profile)
+        sheet.add(name, *cells)
+    sheet.note = "One energy class more is twice the energy."
+    return sheet
+
+
+def _kernels(results: list[Estimate], count: int) -> Sheet:
+    """The kernels that take most on the first chip, and what they take on the others."""
     first = results[0]
     chips = [result.soc for result in results]
-    columns = ("name", "op", *chips, "share", "HMX busy", "HVX busy", "memory busy", "bound by")
-    sheet = Sheet(f"What takes most on {first.soc} (modelled)", columns, ("op", "bound by"))
+    columns = ("kernel", "op", *chips, "share", "HMX busy", "HVX busy", "memory busy", "bound by", "ONNX nodes")
+    sheet = Sheet(f"What takes most on {first.soc} (modelled)", columns, ("op", "bound by", "ONNX nodes"))
     places = {op.name: place for place, op in enumerate(first.ops)}
     for op in first.slowest(count):
         sheet.add(
@@ -110,8 +155,19 @@ def _ops(results: list[Estimate], count: int) -> Sheet:
             f"{op.us / first.total_us:.1%}",
             *(_time(busy) for busy in (op.hmx_us, op.hvx_us, op.memory_us)),
             op.bound.value,
+            _named(op.nodes),
         )
     return sheet
+
+
+def _named(nodes: tuple[str, ...]) -> str:
+    more = len(nodes) - _NODES
+    return ", ".join(nodes[:_NODES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _notes(results: list[Estimate]) -> list[str]:
+    told = dict.fromkeys(note for result in results for note in result.notes)
+    return [f"* {note}." if "extrapolated" in note else f"Note: {note}." for note in told]
 
 
 def _time(us: float) -> str:
@@ -126,19 +182,27 @@ def _span(low_us: float, high_us: float) -> str:
     return f"{low_us:,.0f} to {high_us:,.0f} us"
 
 
-def _as_json(result: Estimate) -> dict[str, Any]:
+def _as_json(result: Estimate, profiles: dict[str, Estimate]) -> dict[str, Any]:
     return {
         "soc": result.soc,
         "precision": result.precision,
         "total_us": round(result.total_us, 3),
         "low_us": round(result.low_us, 3),
         "high_us": round(result.high_us, 3),
+        "inferences_per_second": round(1e6 / result.total_us, 3),
         "launch_us": result.launch_us,
         "extrapolated": result.extrapolated,
         "taken_from": result.taken_from,
         "macs": result.macs,
         "weight_bytes": result.weight_bytes,
+        "vtcm_peak_bytes": result.vtcm_peak_bytes,
+        "ddr_read_bytes": result.ddr_read_bytes,
+        "ddr_written_bytes": result.ddr_written_bytes,
         "bound_us": {bound.value: round(us, 3) for bound, us in result.bounds().items()},
+        "perf_profiles": {
+            name: {"total_us": round(found.total_us, 3), "energy_class": found.energy_class}
+            for name, found in profiles.items()
+        },
         "notes": list(result.notes),
         "ops": [_op_json(op) for op in result.ops],
     }

@@ -13,6 +13,7 @@ from openhtp.compiler.passes.drop_unused import drop_unused
 from openhtp.compiler.passes.find_native_kv import find_native_kv
 from openhtp.compiler.passes.fold_constants import fold_constants
 from openhtp.compiler.passes.fuse_activation import fuse_activation
+from openhtp.compiler.passes.fuse_advanced import fuse_advanced
 from openhtp.compiler.passes.fuse_masked_softmax import fuse_masked_softmax
 from openhtp.compiler.passes.fuse_prelu import fuse_prelu
 from openhtp.compiler.passes.fuse_silu import fuse_silu
@@ -20,6 +21,7 @@ from openhtp.compiler.passes.join_constants import join_constants
 from openhtp.compiler.passes.join_rearranging import join_rearranging
 from openhtp.compiler.passes.mark_steps import mark_steps
 from openhtp.compiler.passes.measure_buffers import measure_buffers
+from openhtp.compiler.passes.order_kernels import order_kernels
 from openhtp.core.errors import error_context
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
@@ -35,7 +37,7 @@ _SINGLE = (checks.kernels_of_one_op,)
 _DROP_UNUSED = Pass(drop_unused, requires=_SOUND, ensures=(*_SOUND, checks.nothing_unused))
 _FOLD = Pass(fold_constants, requires=_SOUND, ensures=_SOUND)
 
-_FOR_A_SOC = (
+_FUSED = (
     # Before anything is fused: the structure is that of the graph.
     Pass(find_native_kv, requires=_SINGLE),
     # The ops of a kernel: what is computed as one op, with one rounding.
@@ -44,9 +46,16 @@ _FOR_A_SOC = (
     # The kernels: what runs as one piece.
     Pass(assign_kinds, requires=_SINGLE),
     Pass(fuse_prelu, ensures=_WHOLE),
+)
+_JOINED = (
+    # Results stay the same: only fewer pieces are run.
     Pass(fuse_silu, ensures=_WHOLE),
     Pass(join_rearranging, ensures=_WHOLE),
     Pass(join_constants, ensures=_WHOLE),
+    Pass(fuse_advanced, ensures=_WHOLE),
+)
+_ORDERED = (Pass(order_kernels, requires=_WHOLE, ensures=_WHOLE),)
+_DESCRIBED = (
     # What else a device wants to know of them.
     Pass(assign_units, ensures=(checks.units_are_busy,)),
     Pass(mark_steps, requires=(checks.units_are_busy,), ensures=(checks.steps_cover_kernels,)),
@@ -82,4 +91,9 @@ def program_for(program: QnnProgram, target: SocSpec | str | int) -> HtpProgram:
     """A portable program as one SoC runs it: kernels, steps and buffers."""
     soc = target if isinstance(target, SocSpec) else find_soc(target)
     with error_context(graph=program.name, soc=soc.name):
-        return run_passes(draft_program(program, soc), _FOR_A_SOC)
+        return run_passes(draft_program(program, soc), _passes(program.options.optimization_level))
+
+
+def _passes(level: int) -> tuple[Pass[HtpProgram], ...]:
+    """What is done at a level of optimization: 1 leaves out what only saves time, 3 looks for a better order."""
+    return (*_FUSED, *(_JOINED if level > 1 else ()), *(_ORDERED if level > 2 else ()), *_DESCRIBED)

@@ -15,11 +15,11 @@ _CHANNELS = 32
 _SIDE = 8
 _WIDTHS = (8, 4)
 _ROWS = (64, 32)
-_SHALLOW = 16
+_SHALLOW = 32
 _MOST_TAPS = 25
 
 Shape = tuple[int, ...]
-_CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group"})
+_CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group", "conv3d"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Size:
     macs: int = 0
     taps: int = 1
     packed: int = 0
+    matrices: int = 1
+    planes: int = 1
     row_padding: tuple[float, float] = (1.0, 1.0)
     channel_padding: float = 1.0
 
@@ -41,7 +43,7 @@ def size_of(kind: str, call: OpCall, macs: int) -> Size:
         return _product(call, macs)
     if kind == "depthwise":
         weight = call.inputs[1]
-        return Size(macs=macs, taps=1 if weight is None else math.prod(weight.shape[:-2]))
+        return Size(macs=macs, taps=1 if weight is None else math.prod(weight.shape[:-1]))
     if kind == "pool":
         window = call.params.get("filter_size")
         return Size(taps=1 if window is None else min(_MOST_TAPS, math.prod(_ints(window))))
@@ -57,7 +59,9 @@ def vector_padding(shapes: tuple[Shape, ...]) -> tuple[float, float]:
 
 def _in_blocks(shape: Shape, width: int) -> int:
     *front, high, wide, deep = (1, 1, 1, *shape) if len(shape) < 3 else (1, *shape)
-    return math.prod(front) * _up(high, _SIDE) * _up(wide, width) * _up(deep, _CHANNELS)
+    # What is one row high is laid out as rows of a matrix, and fills its blocks.
+    rows = _up(wide, width) if high == 1 else _up(high, _SIDE) * _up(wide, width)
+    return math.prod(front) * rows * _up(deep, _CHANNELS)
 
 
 def _conv(kind: str, call: OpCall, macs: int) -> Size:
@@ -72,10 +76,15 @@ def _conv(kind: str, call: OpCall, macs: int) -> Size:
     # Few channels leave most of a block empty, so pixels of the window are packed into it.
     block = _up(depth, _CHANNELS) * taps if depth >= _SHALLOW else _up(depth * taps, _CHANNELS)
     high, wide = (1, 1, *image[1:-1])[-2:]
-    one, two = (_up(high, _SIDE) * _up(wide, width) / (high * wide) for width in _WIDTHS)
+    # A single row of pixels is computed as rows of a matrix.
+    one, two = (
+        _up(wide, _SIDE * width) / wide if high == 1 else _up(high, _SIDE) * _up(wide, width) / (high * wide)
+        for width in _WIDTHS
+    )
     return Size(
         macs=macs,
         taps=taps,
+        planes=weight.shape[0] if len(weight.shape) > 4 else 1,
         packed=math.prod(image[:-1]) * taps * depth if kind == "stem" else 0,
         row_padding=(one, two),
         channel_padding=_up(outputs, _CHANNELS) * block / (outputs * depth * taps),
@@ -91,6 +100,7 @@ def _product(call: OpCall, macs: int) -> Size:
     one, two = (_up(rows, block) / rows for block in _ROWS)
     return Size(
         macs=macs,
+        matrices=1 if whole else math.prod(shape[:-2]),
         row_padding=(one, two),
         channel_padding=_up(depth, _CHANNELS) * _up(columns, _CHANNELS) / (depth * columns),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from openhtp.compiler import geometry
@@ -35,7 +36,10 @@ class KernelSize:
     edge_in: int = 0
     edge_out: int = 0
     packed: int = 0
+    matrices: int = 1
+    planes: int = 1
     vector_padding: tuple[float, float] = (1.0, 1.0)
+    read_padding: tuple[float, float] = (1.0, 1.0)
     row_padding: tuple[float, float] = (1.0, 1.0)
     channel_padding: float = 1.0
     precision: NumberFormat | None = None
@@ -47,6 +51,15 @@ class KernelSize:
     def edge(self) -> int:
         """Elements that the client wrote or will read."""
         return self.edge_in + self.edge_out
+
+
+def batched(kernel: KernelSize, count: int) -> KernelSize:
+    """The kernel on so many inputs at once: weights are the same ones for all."""
+    grown = {name: getattr(kernel, name) * count for name in _WITH_BATCH}
+    return dataclasses.replace(kernel, **grown)
+
+
+_WITH_BATCH = ("read", "written", "macs", "edge_in", "edge_out", "packed", "matrices", "strips")
 
 
 def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
@@ -86,9 +99,12 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
         edge_in=sum(spec.elements for spec in activations if spec.kind.is_input),
         edge_out=sum(spec.elements for spec in written if spec.kind.is_output),
         vector_padding=geometry.vector_padding(tuple(spec.shape for spec in written)),
+        read_padding=geometry.vector_padding(tuple(spec.shape for spec in activations)),
         macs=size.macs if calibrated else work.macs,
         taps=size.taps,
         packed=size.packed,
+        matrices=size.matrices,
+        planes=size.planes,
         row_padding=size.row_padding,
         channel_padding=size.channel_padding,
         precision=precision_of((*activations, *written)),

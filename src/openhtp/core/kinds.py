@@ -6,14 +6,17 @@ the compiler tells those apart when it makes kernels (``compiler/passes/assign_k
 
 from __future__ import annotations
 
-MATRIX_KINDS = ("conv", "dilated", "stem", "group", "fully_connected", "matmul")
+MATRIX_KINDS = ("conv", "dilated", "stem", "group", "conv3d", "fully_connected", "matmul")
 """Done by the HMX. A stem is a convolution of an image, which has too few channels to fill the unit."""
 
 VECTOR_KINDS = (
     "add",
+    "subtract",
     "multiply",
+    "divide",
     "affine",
     "clamp",
+    "prelu",
     "unary",
     "silu",
     "softmax",
@@ -27,6 +30,7 @@ VECTOR_KINDS = (
     "concat",
     "gather",
     "transpose",
+    "permute",
     "reshape",
     "image_norm",
     "image_layout",

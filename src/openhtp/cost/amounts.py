@@ -100,7 +100,7 @@ def unit_of(name: str) -> int:
         return _HMX
     if name in DMA_AMOUNTS:
         return _DMA
-    return {"weights": _WEIGHTS, "launch": _OVERHEAD, "edge": _OVERHEAD}.get(name, _HVX)
+    return {"weights": _WEIGHTS, "launch": _OVERHEAD, "matrices": _OVERHEAD, "edge": _OVERHEAD}.get(name, _HVX)
 
 
 def rates_of_one(parameters: Parameters) -> SocRates:

@@ -7,7 +7,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from openhtp.core.number_format import NumberFormat
 from openhtp.core.units import MIB
 from openhtp.cost.amounts import Amounts, Speeds
 from openhtp.cost.demand import MEGA
-from openhtp.cost.energy import DDR_PJ_PER_BYTE, MAC_PJ, energy_class_of
+from openhtp.cost.energy import energy_class_of, energy_pj
 from openhtp.cost.formats import most_common, precisions_of, verify_offered
 from openhtp.cost.model import band_of
 from openhtp.cost.rates import FoundRates, Parameters, find_rates, fitted_parameters, prices
@@ -78,8 +78,10 @@ def price_many(kernels: Sequence[KernelSize], settings: Sequence[Setting]) -> li
     for (asked, vtcm_bytes), members in groups.items():
         formats = precisions_of(kernels, asked)
         amounts = Amounts.of(kernels, formats, place(kernels, formats, vtcm_bytes), parameters)
-        arithmetic_pj = sum(k.macs * MAC_PJ[form] for k, form in zip(kernels, formats, strict=True))
-        for (number, *_), priced in zip(members, _price(amounts, arithmetic_pj, members, parameters), strict=True):
+        macs: dict[NumberFormat, int] = {}
+        for kernel, form in zip(kernels, formats, strict=True):
+            macs[form] = macs.get(form, 0) + kernel.macs
+        for (number, *_), priced in zip(members, _price(amounts, macs, members, parameters), strict=True):
             found[number] = priced
     return [each for each in found if each is not None]
 
@@ -115,14 +117,13 @@ def _verify(setting: Setting) -> None:
 
 
 def _price(
-    amounts: Amounts, arithmetic_pj: float, members: Sequence[_Member], parameters: Parameters
+    amounts: Amounts, macs: Mapping[NumberFormat, int], members: Sequence[_Member], parameters: Parameters
 ) -> list[Priced]:
     rates = [found.rates for _, _, found in members]
     busy = amounts.busy(rates, [_speeds(setting, found) for _, setting, found in members])
     line = run(busy, amounts.tiles, amounts.free_after)
     totals = line.total + np.array([each.launch_us for each in rates])
-    energy = arithmetic_pj + amounts.moved_mb * MEGA * DDR_PJ_PER_BYTE
-    energy_class = energy_class_of(energy)
+    energy_class = energy_class_of(energy_pj(macs, amounts.moved_mb * MEGA))
     main = most_common([amounts.formats[index] for index in amounts.which])
     priced = []
     for (_, _, found), total in zip(members, totals.tolist(), strict=True):

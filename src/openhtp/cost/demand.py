@@ -13,13 +13,24 @@ from openhtp.program.placement import Move, Placed
 MEGA = 1e6
 GIGA = 1e9
 
-AMOUNTS = (*MATRIX_KINDS, *VECTOR_KINDS, *HELPER_KINDS, "weights", "edge_dma", "spill", "launch", "edge")
+AMOUNTS = (
+    *MATRIX_KINDS,
+    *VECTOR_KINDS,
+    *HELPER_KINDS,
+    "weights",
+    "edge_dma",
+    "spill",
+    "launch",
+    "matrices",
+    "edge",
+)
 """Matrix kinds in giga multiply-accumulates, vector kinds in mega elements, the rest in megabytes."""
 DMA_AMOUNTS = ("edge_dma", "spill")
 """What the DMA moves of activations: at the edges of the network, and where VTCM is too small."""
 
 _BY_WINDOW = frozenset({"depthwise", "pool"})
-_BY_COUNT = frozenset({"softmax", "norm", "transpose", "image_layout", "image_norm", "move", "concat", "reshape"})
+_BY_COUNT = frozenset({"image_layout", "image_norm", "reshape"})
+_MOVING = frozenset({"transpose", "permute", "move", "concat"})
 _BY_LARGER_SIDE = frozenset({"reduce", "gather"})
 
 
@@ -49,7 +60,7 @@ _MOVED = {
 def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> dict[str, float]:
     """What the HMX and the HVX have to do for a kernel."""
     wide = precision.activation_bytes - 1
-    filled = kernel.written * kernel.vector_padding[wide] ** padding.vector / MEGA
+    blocks = kernel.written * kernel.vector_padding[wide] / MEGA
     amounts = {
         "launch": 0.0 if kernel.kind == MOVES_NOTHING else 1.0,
         "edge": kernel.edge * precision.activation_bytes / MEGA,
@@ -57,14 +68,21 @@ def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> d
     if kernel.kind in MATRIX_KINDS:
         wasted = kernel.row_padding[wide] ** padding.rows * kernel.channel_padding**padding.channels
         amounts[kernel.kind] = kernel.macs * wasted / GIGA
-        amounts["convert"] = filled
+        amounts["convert"] = blocks * kernel.planes
         amounts["stem_pack"] = kernel.packed / MEGA
+        amounts["matrices"] = kernel.matrices if kernel.kind == "matmul" else 0.0
     elif kernel.kind in _BY_WINDOW:
-        amounts[kernel.kind] = filled * kernel.taps
+        # Strides do not help: every pixel of the input passes through the registers.
+        read = kernel.read * kernel.read_padding[wide] / MEGA if kernel.kind == "depthwise" else 0.0
+        amounts[kernel.kind] = max(blocks, read) * kernel.taps
     elif kernel.kind in _BY_COUNT:
         amounts[kernel.kind] = kernel.written / MEGA
+    elif kernel.kind in _MOVING:
+        written = kernel.written * kernel.vector_padding[wide] ** padding.moved
+        read = kernel.read * kernel.read_padding[wide] ** padding.moved
+        amounts[kernel.kind] = max(written, read) / MEGA
     elif kernel.kind in _BY_LARGER_SIDE:
         amounts[kernel.kind] = max(kernel.read, kernel.written) / MEGA
     else:
-        amounts[kernel.kind] = filled
+        amounts[kernel.kind] = blocks
     return {name: amount for name, amount in amounts.items() if amount}

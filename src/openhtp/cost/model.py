@@ -16,9 +16,10 @@ import numpy as np
 
 from openhtp.compiler.sizes import KernelSize, sizes_of
 from openhtp.core.number_format import NumberFormat
+from openhtp.cost.energy import energy_class_of, energy_pj
 from openhtp.cost.formats import most_common
 from openhtp.cost.rates import Band, Parameters, fitted_parameters
-from openhtp.cost.running import Run
+from openhtp.cost.running import ONE_CORE, Run, Tuning
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
@@ -71,6 +72,7 @@ class Estimate:
     vtcm_peak_bytes: int
     ddr_read_bytes: int
     ddr_written_bytes: int
+    energy_class: int
     ops: tuple[OpTime, ...]
     taken_from: str | None = None
     notes: tuple[str, ...] = ()
@@ -106,15 +108,7 @@ def estimate(program: HtpProgram, precision: NumberFormat | None = None, clocks:
         UnsupportedFeature: the SoC does not compute in that precision.
         InvalidArgument: the program is quantized already, and to something else.
     """
-    options = program.options
-    return estimate_kernels(
-        sizes_of(program),
-        program.soc,
-        precision,
-        clocks=clocks,
-        hvx_threads=options.hvx_threads,
-        vtcm_bytes=options.vtcm_bytes,
-    )
+    return estimate_kernels(sizes_of(program), program.soc, precision, clocks=clocks, tuning=Tuning.of(program))
 
 
 def estimate_kernels(
@@ -124,12 +118,11 @@ def estimate_kernels(
     parameters: Parameters | None = None,
     *,
     clocks: Clocks = FULL,
-    hvx_threads: int | None = None,
-    vtcm_bytes: int | None = None,
+    tuning: Tuning = ONE_CORE,
 ) -> Estimate:
     """The same for kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
-    run = Run.of(kernels, soc, precision, parameters, clocks, hvx_threads=hvx_threads, vtcm_bytes=vtcm_bytes)
+    run = Run.of(kernels, soc, precision, parameters, clocks, tuning)
     found, given = run.found, run.formats
     ops = _op_times(run)
     total = found.rates.launch_us + math.fsum(op.us for op in ops)
@@ -147,10 +140,18 @@ def estimate_kernels(
         vtcm_peak_bytes=run.placed.peak_bytes,
         ddr_read_bytes=run.placed.moved(*_READING),
         ddr_written_bytes=run.placed.moved(*_WRITING),
+        energy_class=energy_class_of(_energy(run, clocks)),
         ops=ops,
         taken_from=found.taken_from,
         notes=_notes(kernels, soc, found.taken_from),
     )
+
+
+def _energy(run: Run, clocks: Clocks) -> float:
+    macs: dict[NumberFormat, int] = {}
+    for kernel, form in zip(run.kernels, run.formats, strict=True):
+        macs[form] = macs.get(form, 0) + kernel.macs
+    return energy_pj(macs, sum(each.nbytes for each in run.placed.transfers), clocks.core)
 
 
 def _op_times(run: Run) -> tuple[OpTime, ...]:

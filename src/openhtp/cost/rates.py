@@ -24,7 +24,7 @@ class Padding:
 
     rows: float
     channels: float
-    vector: float
+    moved: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +50,15 @@ class Band:
 class Parameters:
     """All fitted numbers.
 
-    ``matrix`` holds factors to the time of a plain convolution, ``vector`` microseconds for a million elements.
+    ``matrix`` holds factors to the time of a plain convolution, ``vector`` microseconds for a million elements;
+    ``op_us`` is the fixed cost of a kernel, ``matrix_us`` that of each pair of computed matrices in a product.
     """
 
     padding: Padding
     spilled: float
     edge_us: float
     op_us: Mapping[str, float]
+    matrix_us: Mapping[str, float]
     matrix: Mapping[str, Mapping[str, float]]
     vector: Mapping[str, Mapping[str, float]]
     socs: Mapping[str, SocRates]
@@ -85,6 +87,7 @@ def parameters_from(fields: Mapping[str, Any]) -> Parameters:
         spilled=fields["spilled"],
         edge_us=fields["edge_us"],
         op_us=fields["op_us"],
+        matrix_us=fields["matrix_us"],
         matrix=fields["matrix"],
         vector=fields["vector"],
         socs={name: SocRates(soc=name, **row) for name, row in fields["soc"].items()},
@@ -146,5 +149,6 @@ def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> 
     found["edge_dma"] = found["weights"]
     found["spill"] = found["weights"] * parameters.spilled
     found["launch"] = parameters.op_us[word] / rates.vector_speed
+    found["matrices"] = parameters.matrix_us[word] / rates.vector_speed
     found["edge"] = parameters.edge_us / rates.vector_speed
     return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openhtp.compiler.sizes import KernelSize
-from openhtp.compiler.vtcm.place import place
+from openhtp.compiler.vtcm.place import DEFAULT_LEVEL, place
+from openhtp.core.errors import InvalidArgument
 from openhtp.core.number_format import NumberFormat
 from openhtp.cost.amounts import Amounts, Speeds
 from openhtp.cost.formats import precisions_of, verify_offered
@@ -14,7 +15,62 @@ from openhtp.cost.rates import FoundRates, Parameters, find_rates
 from openhtp.cost.timeline import Busy, Line, run
 from openhtp.hw.clocks import Clocks
 from openhtp.hw.soc import SocSpec
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.placement import Placed
+
+COMPRESSED = 0.8
+"""What is left of bytes that are compressed on their way (DLBC); estimated, as no public source states it."""
+CACHED = 0.6
+"""How long a spill takes if the system's cache takes it, against DDR; estimated."""
+NEXT_CORE = 0.85
+"""What each core after the first adds to the speed of one execution; estimated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What a graph's options change about its time. Left out, it has all of one core.
+
+    ``moved`` and ``fetched`` are the parts that remain of the times of activations and weights on their way.
+    """
+
+    hvx_threads: int | None = None
+    vtcm_bytes: int | None = None
+    level: int = DEFAULT_LEVEL
+    cores: int = 1
+    moved: float = 1.0
+    fetched: float = 1.0
+
+    @classmethod
+    def of(cls, program: HtpProgram) -> Tuning:
+        """What the options of a program say."""
+        options = program.options
+        fetched = packed_share(program) if options.weights_packing else 1.0
+        return cls(
+            hvx_threads=options.hvx_threads,
+            vtcm_bytes=options.vtcm_bytes or None,
+            level=options.optimization_level,
+            cores=options.num_cores,
+            moved=(COMPRESSED if options.dlbc else 1.0) * (CACHED if options.slc_alloc_enable else 1.0),
+            fetched=fetched * (COMPRESSED if options.dlbc_weights else 1.0),
+        )
+
+
+ONE_CORE = Tuning()
+"""All of one core, and nothing chosen."""
+
+
+def packed_share(program: HtpProgram) -> float:
+    """The part of the bytes of weights that is left if those that need 4 bits are stored in them."""
+    whole = left = 0
+    for name, data in program.statics.items():
+        size = data.nbytes
+        small = program.tensors[name].dtype.is_fixed_point and data.dtype.itemsize == 1 and data.size > 0
+        fits = small and int(data.max()) - int(data.min()) < _FOUR_BITS
+        whole, left = whole + size, left + (size // 2 if fits else size)
+    return left / whole if whole else 1.0
+
+
+_FOUR_BITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +92,18 @@ class Run:
         precision: NumberFormat | None,
         parameters: Parameters,
         clocks: Clocks,
-        *,
-        hvx_threads: int | None = None,
-        vtcm_bytes: int | None = None,
+        tuning: Tuning,
     ) -> Run:
         """Place the kernels, price them and put them on the timeline."""
         found = find_rates(soc, parameters)
         formats = precisions_of(kernels, precision)
         verify_offered(soc, formats)
-        placed = place(kernels, formats, min(soc.vtcm_bytes, vtcm_bytes or soc.vtcm_bytes))
+        if tuning.cores > soc.cores:
+            raise InvalidArgument(f"num_cores is {tuning.cores}; {soc.name} has {soc.cores}")
+        placed = place(kernels, formats, min(soc.vtcm_bytes, tuning.vtcm_bytes or soc.vtcm_bytes), tuning.level)
         amounts = Amounts.of(kernels, formats, placed, parameters)
-        busy = amounts.busy([found.rates], [speeds_of(soc, clocks, hvx_threads)])
+        busy = amounts.busy([found.rates], [_speeds(soc, clocks, tuning)])
+        busy = replace(busy, dma=busy.dma * tuning.moved, weights=busy.weights * tuning.fetched)
         return cls(
             kernels=tuple(kernels),
             formats=tuple(formats),
@@ -57,7 +114,8 @@ class Run:
         )
 
 
-def speeds_of(soc: SocSpec, clocks: Clocks, hvx_threads: int | None) -> Speeds:
-    """How fast the units are with these clocks and so many of the SoC's HVX threads."""
-    threads = 1.0 if hvx_threads is None else min(1.0, hvx_threads / soc.hvx)
-    return Speeds(hmx=clocks.hmx, hvx=clocks.core * threads, ddr=clocks.bus)
+def _speeds(soc: SocSpec, clocks: Clocks, tuning: Tuning) -> Speeds:
+    """How fast the units are with these clocks, so many cores and so many of the SoC's HVX threads."""
+    threads = 1.0 if tuning.hvx_threads is None else min(1.0, tuning.hvx_threads / soc.hvx)
+    cores = 1.0 + NEXT_CORE * (tuning.cores - 1)
+    return Speeds(hmx=clocks.hmx * cores, hvx=clocks.core * threads * cores, ddr=clocks.bus)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from openhtp.compiler.sizes import sizes_of
 from openhtp.core.number_format import NumberFormat
 from openhtp.cost.rates import fitted_parameters
-from openhtp.cost.running import Run
+from openhtp.cost.running import Run, Tuning
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.placement import Move
@@ -26,15 +26,7 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
         clocks: how fast the units go, by the votes in force; burst mode unless given.
     """
     soc, options = program.soc, program.options
-    run = Run.of(
-        sizes_of(program),
-        soc,
-        precision,
-        fitted_parameters(),
-        clocks,
-        hvx_threads=options.hvx_threads,
-        vtcm_bytes=options.vtcm_bytes,
-    )
+    run = Run.of(sizes_of(program), soc, precision, fitted_parameters(), clocks, Tuning.of(program))
     drawing = _Drawing(run, clocks.core_mhz(soc.arch))
     kernels: list[KernelTime] = []
     operations: list[Operation] = []

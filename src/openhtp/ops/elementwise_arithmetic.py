@@ -77,7 +77,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 OPS = (
     arithmetic("ElementWiseAdd", "Add", np.add, "out = in[0] + in[1]", "add"),
-    arithmetic("ElementWiseSubtract", "Sub", np.subtract, "out = in[0] - in[1]", "add"),
+    arithmetic("ElementWiseSubtract", "Sub", np.subtract, "out = in[0] - in[1]", "subtract"),
     arithmetic(
         "ElementWiseMultiply",
         "Mul",
@@ -91,7 +91,7 @@ OPS = (
         "Div",
         _divide,
         "out = in[0] / in[1]; integers round towards zero",
-        "multiply",
+        "divide",
         types=rows("T T > T : f16 f32 u16 u8 s8 i32"),
         cost=8,
     ),

@@ -54,14 +54,21 @@ class GraphArguments(TypedDict, total=False):
     """Options of a graph."""
 
     priority: Priority | str | int | None
-    vtcm_mb: int | None
-    vtcm_bytes: int | None
+    vtcm_mb: int | str | None
+    vtcm_bytes: int | str | None
     hvx_threads: int | None
     precision: str
     optimization_level: int
     strict_kv: bool
     core: int
     num_cores: int
+    fold_relu_activation_into_conv_off: bool
+    short_depth_conv_on_hmx_off: bool
+    advanced_activation_fusion: bool
+    weights_packing: bool
+    dlbc: bool
+    dlbc_weights: bool
+    slc_alloc_enable: bool
 
 
 class ProfileArguments(TypedDict, total=False):

@@ -51,22 +51,30 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number within bounds."""
+    """A whole number within bounds. With ``or_max``, "max" or 0 is as much as there is, and read as 0."""
 
     low: int
     high: int
     unit: str = ""
+    or_max: bool = False
 
-    python_type = "int"
+    @property
+    def python_type(self) -> str:
+        """The type of a Python argument."""
+        return "int | str" if self.or_max else "int"
 
     @property
     def words(self) -> str:
         """What is accepted."""
-        return f"a whole number {f'of {self.unit} ' if self.unit else ''}from {self.low} to {self.high}"
+        return f"a whole number {f'of {self.unit} ' if self.unit else ''}from {self.low} to {self.high}" + (
+            ', or "max"' if self.or_max else ""
+        )
 
     def read(self, value: object) -> int:
         """Accept whatever counts as a whole number in Python, except booleans."""
         number = whole_number(value)
+        if self.or_max and (value == "max" or number == 0):
+            return 0
         if number is None or not self.low <= number <= self.high:
             raise Refused(self.words)
         return number

@@ -5,11 +5,77 @@ from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimizatio
 from openhtp.core.precision import Precision
 from openhtp.core.units import MIB
 from openhtp.options._kinds import Flag, Level, Member, Whole
-from openhtp.options._table import Changes, Number, Option, Table
+from openhtp.options._table import Changes, Number, Option, Prepared, Table
 
 MAX_VTCM_MB = 1024
 MAX_HVX_THREADS = 64
 MAX_CORES = 16
+
+
+def _switch(name: str, number: Number, about: str, *, prepared: Prepared = Prepared.ANYWHERE) -> Option:
+    """An option that is off unless asked for, under the same name in config files."""
+    return Option(
+        name=name,
+        kind=Flag(),
+        default=False,
+        about=about,
+        number=number,
+        config_key=name,
+        in_binary=True,
+        prepared=prepared,
+    )
+
+
+def _htp(name: str, value: int) -> Number:
+    return Number(name=f"QNN_HTP_GRAPH_CONFIG_OPTION_{name}", value=value, htp=True)
+
+
+def _optimization(name: str, kind: int) -> Number:
+    return Number(
+        name=f"QNN_HTP_GRAPH_OPTIMIZATION_TYPE_{name}", value=HtpGraphOption.OPTIMIZATION, htp=True, kind=kind
+    )
+
+
+_SWITCHES = (
+    _switch(
+        "fold_relu_activation_into_conv_off",
+        _htp("FOLD_RELU_ACTIVATION_INTO_CONV_OFF", HtpGraphOption.FOLD_RELU_INTO_CONV_OFF),
+        "Keep a Relu after its convolution: slower, but with the encodings that were asked for.",
+    ),
+    _switch(
+        "short_depth_conv_on_hmx_off",
+        _htp("SHORT_DEPTH_CONV_ON_HMX_OFF", HtpGraphOption.SHORT_DEPTH_CONV_ON_HMX_OFF),
+        "Convolutions of few channels run on the HVX: for weights that are not symmetric. Modelled times follow.",
+    ),
+    _switch(
+        "advanced_activation_fusion",
+        _htp("ADVANCED_ACTIVATION_FUSION", HtpGraphOption.ADVANCED_ACTIVATION_FUSION),
+        "Activations other than clamps run in one piece with the convolution before them, with the same results.",
+    ),
+    _switch(
+        "weights_packing",
+        _htp("WEIGHTS_PACKING", HtpGraphOption.WEIGHTS_PACKING),
+        "8-bit weights that need only 4 bits move in half the bytes. Modelled times follow; stored files do not.",
+    ),
+    _switch(
+        "dlbc",
+        _optimization("ENABLE_DLBC", Optimization.DLBC),
+        "Activations are compressed on their way to and from DDR. Modelled times follow, by an estimated ratio.",
+        prepared=Prepared.OFFLINE,
+    ),
+    _switch(
+        "dlbc_weights",
+        _optimization("ENABLE_DLBC_WEIGHTS", Optimization.DLBC_WEIGHTS),
+        "Weights are compressed on their way from DDR. Modelled times follow, by an estimated ratio.",
+        prepared=Prepared.OFFLINE,
+    ),
+    _switch(
+        "slc_alloc_enable",
+        _optimization("ENABLE_SLC_ALLOCATOR", Optimization.SLC_ALLOCATOR),
+        "What VTCM spills goes to the system's cache. Modelled times follow, by an estimated ratio.",
+        prepared=Prepared.OFFLINE,
+    ),
+)
 
 GRAPH = Table(
     owner="graph",
@@ -26,7 +92,7 @@ GRAPH = Table(
         ),
         Option(
             name="vtcm_mb",
-            kind=Whole(1, MAX_VTCM_MB, "MB"),
+            kind=Whole(1, MAX_VTCM_MB, "MB", or_max=True),
             about="VTCM to reserve; the device's choice unless given.",
             number=Number(
                 name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_MB", value=HtpGraphOption.VTCM_SIZE_IN_MB, htp=True
@@ -38,8 +104,8 @@ GRAPH = Table(
         ),
         Option(
             name="vtcm_bytes",
-            kind=Whole(1, MAX_VTCM_MB * MIB, "bytes"),
-            about="VTCM to reserve, in bytes.",
+            kind=Whole(1, MAX_VTCM_MB * MIB, "bytes", or_max=True),
+            about="VTCM to reserve, in bytes; stored as 0 for all that the chip has.",
             number=Number(
                 name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES",
                 value=HtpGraphOption.VTCM_SIZE_IN_BYTES,
@@ -58,6 +124,7 @@ GRAPH = Table(
                 htp=True,
             ),
             config_key="hvx_threads",
+            changes=Changes.BEFORE_EXECUTION,
             in_binary=True,
         ),
         Option(
@@ -81,7 +148,6 @@ GRAPH = Table(
             ),
             config_key="O",
             in_binary=True,
-            no_effect="the emulator's compiler has one level",
         ),
         Option(
             name="strict_kv",
@@ -102,11 +168,11 @@ GRAPH = Table(
             name="num_cores",
             kind=Whole(1, MAX_CORES),
             default=1,
-            about="Cores that one execution is spread over.",
+            about="Cores that one execution is spread over. Modelled times follow; here it is computed on one.",
             number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_CORES", value=HtpGraphOption.NUM_CORES, htp=True),
             config_key="num_cores",
             in_binary=True,
-            no_effect="an execution runs on one core",
         ),
+        *_SWITCHES,
     ),
 )

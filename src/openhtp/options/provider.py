@@ -118,7 +118,6 @@ PROVIDER = Table(
             default="0",
             about="How hard preparation tries.",
             sets="graph.optimization_level",
-            no_effect="the emulator's compiler has one level",
         ),
         Option(
             name="soc_model",

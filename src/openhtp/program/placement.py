@@ -54,8 +54,8 @@ class Transfer:
 class Placed:
     """All of it for one program. ``tiles`` has for each kernel the pieces that it is computed in.
 
-    ``resident`` has for each kernel the bytes of its result that stay in VTCM until they are read; ``free_after``
-    the kernel that must be done before its weights can be fetched, -1 where nothing is in their way.
+    ``free_after`` has the kernel that must be done before its weights can be fetched, -1 where nothing is in their
+    way; ``handed_over`` the kernels whose result goes to the next one strip by strip, and is never there whole.
     """
 
     vtcm_bytes: int
@@ -63,6 +63,7 @@ class Placed:
     placements: tuple[Placement, ...] = field(repr=False)
     transfers: tuple[Transfer, ...] = field(repr=False)
     free_after: tuple[int, ...] = field(repr=False)
+    handed_over: frozenset[int] = field(repr=False)
 
     @property
     def peak_bytes(self) -> int:

@@ -192,6 +192,13 @@ class SetPriority(Request):
     priority: int
 
 
+class SetHvxThreads(Request):
+    """Change how many HVX threads a graph asks for; refused once an execution of it was submitted."""
+
+    graph: int
+    hvx_threads: int
+
+
 class SetContextPriority(Request):
     """Change the priority of every graph of a context; refused once one of them has started."""
 

@@ -266,16 +266,27 @@ class Graph:
         """HVX threads that its executions ask for; 0 leaves it to the device."""
         return self._options.hvx_threads or 0
 
-    def set_config(self, *, priority: Priority | str | int) -> None:
-        """Change the priority; refused by the device once an execution has started."""
+    def set_config(self, *, priority: Priority | str | int | None = None, hvx_threads: int | None = None) -> None:
+        """Change the priority or the HVX threads; refused by the device once an execution has started."""
         self._life.require("set_config")
         self.context._life.require("use")
+        if hvx_threads is not None:
+            self._set_hvx_threads(hvx_threads)
+        if priority is None:
+            return
         level = Priority.parse(priority)
         if self._life.state is State.FINALIZED:
             request = ms.SetPriority(graph=self._number, priority=int(level))
             with error_context(graph=self.name):
                 self.context._link.request(request)
         self._adopt_priority(level)
+
+    def _set_hvx_threads(self, hvx_threads: int) -> None:
+        options = self._options.replace(hvx_threads=hvx_threads)
+        if self._life.state is State.FINALIZED:
+            with error_context(graph=self.name):
+                self.context._link.request(ms.SetHvxThreads(graph=self._number, hvx_threads=options.hvx_threads))
+        self._options = options
 
     def _adopt_priority(self, level: Priority) -> None:
         """The context's priority was changed, and the device has agreed."""

@@ -66,6 +66,14 @@ class PriorityChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     priority: int
 
 
+class ThreadsChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """A client asks for another number of HVX threads; refused once it was asked to run."""
+
+    t: int
+    client: int
+    hvx: int
+
+
 class ContextPriorityChanged(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """All graphs of a context ask for another priority: all of them get it, or none if one has started."""
 
@@ -133,6 +141,7 @@ Event = (
     | HoldChanged
     | PriorityChanged
     | ContextPriorityChanged
+    | ThreadsChanged
     | Submitted
     | StepsFound
     | StepDone

@@ -28,6 +28,7 @@ from openhtp.sched.events import (
     StepsFound,
     StepYielded,
     Submitted,
+    ThreadsChanged,
     TimerFired,
 )
 from openhtp.sched.jobs import Client, Job, JobState
@@ -78,6 +79,7 @@ class Scheduler:
             HoldChanged: self._on_hold_changed,
             PriorityChanged: self._on_priority_changed,
             ContextPriorityChanged: self._on_context_priority_changed,
+            ThreadsChanged: self._on_threads_changed,
             Submitted: self._on_submitted,
             StepsFound: self._on_steps_found,
             StepDone: self._on_step_done,
@@ -159,6 +161,21 @@ class Scheduler:
 
     def _on_context_priority_changed(self, event: ContextPriorityChanged, actions: list[Action]) -> None:
         self._change_priority(event.clients, event.priority, actions)
+
+    def _on_threads_changed(self, event: ThreadsChanged, actions: list[Action]) -> None:
+        client = self._client(event.client)
+        if client.started or client.queue:
+            reason = "HVX threads cannot be changed after the first execution was asked for"
+            actions.append(Refuse(client.number, reason))
+            return
+        if not 0 <= event.hvx <= self.resources.hvx:
+            raise InvalidArgument(
+                f"client {event.client} asks for {event.hvx} HVX threads, the device has {self.resources.hvx}"
+            )
+        client.demand.hvx = event.hvx
+        alone = place((), client.demand, self.resources)
+        assert alone is not None  # no more than the device has
+        client.alone = alone
 
     def _change_priority(self, numbers: tuple[int, ...], priority: int, actions: list[Action]) -> None:
         """Give all these clients another priority, or none of them if one has started."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.opcall import OpCall
-from openhtp.core.tensor import TensorSpec
 from openhtp.ops import find_op
 from openhtp.program.htp_program import HtpNode, HtpProgram
 
 _IMAGE_CHANNELS = 4
+_PICTURE_RANK = 4
 
 
 def assign_kinds(program: HtpProgram) -> HtpProgram:
@@ -26,34 +26,30 @@ class _Naming:
     def __init__(self, program: HtpProgram) -> None:
         self._program = program
         self._statics = program.statics
-        self._normed: set[str] = set()
+        self._short_on_hvx = program.options.short_depth_conv_on_hmx_off
 
     def kind(self, node: HtpNode) -> str | None:
         call = self._program.source.call(node)
         opdef = find_op(call.op)
         if opdef.kind == "conv":
-            return conv_kind(call)
+            kind = conv_kind(call)
+            # Without the HMX it is a convolution of every channel by itself, on the HVX.
+            return "depthwise" if kind == "stem" and self._short_on_hvx else kind
         if call.op == "MatMul":
             return "fully_connected" if any(name in self._statics for name in node.inputs[:2]) else "matmul"
-        if call.op == "Transpose" and keeps_order(call):
-            return "reshape"
+        if call.op == "Transpose":
+            return "reshape" if keeps_order(call) else "permute" if keeps_rows(call) else "transpose"
         constants = [spec for spec in call.inputs if spec is not None and spec.name in self._statics]
         if opdef.affine_by_constant and constants:
-            return self._arithmetic(call, constants)
+            return _arithmetic(call) if opdef.kind == "divide" else "affine"
         return opdef.kind
 
-    def _arithmetic(self, call: OpCall, constants: list[TensorSpec]) -> str:
-        """Whether each colour of an input image gets its own number, as networks for photographs begin."""
-        shape = call.outputs[0].shape
-        source = next((spec for spec in call.inputs if spec is not None and spec.name not in self._statics), None)
-        per_channel = 1 < constants[0].elements <= _IMAGE_CHANNELS
-        image = len(shape) == 4 and min(shape[1], shape[3]) <= _IMAGE_CHANNELS
-        if source is None or not image or not per_channel:
-            return "affine"
-        if not source.kind.is_input and source.name not in self._normed:
-            return "affine"
-        self._normed.add(call.outputs[0].name)
-        return "image_norm"
+
+def _arithmetic(call: OpCall) -> str:
+    """A division is dear even by a constant; most of all of an image's few colours, as many networks begin."""
+    shape = call.outputs[0].shape
+    image = len(shape) >= _PICTURE_RANK and shape[0] == 1 and 1 < min(shape[1], shape[-1]) <= _IMAGE_CHANNELS
+    return "image_norm" if image else "divide"
 
 
 def conv_kind(call: OpCall) -> str:
@@ -62,6 +58,8 @@ def conv_kind(call: OpCall) -> str:
         return "dilated"
     if int(call.params.get("group", 1)) > 1:
         return "group"
+    if len(call.outputs[0].shape) > _PICTURE_RANK:
+        return "conv3d"
     source = call.inputs[0]
     shallow = source is not None and source.shape[-1] <= _IMAGE_CHANNELS
     return "stem" if shallow and call.op == "Conv2d" else "conv"
@@ -73,6 +71,12 @@ def keeps_order(call: OpCall) -> bool:
     shape = source.shape if source is not None else ()
     order = [axis for axis in _ints(call.params.get("perm", ())) if shape[axis] != 1]
     return order == sorted(order)
+
+
+def keeps_rows(call: OpCall) -> bool:
+    """Whether a transpose leaves the last axis where it is, so that whole rows are moved."""
+    order = _ints(call.params.get("perm", ()))
+    return order[-1] == len(order) - 1
 
 
 def _ints(value: Any) -> tuple[int, ...]:

@@ -21,9 +21,12 @@ Bounds = tuple[float, float]
 def fuse_activation(program: HtpProgram) -> HtpProgram:
     """Merge each clamp into its producer where the producer takes one and nobody else reads the producer."""
 
+    off = program.options.fold_relu_activation_into_conv_off
+
     def grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
         (producer,), (clamp,) = kernel.nodes, reader.nodes
-        if not find_op(producer.op).takes_activation or producer.clamp is not None:
+        op = find_op(producer.op)
+        if not op.takes_activation or producer.clamp is not None or (off and op.weights is not None):
             return None
         bounds = clamp_bounds(program.source.resolved(clamp))
         if bounds is None or not _may_fuse(producer, clamp, bounds, program):

@@ -6,7 +6,8 @@ from openhtp.compiler.joining import join_chains
 from openhtp.ops import find_op
 from openhtp.program.htp_program import HtpProgram, Kernel
 
-_CONSTANT_KINDS = ("affine", "image_norm")
+_CONSTANT_KINDS = ("affine", "divide", "image_norm")
+"""Of two that are joined, the later one here counts: it is the dearer."""
 
 
 def join_constants(program: HtpProgram) -> HtpProgram:
@@ -15,10 +16,10 @@ def join_constants(program: HtpProgram) -> HtpProgram:
 
 
 def _grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
-    if (
-        kernel.kind not in _CONSTANT_KINDS
-        or reader.kind != kernel.kind
-        or not find_op(reader.op).affine_by_constant
-    ):
+    kinds = (kernel.kind, reader.kind)
+    if not set(kinds) <= set(_CONSTANT_KINDS) or not find_op(reader.op).affine_by_constant:
         return None
-    return Kernel((*kernel.nodes, *reader.nodes), kernel.kind)
+    # A division of two tensors is of the same kind, but no pass over one of them.
+    if len(reader.nodes) != 1 or kernel.outputs[0] not in reader.nodes[0].inputs or "divide" in kinds:
+        return None
+    return Kernel((*kernel.nodes, *reader.nodes), max(kinds, key=lambda kind: _CONSTANT_KINDS.index(str(kind))))

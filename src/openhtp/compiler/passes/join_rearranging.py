@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from openhtp.compiler.joining import join_chains
+from openhtp.compiler.rearranging import net_kind
 from openhtp.program.htp_program import HtpProgram, Kernel
 
 _REARRANGING = ("Transpose", "Reshape")
+_MOVING = ("reshape", "permute", "transpose")
 _IMAGE_CHANNELS = 4
 _IMAGE_SIDE = 32
 
@@ -15,23 +17,33 @@ _IMAGE_SIDE = 32
 def join_rearranging(program: HtpProgram) -> HtpProgram:
     """Join each chain of such ops. It moves data if any of them does; turning an input image is its own kind."""
     program = join_chains(program, _grow)
-    kernels = tuple(
-        dataclasses.replace(kernel, kind="image_layout") if _turns_image(kernel, program) else kernel
-        for kernel in program.kernels
-    )
+    kernels = tuple(dataclasses.replace(kernel, kind=_kind(kernel, program)) for kernel in program.kernels)
     return dataclasses.replace(program, kernels=kernels)
+
+
+def _kind(kernel: Kernel, program: HtpProgram) -> str | None:
+    if kernel.op not in _REARRANGING or kernel.kind == "reshape":
+        return kernel.kind
+    if _turns_image(kernel, program):
+        return "image_layout"
+    return net_kind([program.source.call(node) for node in kernel.nodes]) or kernel.kind
 
 
 def _grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
     if kernel.op not in _REARRANGING or reader.op not in _REARRANGING:
         return None
-    kind = "transpose" if "transpose" in (kernel.kind, reader.kind) else kernel.kind
+    # A change of shape may come first: it is the one that moves data that counts.
+    kind = max(kernel.kind, reader.kind, key=lambda kind: _MOVING.index(kind or "reshape"))
     return Kernel((*kernel.nodes, *reader.nodes), kind)
 
 
 def _turns_image(kernel: Kernel, program: HtpProgram) -> bool:
-    source = kernel.nodes[0].inputs[0]
-    if source is None or kernel.kind != "transpose" or kernel.op not in _REARRANGING:
+    """Whether an image of few channels is turned, on its way in or out."""
+    if kernel.kind != "transpose":
         return False
-    shape = program.tensors[source].shape
-    return len(shape) == 4 and shape[0] == 1 and shape[1] <= _IMAGE_CHANNELS and shape[2] >= _IMAGE_SIDE
+    names = (kernel.nodes[0].inputs[0], kernel.outputs[0])
+    shapes = [program.tensors[name].shape for name in names if name is not None]
+    return any(
+        len(shape) == 4 and shape[0] == 1 and shape[1] <= _IMAGE_CHANNELS and shape[2] >= _IMAGE_SIDE
+        for shape in shapes
+    )

@@ -3,57 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.arena import Arena, aligned
 from openhtp.compiler.vtcm.spill import Lump, walk
-from openhtp.compiler.vtcm.weights import lay_out, ring_bytes
+from openhtp.compiler.vtcm.weights import RING_SHARE, lay_out, ring_bytes
 from openhtp.core.kinds import MOVES_NOTHING
 from openhtp.core.number_format import NumberFormat
 from openhtp.program.placement import Move, Placed, Transfer
 
-TILE_BYTES = 128 * 1024
+TILE_BYTES = 64 * 1024
 """A piece of a kernel is about this large: small enough to overlap the units, large enough to keep them busy."""
 MOST_TILES = 16
+DEFAULT_LEVEL = 2
+"""Of optimization, as the option has it."""
 _WORKING_SHARE = 0.25
 """Of the VTCM, for two pieces under way of one kernel (the document: twice the strips fit into half of it)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How placing goes about it: how tiles are cut, which hole is taken, how much weights may have ahead."""
+
+    tile_bytes: int | None = TILE_BYTES
+    best_fit: bool = True
+    ring_share: float = RING_SHARE
+
+
+EFFORTS = {
+    # Only what does not fit is cut, and the first hole is taken.
+    1: (Effort(tile_bytes=None, best_fit=False),),
+    2: tuple(Effort(ring_share=share) for share in (0.5, 0.25, 0.125)),
+    3: tuple(
+        Effort(best_fit=fit, ring_share=share) for share in (0.5, 0.375, 0.25, 0.125) for fit in (True, False)
+    ),
+}
+"""What each level of optimization tries: the way that moves the fewest bytes is kept, of equals the first."""
+
+
 def place(
-    kernels: Sequence[KernelSize],
-    formats: Sequence[NumberFormat],
-    vtcm_bytes: int,
-    *,
-    best_fit: bool = True,
+    kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], vtcm_bytes: int, level: int = DEFAULT_LEVEL
 ) -> Placed:
     """Tile every kernel and place what it needs, in the order that the kernels have."""
+    found = None
+    for effort in EFFORTS[level]:
+        tried = _place(kernels, formats, vtcm_bytes, effort)
+        if found is None or spilled_bytes(tried) < spilled_bytes(found):
+            found = tried
+        if not spilled_bytes(found):
+            break
+    assert found is not None
+    return found
+
+
+def spilled_bytes(placed: Placed) -> int:
+    """Bytes that are moved because VTCM is too small."""
+    return placed.moved(Move.SPILL, Move.FILL)
+
+
+def _place(
+    kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], vtcm_bytes: int, effort: Effort
+) -> Placed:
     weights = [
         kernel.weights * form.weight_bytes if kernel.kind != "gather" else 0
         for kernel, form in zip(kernels, formats, strict=True)
     ]
-    ring = ring_bytes(weights, vtcm_bytes)
+    ring = ring_bytes(weights, vtcm_bytes, effort.ring_share)
     tiles, lumps = [], []
     for kernel, form in zip(kernels, formats, strict=True):
         touched = (kernel.read + kernel.written) * form.activation_bytes
-        count = tiles_of(touched, kernel.strips, vtcm_bytes)
+        count = tiles_of(touched, kernel.strips, vtcm_bytes, effort.tile_bytes)
         tiles.append(count)
         lumps.append(_lump(kernel, form, touched, count, vtcm_bytes))
     in_ring, free_after = lay_out(weights, ring, vtcm_bytes - ring)
-    placements, transfers = walk(lumps, Arena(vtcm_bytes - ring, best_fit=best_fit))
-    transfers += [Transfer(at, at, Move.WEIGHTS, nbytes) for at, nbytes in enumerate(weights) if nbytes]
+    walked = walk(lumps, Arena(vtcm_bytes - ring, best_fit=effort.best_fit))
+    fetched = [Transfer(at, at, Move.WEIGHTS, nbytes) for at, nbytes in enumerate(weights) if nbytes]
     return Placed(
         vtcm_bytes=vtcm_bytes,
         tiles=tuple(tiles),
-        placements=(*placements, *in_ring),
-        transfers=tuple(transfers),
+        placements=(*walked.placements, *in_ring),
+        transfers=(*walked.transfers, *fetched),
+        handed_over=frozenset(walked.handed_over),
         free_after=tuple(free_after),
     )
 
 
-def tiles_of(touched: int, strips: int, vtcm_bytes: int) -> int:
+def tiles_of(touched: int, strips: int, vtcm_bytes: int, tile_bytes: int | None = TILE_BYTES) -> int:
     """Pieces of a kernel that touches so many bytes and can be cut into so many strips."""
     needed = -(-touched // max(1, int(vtcm_bytes * _WORKING_SHARE / 2)))
-    wanted = min(MOST_TILES, -(-touched // TILE_BYTES))
+    wanted = min(MOST_TILES, -(-touched // tile_bytes)) if tile_bytes else 1
     return max(1, min(strips, max(needed, wanted)))
 
 
@@ -67,4 +106,5 @@ def _lump(kernel: KernelSize, form: NumberFormat, touched: int, tiles: int, vtcm
         loaded=kernel.edge_in * form.activation_bytes,
         stored=kernel.edge_out * form.activation_bytes,
         strip=aligned(strip),
+        tiled=kernel.strips > 1,
     )

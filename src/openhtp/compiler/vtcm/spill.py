@@ -1,7 +1,8 @@
 """The walk through the kernels: results are put into VTCM, and where there is no room, others go to DDR.
 
 What is needed last goes first. A result that does not fit even alone stays in part: the rest passes through
-strips, written to DDR as it is made and read back by each of its readers.
+strips, written to DDR as it is made and read back by each of its readers. But where the very next kernel is the
+only reader, and both are computed strip by strip, the strips are handed over: nothing has to leave VTCM.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Lump:
     loaded: int
     stored: int
     strip: int
+    tiled: bool = False
 
 
 @dataclass(slots=True)
@@ -35,7 +37,16 @@ class _Resident:
     in_ddr: int
 
 
-def walk(lumps: Sequence[Lump], arena: Arena) -> tuple[list[Placement], list[Transfer]]:
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """Where results lie, what moves, and whose results are handed over strip by strip."""
+
+    placements: list[Placement]
+    transfers: list[Transfer]
+    handed_over: set[int]
+
+
+def walk(lumps: Sequence[Lump], arena: Arena) -> Walked:
     """Place every result, and tell what moves."""
     return _Walk(lumps, arena).run()
 
@@ -47,12 +58,13 @@ class _Walk:
         self._here: dict[int, _Resident] = {}
         self._placements: list[Placement] = []
         self._transfers: list[Transfer] = []
+        self._handed_over: set[int] = set()
         self._uses: list[list[int]] = [[] for _ in lumps]
         for place, lump in enumerate(lumps):
             for maker in lump.reads:
                 self._uses[maker].append(place)
 
-    def run(self) -> tuple[list[Placement], list[Transfer]]:
+    def run(self) -> Walked:
         for place, lump in enumerate(self._lumps):
             self._move(place, place, Move.LOAD, lump.loaded)
             strips = self._strips(place, lump)
@@ -65,7 +77,7 @@ class _Walk:
             for maker in (*lump.reads, place):
                 if maker in self._here and not self._needed_after(maker, place):
                     self._leave(maker, place)
-        return self._placements, self._transfers
+        return Walked(self._placements, self._transfers, self._handed_over)
 
     def _strips(self, place: int, lump: Lump) -> _Resident | None:
         """Room for the pieces under way, which is always found: strips are small against VTCM."""
@@ -86,6 +98,8 @@ class _Walk:
 
     def _fill(self, place: int, maker: int) -> None:
         """Bring what is read: back whole where there is room and another reader to come, else through strips."""
+        if maker in self._handed_over:
+            return
         whole = self._lumps[maker].nbytes
         here = self._here.get(maker)
         if here is not None:
@@ -101,8 +115,12 @@ class _Walk:
         if not lump.nbytes or not self._uses[place]:
             return
         size = aligned(lump.nbytes)
-        offset = self._make_room(size, place, keep=lump.reads)
-        if offset is None:
+        offset = self._arena.take(size) if self._goes_on(place) else self._make_room(size, place, keep=lump.reads)
+        if offset is None and self._goes_on(place):
+            size = min(aligned(lump.strip), self._arena.largest)
+            offset = self._arena.take(size) if size else None
+            self._handed_over.add(place)
+        elif offset is None:
             # In part: the rest goes through strips and waits in DDR.
             size = self._arena.largest
             offset = self._arena.take(size) if size else None
@@ -110,12 +128,19 @@ class _Walk:
         if offset is not None:
             self._here[place] = _Resident(offset, size, place, max(0, lump.nbytes - size))
 
+    def _goes_on(self, place: int) -> bool:
+        """Whether the next kernel that makes anything is the only one to read this result, both in strips."""
+        uses = self._uses[place]
+        if len(uses) != 1 or not self._lumps[place].tiled or not self._lumps[uses[0]].tiled:
+            return False
+        return not any(lump.nbytes or lump.reads for lump in self._lumps[place + 1 : uses[0]])
+
     def _make_room(self, size: int, place: int, keep: tuple[int, ...]) -> int | None:
         """A range of so many bytes, others evicted if need be: those first that are needed last."""
         offset = self._arena.take(size)
         if offset is not None:
             return offset
-        others = [maker for maker in self._here if maker not in keep]
+        others = [maker for maker in self._here if maker not in keep and maker not in self._handed_over]
         others.sort(key=lambda maker: (-self._next_use(maker, place), maker))
         for maker in others:
             self._evict(maker, place)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from openhtp.compiler.vtcm.arena import ALIGNMENT, aligned
 from openhtp.program.placement import Placement, Role
 
-RING_SHARE = 0.25
+RING_SHARE = 0.5
 """Of the VTCM, at most."""
 
 
-def ring_bytes(weights: Sequence[int], vtcm_bytes: int) -> int:
+def ring_bytes(weights: Sequence[int], vtcm_bytes: int, share: float = RING_SHARE) -> int:
     """How large the ring is: all weights at most, and never more than its share."""
     whole = sum(aligned(nbytes) for nbytes in weights)
-    return min(whole, aligned(int(vtcm_bytes * RING_SHARE)) - ALIGNMENT)
+    return min(whole, aligned(int(vtcm_bytes * share)) - ALIGNMENT)
 
 
 def lay_out(weights: Sequence[int], ring: int, offset: int) -> tuple[list[Placement], list[int]]:

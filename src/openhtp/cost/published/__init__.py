@@ -18,8 +18,20 @@ from typing import Any
 from openhtp.compiler.sizes import KernelSize
 
 SOURCE = "Qualcomm AI Hub Models 0.65.0, October 2026"
-WHOLE = ("read", "written", "weights", "macs", "taps", "edge_in", "edge_out", "packed", "strips")
-RATIOS = ("vector8", "vector16", "rows8", "rows16", "channels")
+WHOLE = (
+    "read",
+    "written",
+    "weights",
+    "macs",
+    "taps",
+    "edge_in",
+    "edge_out",
+    "packed",
+    "matrices",
+    "planes",
+    "strips",
+)
+RATIOS = ("vector8", "vector16", "read8", "read16", "rows8", "rows16", "channels")
 FAMILIES = {
     "bert": "albert_base_v2_hf bert_base_uncased_hf electra_bert_base_discrim_google distil_bert_base_uncased_hf",
     "detr": "detr_resnet50 detr_resnet101",
@@ -86,10 +98,17 @@ def published_kernels() -> Mapping[str, tuple[KernelSize, ...]]:
             op=row["kind"],
             kind=row["kind"],
             vector_padding=(ratios[0], ratios[1]),
-            row_padding=(ratios[2], ratios[3]),
-            channel_padding=ratios[4],
+            read_padding=(ratios[2], ratios[3]),
+            row_padding=(ratios[4], ratios[5]),
+            channel_padding=ratios[6],
             reads=tuple(place - int(back) for back in row["reads"].split()),
             **counts,
         )
         found[row["network"]].append(kernel)
     return {network: tuple(kernels) for network, kernels in found.items()}
+
+
+@functools.cache
+def held_out_times() -> tuple[float, ...]:
+    """What fits without a network's family say of it, for each row of the published times."""
+    return tuple(float(row["modelled_us"]) for row in _rows("held_out.csv"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.core.errors import InvalidArgument, WrongState, error_context
 from openhtp.core.limits import MAX_QUEUE_DEPTH
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.rpc import messages as ms
 from openhtp.sched.actions import Refuse
-from openhtp.sched.events import PriorityChanged
+from openhtp.sched.events import PriorityChanged, ThreadsChanged
 
 
 @handles(ms.CreateContext)
@@ -120,6 +120,18 @@ def set_graph_priority(asked: Asked, request: ms.SetPriority) -> ms.Reply:
     graph = find(asked.session.graphs, request.graph, "graph")
     check_group_priority(graph.context, [request.priority])
     _change(asked, [graph], request.priority)
+    return ms.Reply()
+
+
+@handles(ms.SetHvxThreads)
+def set_hvx_threads(asked: Asked, request: ms.SetHvxThreads) -> ms.Reply:
+    """Of one graph."""
+    graph, loop = find(asked.session.graphs, request.graph, "graph"), asked.core.loop
+    with error_context(graph=graph.name):
+        event = ThreadsChanged(t=loop.clock.now(), client=graph.number, hvx=request.hvx_threads)
+        refused = [action for action in loop.handle(event) if isinstance(action, Refuse)]
+        if refused:
+            raise WrongState(refused[0].reason, st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
     return ms.Reply()
 
 

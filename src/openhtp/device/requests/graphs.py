@@ -133,7 +133,7 @@ def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.Wante
                 pd=pd,
                 core=wanted.core,
                 hvx=has.hvx if options.hvx_threads is None else options.hvx_threads,
-                vtcm_bytes=has.vtcm_bytes if options.vtcm_bytes is None else options.vtcm_bytes,
+                vtcm_bytes=options.vtcm_bytes or has.vtcm_bytes,
             )
         )
     core.introduce(graph)

@@ -1,0 +1,75 @@
+"""``openhtp advise``: what to change in a network so that it runs faster on a chip. Gains are modelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from openhtp.advising import Finding
+from openhtp.advising import advise as find_advice
+from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.cost import NumberFormat
+from openhtp.estimation import compiled, estimate
+from openhtp.hw.catalog import find_soc
+
+_NODES = 4
+
+
+def advise(
+    model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:resnet50.")],
+    soc: Annotated[str, typer.Option(help="Chip, e.g. SM8650.")] = "SM8650",
+    precision: Annotated[
+        str | None, typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to.")
+    ] = None,
+    dim: Dim = None,
+    freeze: Freeze = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what to change in a network, with the time that each change is modelled to save."""
+    with errors_reported():
+        chip = find_soc(soc)
+        asked = None if precision is None else NumberFormat.parse(precision)
+        program = compiled(model, parse_dims(dim), parse_freeze(freeze))
+        now = estimate(program, chip, precision=asked)
+        found = find_advice(program, chip, precision=asked)
+        name = Path(model).name
+        if found:
+            show(_table(f"{name} on {chip.name}: {now.total_us:,.0f} us now (modelled)", found, now.total_us))
+            say("Gains are modelled one by one: taken together they do not simply add up.", "dim")
+        else:
+            say(f"{name} on {chip.name}: nothing to change that would gain half a percent (modelled).")
+        write_json(
+            json_file,
+            {
+                "model": model,
+                "soc": chip.name,
+                "times": "modelled",
+                "total_us": round(now.total_us, 3),
+                "findings": [_as_json(each) for each in found],
+            },
+        )
+
+
+def _table(title: str, found: list[Finding], total_us: float) -> Sheet:
+    sheet = Sheet(title, ("what", "gain", "share", "change", "nodes"), ("change", "nodes"))
+    for each in found:
+        more = len(each.nodes) - _NODES
+        nodes = ", ".join(each.nodes[:_NODES]) + (f" and {more} more" if more > 0 else "")
+        gain = f"{each.gain_us:,.1f} us" if each.gain_us else "accuracy"
+        share = f"{each.gain_us / total_us:.1%}" if each.gain_us else "-"
+        sheet.add(f"{each.rule}: {each.what}", gain, share, each.change, nodes or "all")
+    return sheet
+
+
+def _as_json(each: Finding) -> dict[str, object]:
+    return {
+        "rule": each.rule,
+        "what": each.what,
+        "change": each.change,
+        "gain_us": round(each.gain_us, 3),
+        "nodes": list(each.nodes),
+    }

@@ -1,0 +1,45 @@
+"""``openhtp advise`` and ``openhtp calibrate``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from openhtp.cli.main import app
+
+
+def test_advice_has_gains_and_is_told_in_json() -> None:
+    result = CliRunner().invoke(app, ["advise", "zoo:mobilenet_v2", "--soc", "SM8650", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["times"] == "modelled"
+    gains = [each["gain_us"] for each in document["findings"]]
+    assert gains == sorted(gains, reverse=True)
+    assert "precision" in {each["rule"] for each in document["findings"]}
+
+
+def test_advice_on_an_unknown_chip_is_refused() -> None:
+    result = CliRunner().invoke(app, ["advise", "zoo:mobilenet_v2", "--soc", "SM1"])
+    assert result.exit_code != 0
+    assert "SM1" in result.output
+
+
+def test_calibration_is_reported() -> None:
+    result = CliRunner().invoke(app, ["calibrate", "--report", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["all"][0]["count"] == 1160
+    assert {row["name"] for row in document["SoC and precision"]} >= {"SM8650 w8a8", "SM8750 float"}
+    assert min(document["rank_correlation"].values()) > 0.9
+
+
+def test_an_estimate_is_written_as_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["estimate", "zoo:tiny_mlp", "--soc", "SM8650,SM8550", "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert "modelled" in text
+    assert "SM8550" in text
+    assert "http" not in text
