@@ -270,22 +270,16 @@ class Graph:
         """Change the priority or the HVX threads; refused by the device once an execution has started."""
         self._life.require("set_config")
         self.context._life.require("use")
-        if hvx_threads is not None:
-            self._set_hvx_threads(hvx_threads)
-        if priority is None:
-            return
-        level = Priority.parse(priority)
-        if self._life.state is State.FINALIZED:
-            request = ms.SetPriority(graph=self._number, priority=int(level))
-            with error_context(graph=self.name):
-                self.context._link.request(request)
-        self._adopt_priority(level)
-
-    def _set_hvx_threads(self, hvx_threads: int) -> None:
-        options = self._options.replace(hvx_threads=hvx_threads)
+        chosen = {"priority": priority, "hvx_threads": hvx_threads}
+        options = self._options.replace(**{name: value for name, value in chosen.items() if value is not None})
         if self._life.state is State.FINALIZED:
             with error_context(graph=self.name):
-                self.context._link.request(ms.SetHvxThreads(graph=self._number, hvx_threads=options.hvx_threads))
+                if hvx_threads is not None:
+                    self.context._link.request(
+                        ms.SetHvxThreads(graph=self._number, hvx_threads=options.hvx_threads)
+                    )
+                if priority is not None:
+                    self.context._link.request(ms.SetPriority(graph=self._number, priority=int(options.priority)))
         self._options = options
 
     def _adopt_priority(self, level: Priority) -> None:
