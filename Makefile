@@ -8,7 +8,7 @@ VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -66,6 +66,10 @@ vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulat
 ort: $(VENDOR)/.installed  ## ONNX Runtime's QNN provider on our libQnnHtp.so: a table of its operators, and its options
 	$(VENDOR)/bin/python tools/ort_table.py $(ARGS)
 	$(VENDOR)/bin/python -m pytest -m vendor tests/capi --timeout 600
+
+# Each client in an environment of its own, as their versions of torch and ONNX Runtime exclude each other.
+clients: $(STAMP)  ## ExecuTorch, LiteRT and ONNX Runtime's provider, from PyPI and unmodified, on our libraries
+	$(BIN)/python tools/clients.py $(ARGS)
 
 cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
 	$(BIN)/python tools/fit_cost_model.py fit

@@ -175,7 +175,9 @@ def specs(draw: Any) -> TensorSpec:
     dynamic = tuple(draw(st.booleans()) for _ in shape)
     sparse = draw(st.none() | st.integers(1, 9))
     name = draw(st.text(min_size=1).filter(lambda text: "\0" not in text and text.isprintable()))
-    kind = draw(st.sampled_from([kind for kind in TensorKind if kind not in (STATIC, TensorKind.NULL)]))
+    kind = draw(
+        st.sampled_from([kind for kind in TensorKind if not kind.is_static and kind is not TensorKind.NULL])
+    )
     return TensorSpec(name, shape, dtype, quant, kind, dynamic if any(dynamic) else (), sparse)
 
 

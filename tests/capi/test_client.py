@@ -112,6 +112,34 @@ def test_one_configuration_serves_contexts_that_are_made_and_restored(device: De
     device.library.call("contextFree", handle, None)
 
 
+def test_updateable_data_are_taken_out_and_put_in(device: Device) -> None:
+    context = Context.create(device)
+    graph = context.create_graph("g")
+    constant = TensorSpec("b", SHAPE, DType.UFIXED_POINT_8, NARROW, TensorKind.UPDATEABLE_STATIC)
+    call = OpCall("ElementWiseAdd", "add", (A, constant), (O,))
+    given = values()
+    graph.add_tensor(A)
+    graph.add_tensor(constant, given["b"])
+    graph.add_tensor(O)
+    graph.add_node(call, params_of(call))
+    graph.finalize()
+    first = graph.execute({"a": given["a"]})["o"]
+    library, size, written = device.library, ctypes.c_uint64(), ctypes.c_uint64()
+    library.call("contextGetBinarySectionSize", context.handle, graph.handle, 1, ctypes.addressof(size))
+    data = ctypes.create_string_buffer(size.value)
+    buffer = struct("ContextBuffer")(version=1)
+    buffer.buffer.data, buffer.buffer.size = ctypes.addressof(data), size.value
+    place = ctypes.addressof(buffer)
+    library.call(
+        "contextGetBinarySection", context.handle, graph.handle, 1, place, ctypes.addressof(written), None, None
+    )
+    library.call("contextApplyBinarySection", context.handle, graph.handle, 1, place, None, None)
+    assert np.array_equal(graph.execute({"a": given["a"]})["o"], first)
+    assert library.ask("contextApplyBinarySection", context.handle, graph.handle, 7, place, None, None) == 5000
+    data.raw = bytes(size.value)
+    assert library.ask("contextApplyBinarySection", context.handle, graph.handle, 1, place, None, None) != 0
+
+
 def test_a_batch_is_a_multiple_of_the_graph_s(device: Device) -> None:
     graph = build(Context.create(device))
     given = {name: np.concatenate([array, array[:, ::-1]]) for name, array in values().items()}

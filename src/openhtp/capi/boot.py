@@ -19,6 +19,7 @@ _ROOMS = (
     "context",
     "graph",
     "creations",
+    "sections",
     "execute",
     "profile",
     "memories",

@@ -100,7 +100,7 @@ def tensor_create_graph_tensor(graph: int, tensor: int) -> None:
     handles.require_place(tensor + _ID if tensor else 0, "the tensor", 4)
     given = memory.structure(struct("Tensor"), tensor, "the tensor")
     spec = spec_of(given)
-    data = data_of(given, spec) if spec.kind is TensorKind.STATIC else None
+    data = data_of(given, spec) if spec.kind.is_static else None
     spec = widened(spec)
     made = held.graph.add_tensor(
         spec.name,
