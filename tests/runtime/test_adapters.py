@@ -274,3 +274,19 @@ def test_a_device_that_dies_meanwhile(backend: htp.Backend) -> None:
     os.kill(device.pid, signals.SIGKILL)
     with pytest.raises(htp.DeviceLost):
         context.apply_binary_section("g", section)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
+def test_graphs_that_are_switched_keep_their_adapters(device: htp.Device, shared: bool) -> None:
+    """The section that was applied last is applied again when its graph is loaded again."""
+    with device.create_context(lora_weight_sharing_enabled=shared) as making:
+        for name in ("a", "b"):
+            lora_graph(making, name)
+        binary = making.get_binary()
+        sections = {"a": making.get_binary_section("a", FIRST), "b": making.get_binary_section("b", SECOND)}
+        expected = {"a": merged(making, FIRST), "b": merged(making, SECOND)}
+    with device.create_context_from_binary(binary, memory_limit_hint=1, is_persistent_binary=True) as context:
+        for name, section in sections.items():
+            context.apply_binary_section(name, section)
+        for name in ("a", "b", "a", "b", "b", "a"):
+            close(result(context.graph(name)), expected[name])

@@ -129,8 +129,11 @@ class UpdateableGraph(DeviceGraph):
         self._generation = 0
 
     def update(self, arrays: dict[str, npt.NDArray[Any]], grant: Grant) -> None:
-        """Use other data from now on. Where graphs share the memory for it, it is no longer the others'."""
-        if self.context.shares_updates:
+        """Use other data from now on. Where graphs share the memory for it, it is no longer the others'.
+
+        Graphs that are switched have it in turn anyway: each is given its own again when it is loaded.
+        """
+        if self.context.shares_updates and self.context.switcher is None:
             for other in self.context.graphs.values():
                 if isinstance(other, UpdateableGraph) and other is not self:
                     other.forget_updates()
