@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -266,3 +268,14 @@ def test_edf_goes_by_deadlines(vendor_backend: htp.Backend) -> None:
         first, late, soon = (execution.result(60) and execution.record for execution in asked)
         assert first.finished_ns < soon.finished_ns < late.finished_ns
     device.free()
+
+
+@pytest.mark.vendor
+def test_a_copy_of_the_library_beside_it_is_refused(tmp_path: Path) -> None:
+    library = find_library()
+    assert library is not None
+    with htp.Backend(library=library) as first, htp.Backend(library=shutil.copy(library, tmp_path)) as second:
+        assert first.create_device(soc="SM8550").pid
+        with pytest.raises(htp.UnsupportedFeature, match="another copy") as caught:
+            second.create_device(soc="SM8550")
+        assert caught.value.name == "QNN_COMMON_ERROR_LOADING_BINARIES"

@@ -19,7 +19,7 @@ from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.device import Connect, Device
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.links.vendor_choice import vendor_connect, vendor_library
+from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
 from openhtp.runtime.log import Log
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
@@ -77,6 +77,7 @@ class Backend:
         wanted.check()
         connect: Connect | None = None
         if self._library is not None:
+            check_one_set(self._library, [other._library for other in forks.backends if other._devices])
             connect = vendor_connect(self._library, wanted, chosen.transport)
         elif chosen.transport == "inprocess":
             connect = _within(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from openhtp.core import status as st
@@ -27,6 +28,20 @@ def vendor_library(library: str | os.PathLike[str]) -> Path:
     path = require_library() if str(given) == VENDOR else given
     check_file(path)
     return path
+
+
+def check_one_set(library: Path, others: Iterable[Path | None]) -> None:
+    """Refuse a second copy of the library in one process, from another folder or under another name.
+
+    Libraries of two sets would find each other's parts; the vendor supports one set for each process.
+    """
+    for other in others:
+        if other is not None and not os.path.samefile(library, other):
+            raise UnsupportedFeature(
+                f"this process uses {str(other)!r} already, and {str(library)!r} is another copy; only one set of"
+                " the vendor's libraries can be used by a process: free the first backend, or use its library",
+                st.QNN_COMMON_ERROR_LOADING_BINARIES,
+            )
 
 
 def vendor_connect(library: Path, options: DeviceOptions, transport: str) -> Connect:
