@@ -77,3 +77,35 @@ def test_two_models_on_one_npu():
     assert classifier.yields > 5
     # The urgent network waits for a step and for VTCM to be saved, not for the whole of the long one.
     assert detector.max < classifier.p50
+
+
+PROFILES = """
+device: {{soc: SM8650{device}}}
+clients:
+  - {{name: a, model: "zoo:tiny_mlp"{first}}}
+  - {{name: b, run: 10{second}}}
+events:
+  - {{client: a, at: 0}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "first", "second", "same_as"),
+    [
+        ("", "", "", "burst"),
+        (", perf_profile: balanced", "", "", "balanced"),
+        ("", ", perf_profile: power_saver", "", "power_saver"),
+        ("", ", perf_profile: power_saver", ", perf_profile: high_performance", "high_performance"),
+        (", perf_profile: burst", ", perf_profile: power_saver", "", "burst"),
+    ],
+)
+def test_the_highest_vote_sets_the_clocks(device: str, first: str, second: str, same_as: str) -> None:
+    scenario = parse_scenario(PROFILES.format(device=device, first=first, second=second))
+    expected = estimate("zoo:tiny_mlp", "SM8650", perf_profile=same_as).total_us
+    assert scenario.sources[0].run_ns == round(expected * 1000)
+    assert (f" in {same_as}: modelled" in " ".join(scenario.notes)) == (same_as != "burst")
+
+
+def test_an_unknown_profile_is_told_with_its_place() -> None:
+    with pytest.raises(BadScenario, match="perf_profile"):
+        parse_scenario(PROFILES.format(device=", perf_profile: fast", first="", second=""))

@@ -121,4 +121,4 @@ def test_every_key_is_described() -> None:
                 found |= described(value)
         return found
 
-    assert described(schema()) == {*keys.TOP, *keys.DEVICE, *keys.CLIENT, *keys.EVENT, *keys.POLICY}
+    assert described(schema()) == {*keys.TOP, *keys.DEVICE, *keys.CLIENT, *keys.EVENT, *keys.POLICY, *keys.LLM}

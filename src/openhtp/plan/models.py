@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import US
+from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PERF_PROFILES
 from openhtp.hw.soc import SocSpec
 from openhtp.plan import keys
 from openhtp.plan.ranges import DIM, FROZEN
@@ -55,6 +56,16 @@ def _frozen(value: Value) -> float | tuple[float, ...]:
     return value.raw if isinstance(value.raw, bool) else value.number(FROZEN)
 
 
+def profile_in_force(device: Value, clients: Iterable[Value]) -> str:
+    """The perf profile whose clocks hold: of those that the device and its clients name, the highest."""
+    named = [
+        fields["perf_profile"].choice(*PERF_PROFILES)
+        for fields in (device.fields(keys.DEVICE), *(client.fields(keys.CLIENT) for client in clients))
+        if "perf_profile" in fields
+    ]
+    return max(named, key=lambda name: PERF_PROFILES[name].clocks().core, default=MODELLED_PERF_PROFILE)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRun:
     """One run of a model: its time and its yield points."""
@@ -63,8 +74,8 @@ class ModelRun:
     steps: int = DEFAULT_STEPS
 
 
-_Timed = tuple[ModelChoice, str]
-"""A model, by where it lies, and the name of a SoC."""
+_Timed = tuple[ModelChoice, str, str]
+"""A model, by where it lies, and the names of a SoC and of the perf profile in force."""
 
 
 class ModelCache:
@@ -83,11 +94,17 @@ class Models:
     """Times the models of one scenario, by the cost model or by what the caller gave instead of it."""
 
     def __init__(
-        self, folder: Path, soc: SocSpec | None, model_time: ModelTime | None, cache: ModelCache | None = None
+        self,
+        folder: Path,
+        soc: SocSpec | None,
+        model_time: ModelTime | None,
+        cache: ModelCache | None = None,
+        perf_profile: str = MODELLED_PERF_PROFILE,
     ) -> None:
         self._folder = folder
         self.soc = soc
         self._model_time = model_time
+        self._perf_profile = perf_profile
         self._cache = cache or ModelCache()
         self._notes: dict[_Timed, tuple[str, ...]] = {}
 
@@ -100,7 +117,7 @@ class Models:
         """The run of a model; a complaint names the place in the scenario."""
         if self.soc is None:
             at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")
-        key = (self._placed(choice), self.soc.name)
+        key = (self._placed(choice), self.soc.name, self._perf_profile)
         runs = self._cache.runs
         if key not in runs:
             try:
@@ -127,10 +144,11 @@ class Models:
         if placed not in programs:
             source = self._cache.sources.get(placed.name, placed.name)
             programs[placed] = compiled(source, dict(choice.dims), dict(choice.freeze))
-        found = estimate(programs[placed], soc, precision=choice.precision)
+        found = estimate(programs[placed], soc, precision=choice.precision, perf_profile=self._perf_profile)
+        mode = "" if self._perf_profile == MODELLED_PERF_PROFILE else f" in {self._perf_profile}"
         modelled = (
-            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}: modelled, likely between"
-            f" {found.low_us:,.0f} and {found.high_us:,.0f} us"
+            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}{mode}: modelled, likely"
+            f" between {found.low_us:,.0f} and {found.high_us:,.0f} us"
         )
         notes = (modelled, *(f"{model}: {note}" for note in found.notes))
         return ModelRun(max(1, round(found.total_us * US)), found.steps), notes

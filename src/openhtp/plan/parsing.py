@@ -15,7 +15,7 @@ from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
 from openhtp.plan import keys
 from openhtp.plan.amount import verify_amount
-from openhtp.plan.models import ModelCache, Models, ModelTime, read_choice
+from openhtp.plan.models import ModelCache, Models, ModelTime, profile_in_force, read_choice
 from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
@@ -54,7 +54,8 @@ def scenario_from(
         clients_value.fail("a scenario needs at least one client")
     if len(clients_value.items()) > MAX_CLIENTS:
         clients_value.fail(f"{len(clients_value.items())} clients; at most {MAX_CLIENTS} are planned")
-    models = Models(folder, soc, model_time, cache)
+    mode = profile_in_force(top["device"], clients_value.items())
+    models = Models(folder, soc, model_time, cache, mode)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
     parsed, said = _with_talks(clients_value.items(), parsed, device, soc)
     clients = tuple(client for client, _ in parsed)

@@ -14,6 +14,7 @@ from typing import Any
 from openhtp.core.priority import Priority
 from openhtp.cost.llm import PRESETS
 from openhtp.hw.catalog import catalog
+from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.plan import keys
 from openhtp.plan.ranges import DIM, FROZEN, MAX_CLIENTS, RANGES, TIME, Range
@@ -47,6 +48,7 @@ _WORDS = {
     "windowing": "Whether clients of different process domains may share VTCM (some chips from v79 on).",
     "parallel_graphs": "Whether two graphs of equal priority may run side by side.",
     "platform": "With windows all priorities have equal standing.",
+    "perf_profile": "Votes on clocks, which models' times follow; the highest of all wins. Burst unless given.",
     "kind": "A graph takes 1 HMX and, unless given, all HVX and VTCM; an app takes 1 HVX unless given.",
     "priority": "How urgent it is; normal unless given.",
     "page_mb": "Size of the VTCM page, where it is not the whole VTCM.",
@@ -171,6 +173,7 @@ def _one_pattern() -> list[_Schema]:
 _FLAG: _Schema = {"type": "boolean"}
 _LEVELS = [level.name.lower() for level in Priority]
 _OTHERS: dict[str, _Schema] = {
+    "perf_profile": {"enum": list(PERF_PROFILES)},
     "soc": {**_NAME, "examples": list(catalog())},
     "sharing": _FLAG,
     "windowing": _FLAG,
