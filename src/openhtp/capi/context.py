@@ -17,6 +17,7 @@ from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import read_binary
 from openhtp.runtime.context import Context
+from openhtp.runtime.profile import Profile
 
 _MOST_BYTES = 1 << 40
 
@@ -52,11 +53,11 @@ class ContextHeld(Held):
             child.moved(moved)  # type: ignore[attr-defined]
         old.free()
 
-    def free(self) -> None:
+    def free(self, profile: Profile | None = None) -> None:
         """Free the context and all handles of it."""
         handles.remove(self)
         self.device.contexts -= 1
-        self.context.free()
+        self.context.free(profile=profile)
 
 
 def parents(backend: int, device: int) -> DeviceHeld:
@@ -132,10 +133,12 @@ def create_from_binary(
     cut = handles.find_or_none(SignalHeld, signal)
     where = on.device(alone=_asks_for_own(options))
 
-    def create() -> Context:
-        return where.create_context_from_binary(blob, signal=None if cut is None else cut.signal, **options)
-
-    made = create() if sheet is None else sheet.timing(create)
+    made = where.create_context_from_binary(
+        blob,
+        signal=None if cut is None else cut.signal,
+        profile=None if sheet is None else sheet.profile,
+        **options,
+    )
     held = ContextHeld(on, made, options)
     held.binary = blob
     return held
@@ -189,5 +192,5 @@ def context_finalize(context: int, profile: int) -> None:
 def context_free(context: int, profile: int) -> None:
     """Free the context, its graphs and memory."""
     held = handles.find(ContextHeld, context)
-    handles.find_or_none(ProfileHeld, profile)
-    held.free()
+    sheet = handles.find_or_none(ProfileHeld, profile)
+    held.free(None if sheet is None else sheet.profile)

@@ -174,7 +174,7 @@ def graph_execute(
     plan.graph.execute(
         ins or None,
         outputs=outs or None,
-        profile=None if sheet is None else sheet.refill(),
+        profile=None if sheet is None else sheet.profile,
         signal=None if cut is None else cut.signal,
     )
 
@@ -205,7 +205,7 @@ def graph_execute_async(
     plan.graph.execute_async(
         ins or None,
         outputs=outs or None,
-        profile=None if sheet is None else sheet.refill(),
+        profile=None if sheet is None else sheet.profile,
         signal=None if cut is None else cut.signal,
         notify=_teller(_NOTIFY(notify), param) if notify else None,
     )

@@ -170,7 +170,7 @@ def _param(held: GraphHeld, param: Any, where: str) -> tuple[str, Any]:
 def finalize(graph: Graph, sheet: ProfileHeld | None, signal: SignalHeld | None = None) -> None:
     """Compile a graph and make it executable."""
     graph.finalize(
-        profile=None if sheet is None else sheet.refill(), signal=None if signal is None else signal.signal
+        profile=None if sheet is None else sheet.profile, signal=None if signal is None else signal.signal
     )
 
 

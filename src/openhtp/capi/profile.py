@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
@@ -21,10 +21,8 @@ from openhtp.core.levels import ProfileLevel
 from openhtp.core.option_numbers import ProfileOption
 from openhtp.runtime.profile import Profile, ProfileEvent
 
-_T = TypeVar("_T")
 _UNITS = {"us": 1, "bytes": 2, "cycles": 3, "count": 4, "object": 5}
 _NO_UNIT = 6
-_INIT = 100
 _numbers = itertools.count(0x0C71_0000_0010, 0x10)
 
 
@@ -39,7 +37,6 @@ class ProfileHeld(Held):
         self._options: dict[str, Any] = {}
         self.profile: Profile = backend.backend.create_profile(level)
         self._shown: tuple[ProfileEvent, ...] = ()
-        self._own: tuple[ProfileEvent, ...] | None = None
         self._numbers: list[int] = []
 
     def configure(self, options: dict[str, Any]) -> None:
@@ -47,28 +44,15 @@ class ProfileHeld(Held):
         chosen = {**self._options, **options}
         fresh = self._backend.backend.create_profile(self.profile.level, **chosen)
         self.profile.free()
-        self.profile, self._options, self._own = fresh, chosen, None
-
-    def timing(self, call: Callable[[], _T]) -> _T:
-        """Measure a call that fills no profile of its own."""
-        begin = time.perf_counter_ns()
-        made = call()
-        spent = (time.perf_counter_ns() - begin) // 1000
-        self._own = (ProfileEvent(_INIT, "QNN (load binary) time", spent, "us"),)
-        return made
+        self.profile, self._options = fresh, chosen
 
     def events(self) -> tuple[ProfileEvent, ...]:
         """Those of the last call, from now on known by their numbers."""
-        events = self.profile.events() if self._own is None else self._own
+        events = self.profile.events()
         if events is not self._shown:
             self.forget()
             self._shown = events
         return events
-
-    def refill(self) -> Profile:
-        """For a call that fills it by itself."""
-        self._own = None
-        return self.profile
 
     def number(self, events: Sequence[ProfileEvent]) -> int:
         """The address of the events' numbers."""
