@@ -55,7 +55,7 @@ def commands(folder: Path) -> dict[str, list[object]]:
         "device": ["device", "list"],
         "demo": ["demo", "--turns", "1", "--out", folder / "out"],
         "bench async": ["bench", "async", "--network", "trivial", "--rounds", "1"],
-        "bench load": ["bench", "load", "--network", "tiny_mlp", "--rounds", "1"],
+        "bench load": ["bench", "load", "--network", "tiny_mlp", "--rounds", "1", "--no-large"],
         "bench networks": ["bench", "networks", "--network", "tiny_mlp", "--rounds", "1"],
         "bench plan": ["bench", "plan", "--rounds", "1"],
         "bench preempt": ["bench", "preempt", "--network", "small_cnn", "--samples", "10", "--rounds", "1"],

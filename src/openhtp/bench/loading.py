@@ -19,12 +19,15 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.bench import binaries
+from openhtp.bench.binaries import BinaryFigures
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
 from openhtp.engine.onnxruntime import onnxruntime
 
 IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
+FILE = "OpenHTP, its binary in a file"
 PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"
 _GRAPH = "network"
 
@@ -37,13 +40,18 @@ class Times(NamedTuple):
 
 
 class LoadRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to get one network ready. The ratio says how many times sooner than the plain peer."""
+    """One way to get one network ready.
+
+    ``times_onnxruntime`` says how many times sooner than the plain peer, ``time_to_saved_ort`` how much of the
+    time that the peer takes from what it saved itself.
+    """
 
     network: str
     way: str
     ready_s: float
     first_result_s: float
     times_onnxruntime: float
+    time_to_saved_ort: float
     file_bytes: int
 
 
@@ -51,6 +59,7 @@ class LoadResult(msgspec.Struct, kw_only=True):
     """Everything ``openhtp bench load`` measured: medians, of the wall clock."""
 
     rows: list[LoadRow] = []
+    binaries: BinaryFigures | None = None
     prepared: bool = True  # False if a device could not use what another had prepared, and prepared it again
     quiet_pieces: int = 0
     noisy_pieces: int = 0
@@ -61,18 +70,24 @@ class _Way(NamedTuple):
     file: bytes
 
 
-def run(*, networks: Sequence[str] = NETWORKS, rounds: int = 9) -> Iterator[Progress | LoadResult]:
-    """Measure; yields progress, and the result last."""
+def run(
+    *, networks: Sequence[str] = NETWORKS, rounds: int = 9, large: bool = True
+) -> Iterator[Progress | LoadResult]:
+    """Measure; yields progress, and the result last. ``large``: large binaries, too."""
     result = LoadResult()
-    total = len(networks) * (rounds + 1)
-    with htp.Backend() as makers, htp.Backend() as readers:
+    total = len(networks) * (rounds + 1) + (binaries.STEPS if large else 0)
+    with (
+        htp.Backend() as makers,
+        htp.Backend() as readers,
+        tempfile.TemporaryDirectory(prefix="openhtp-") as folder,
+    ):
         maker = makers.create_device(threads=1)
         reader, local = readers.create_device(threads=1), readers.create_device(transport="inprocess", threads=1)
         quiet = Quiet()
         for place, name in enumerate(networks):
             done = place * (rounds + 1)
             yield Progress(f"{name}: quantizing and compiling", done, total)
-            ways = _ways(name, maker, reader, local)
+            ways = _ways(name, maker, reader, local, Path(folder) / f"{name}.bin")
             result.prepared &= _is_prepared(reader, ways[BINARY].file)
             times: dict[str, list[Sample[Times]]] = {way: [] for way in ways}
             for number in range(rounds):
@@ -81,10 +96,15 @@ def run(*, networks: Sequence[str] = NETWORKS, rounds: int = 9) -> Iterator[Prog
                     times[way].append(quiet.measure(contender.piece))
             result.rows += _rows(name, ways, times)
     result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    for step in binaries.run(total - binaries.STEPS, total) if large else ():
+        if isinstance(step, BinaryFigures):
+            result.binaries = step
+        else:
+            yield step
     yield result
 
 
-def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device) -> dict[str, _Way]:
+def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device, path: Path) -> dict[str, _Way]:
     model = quantized_network(name)
     feed = zoo.random_feeds(model, 1, seed=7)[0]
     with maker.create_context() as context:
@@ -92,9 +112,11 @@ def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device) -
         binary = context.get_binary()
         stored = _stored(graph, feed)
     saved = _saved(model)
+    path.write_bytes(binary)
     ways = {
         IMPORT: _Way(lambda: _imported(reader, model, stored), model),
         BINARY: _Way(lambda: _restored(reader, binary, stored), binary),
+        FILE: _Way(lambda: _restored(reader, path, stored), binary),
         IN_PROCESS: _Way(lambda: _restored(local, binary, stored), binary),
         PLAIN: _Way(lambda: _plain(model, feed), model),
         SAVED: _Way(lambda: _plain(saved, feed), saved),
@@ -114,6 +136,7 @@ def _rows(name: str, ways: dict[str, _Way], times: dict[str, list[Sample[Times]]
             ready_s=ready[way],
             first_result_s=first[way],
             times_onnxruntime=ready[PLAIN] / ready[way],
+            time_to_saved_ort=ready[way] / ready[SAVED],
             file_bytes=len(contender.file),
         )
         for way, contender in ways.items()
@@ -127,7 +150,7 @@ def _imported(device: htp.Device, model: bytes, feed: dict[str, npt.NDArray[Any]
         return _times(begin, lambda: graph.execute(feed))
 
 
-def _restored(device: htp.Device, binary: bytes, feed: dict[str, npt.NDArray[Any]]) -> Times:
+def _restored(device: htp.Device, binary: bytes | Path, feed: dict[str, npt.NDArray[Any]]) -> Times:
     begin = time.perf_counter()
     with device.create_context_from_binary(binary) as context:
         graph = context.graph(_GRAPH)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from openhtp.bench.binaries import BinaryFigures
 from openhtp.bench.loading import LoadResult
-from openhtp.cli._sheet import Sheet
+from openhtp.cli._sheet import Sheet, figures
 
 NOT_PREPARED = "a device could not use what another had prepared: is there a home directory to keep a key in?"
 
 
 def load_sheet(result: LoadResult) -> Sheet:
     """One line per network and way."""
-    columns = ("network", "way", "file\nMB", "ready\nms", "first result\nms", "times\nORT")
+    columns = ("network", "way", "file\nMB", "ready\nms", "first result\nms", "times\nORT", "of saved\n.ort")
     sheet = Sheet("from file to ready, one thread (medians, measured in turns, wall clock)", columns, ("way",))
     for row in result.rows:
         sheet.add(
@@ -20,5 +21,21 @@ def load_sheet(result: LoadResult) -> Sheet:
             f"{row.ready_s * 1e3:,.0f}",
             f"{row.first_result_s * 1e3:,.0f}",
             f"{row.times_onnxruntime:.2f}",
+            f"{row.time_to_saved_ort:.2f}",
         )
+    return sheet
+
+
+def binaries_sheet(found: BinaryFigures) -> Sheet:
+    """What large binaries cost."""
+    sheet = figures("large binaries (measured: wall clock, and memory of the device process)")
+    size = f"{found.metadata_file_bytes / 1e9:.2f} GB"
+    sheet.add(f"{size}: validated", f"{found.validate_s * 1e3:.1f} ms")
+    sheet.add(f"{size}: a context that knows its graphs", f"{found.metadata_s * 1e3:.1f} ms")
+    sheet.add("two ResNet50 graphs of equal weights to one: file", f"{found.shared_file_ratio:.3f}")
+    sheet.add("the same: memory of the device", f"{found.shared_memory_ratio:.3f}")
+    sheet.add("memory of the one", f"{found.one_graph_bytes / 1e6:.1f} MB")
+    dense, budget = f"{found.budget_file_bytes / 1e6:.0f} MB", f"{found.budget_bytes / 1e6:.0f} MB"
+    sheet.add(f"peak over resident while loading {dense}", f"{found.peak_over_bytes / 1e6:.1f} MB")
+    sheet.add(f"the same with a read budget of {budget}", f"{found.peak_over_with_budget_bytes / 1e6:.1f} MB")
     return sheet

@@ -15,7 +15,7 @@ from openhtp import zoo
 from openhtp.bench import loading, parallelism, planning, polling, preemption, profiling, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
-from openhtp.cli._bench_load import NOT_PREPARED, load_sheet
+from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
@@ -199,6 +199,9 @@ def load(
     json_file: JsonFile = None,
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of every way; medians are shown.")] = 9,
     network: Annotated[list[str] | None, typer.Option(help="Only these networks of the zoo.")] = None,
+    large: Annotated[
+        bool, typer.Option(help="Also large binaries: metadata of 1 GiB, shared weights, read budget.")
+    ] = True,
 ) -> None:
     """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
     names = tuple(network or NETWORKS)
@@ -206,8 +209,10 @@ def load(
         if word not in zoo.MODELS:
             raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
-        result = _last(loading.run(networks=names, rounds=rounds))
+        result = _last(loading.run(networks=names, rounds=rounds, large=large))
     show(load_sheet(result))
+    if result.binaries is not None:
+        show(binaries_sheet(result.binaries))
     if not result.prepared:
         say(NOT_PREPARED, "yellow")
     _warn_of_noise(result)

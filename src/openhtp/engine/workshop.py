@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +18,25 @@ if TYPE_CHECKING:
 _THREADS = 2
 # The data of a part is there twice while its session is made: as it was read, and as the runtime copied it.
 _COPIES = 2
+
+
+# Bytes of data whose copies, freed but kept by the C library for later, are worth giving back to the system.
+_WORTH_TRIMMING = 32 << 20
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
+    """The C library's way to give freed memory back, if it has one (glibc)."""
+    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if found is not None:
+        found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
+    return found
+
+
+def _give_back_freed() -> None:
+    trim = _trim()
+    if trim is not None:
+        trim(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +85,8 @@ class Workshop:
                     self._made[making.key] = self._pool.submit(self._within_budget, making)
         futures = [self._made[making.key] for making in makings]
         failed: list[BaseException] = [error for future in futures if (error := future.exception()) is not None]
+        if sum(making.nbytes for making in makings) >= _WORTH_TRIMMING:
+            _give_back_freed()
         if failed:
             raise failed[0]
         return [future.result() for future in futures]
@@ -78,6 +101,7 @@ class Workshop:
         try:
             return making.make()
         finally:
+            _give_back_freed()
             with self._room:
                 self._taken -= needed
                 self._room.notify_all()
