@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
+# Kernels from which on lowering and optimising takes so long that it is worth storing what comes of it.
+_WORTH_STORING = 8
+
 
 class OrtRun:
     """One execution's bindings. ``step`` is one call into the runtime: about two microseconds of our own."""
@@ -217,7 +220,8 @@ class OrtEngine:
         if key is None:
             return None
         with error_context(graph=program.name), _refusals_reported():
-            prepared = prepare(program, lower_program(program), self._threads)
+            whole = len(program.kernels) >= _WORTH_STORING and not program.source.is_dynamic
+            prepared = prepare(program, lower_program(program), self._threads, whole=whole)
         return None if prepared is None else pack_prepared(program, prepared, key)
 
 

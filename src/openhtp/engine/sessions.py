@@ -128,11 +128,16 @@ def make_stages(program: HtpProgram, lowered: Lowered, threads: int, *, yield_po
     return Staged((stage,), {})
 
 
-def prepare(program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Prepared | None:
-    """Optimise a program as a whole and cut it. None if it is too short to be worth it, or cannot be cut."""
+def prepare(
+    program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True, whole: bool = False
+) -> Prepared | None:
+    """Optimise a program as a whole and cut it. None if it cannot be cut, or is too short to be worth it.
+
+    ``whole``: one part is worth it, too.
+    """
     seconds = step_seconds(program)
     count = 1 if program.source.is_dynamic or not yield_points else segment_count(sum(seconds))
-    if count == 1 and not lowered.marks:
+    if count == 1 and not lowered.marks and not whole:
         return None
     model, external = _optimised(lowered, threads)
     if not place_rounding(model, lowered.marks):
