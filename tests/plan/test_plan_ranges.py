@@ -27,6 +27,8 @@ CLIENT = (
     "deadline",
     "timeout",
     "run",
+    "size_mb",
+    "load",
 )
 
 
@@ -40,6 +42,8 @@ def scenario_with(key: str, number: object) -> str:
         device = f", {given}"
     elif key in CLIENT:
         client = f", {given}"
+    elif key == "room_mb":
+        top = f"switching: [{{graphs: [b, a], {given}}}]"
     elif key in ("duration", "window"):
         top = f"duration: {number}" if key == "duration" else f"policy: {{name: fair, window: {number}}}"
     elif key in ("every", "poisson", "closed", "burst", "at"):

@@ -121,4 +121,12 @@ def test_every_key_is_described() -> None:
                 found |= described(value)
         return found
 
-    assert described(schema()) == {*keys.TOP, *keys.DEVICE, *keys.CLIENT, *keys.EVENT, *keys.POLICY, *keys.LLM}
+    assert described(schema()) == {
+        *keys.TOP,
+        *keys.DEVICE,
+        *keys.CLIENT,
+        *keys.EVENT,
+        *keys.POLICY,
+        *keys.SWITCHING,
+        *keys.LLM,
+    }

@@ -103,4 +103,11 @@ def _print_footer(result: PlanResult) -> None:
     used = result.run.utilisation()
     parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
     end = result.scenario.in_unit(result.run.end_ns)
+    switched = [
+        f"{name} {row.loads} times, {_number(row.loading)} {result.scenario.unit}"
+        for name, row in result.clients.items()
+        if row.loads
+    ]
+    if switched:
+        say(f"Graphs loaded by switching (modelled): {'; '.join(switched)}")
     say(f"Utilisation (modelled): {parts}, until {_number(end)} {result.scenario.unit}")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.core.units import US
 from openhtp.device.config import DeviceConfig
@@ -73,6 +74,11 @@ def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
 
     ``stretch`` slows the scenario down on the wall clock; by default so that its shortest phase takes 20 ms.
     """
+    if scenario.switching:
+        raise UnsupportedFeature(
+            "scenarios with `switching` are planned only; on a device graphs of a context binary are switched"
+            " (memory_limit_hint)"
+        )
     phases = Phases()
     run = simulate(scenario, phases=phases)
     factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch

@@ -19,6 +19,7 @@ from openhtp.plan.models import ModelCache, Models, ModelTime, profile_in_force,
 from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
+from openhtp.plan.switched_reading import read_switching
 from openhtp.plan.talking import read_talk, slack_of
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named
@@ -74,6 +75,7 @@ def scenario_from(
         dma_gbs=dma_gbs,
         duration_ns=duration,
         soc=soc.name if soc else None,
+        switching=read_switching(top.get("switching"), clients),
         notes=(*_notes(soc, eviction), *models.notes, *said),
     )
     verify_amount(scenario, top["events"], [item for item, _ in placed])
@@ -195,6 +197,8 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
         steps=fields.integer("steps", timed.steps if timed else DEFAULT_STEPS),
         timeout_ns=times.get(fields, "timeout"),
         model=model,
+        size_bytes=_megabytes(fields, "size_mb") or 0,
+        load_ns=times.get(fields, "load"),
     )
     _verify_fits(value, fields, client, device, models.soc)
     return client, timed.run_ns if timed else times.get(fields, "run")

@@ -47,6 +47,9 @@ RANGES: dict[str, Range] = {
     # clients
     "depth": Range("requests", 1, MAX_QUEUE_DEPTH),
     "steps": Range("yield points", 1, 1_000_000),
+    "size_mb": Range("MiB", 0, 1 << 20, whole=False),
+    "room_mb": Range("MiB", 1, 1 << 20, whole=False),
+    "load": _time(),
     "deadline": _time(1),
     "timeout": _time(1),
     # language models

@@ -37,6 +37,9 @@ class ClientSummary:
     ttft_p50: float | None = None
     ttft_p99: float | None = None
     tokens_per_s: float | None = None
+    # Of a graph that is switched: how often it was loaded before a run, and how long that took altogether.
+    loads: int = 0
+    loading: float = 0
 
 
 def percentile(values: list[int], percent: float) -> int | None:
@@ -100,6 +103,8 @@ class PlanResult:
             ttft_p50=in_unit(percentile(figures.first_tokens_ns, 50)),
             ttft_p99=in_unit(percentile(figures.first_tokens_ns, 99)),
             tokens_per_s=round(figures.tokens * SECOND / figures.writing_ns, 3) if figures.writing_ns else None,
+            loads=figures.loads,
+            loading=self.scenario.in_unit(figures.load_ns),
         )
 
     def summary(self) -> dict[str, Any]:

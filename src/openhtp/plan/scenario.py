@@ -84,6 +84,8 @@ class ClientSpec:
     timeout_ns: int | None = None
     model: ModelChoice | None = None
     talk: Talk | None = None
+    size_bytes: int = 0
+    load_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,15 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Switched:
+    """Clients whose graphs are loaded when they run, into ``room_bytes``; ``retained`` ones stay if they can."""
+
+    graphs: tuple[int, ...]
+    room_bytes: int
+    retained: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """Everything a plan needs. ``eviction_ns`` None means that evictions are modelled."""
 
@@ -121,6 +132,7 @@ class Scenario:
     dma_gbs: float = 40.0
     duration_ns: int | None = None
     soc: str | None = None
+    switching: tuple[Switched, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -145,6 +157,10 @@ class Scenario:
             wake_ns=WAKE_NS,
             restore_ns=transfer_ns,
         )
+
+    def load_ns(self, client: ClientSpec) -> int:
+        """How long loading a switched graph takes: as given, else what moving its bytes from DDR takes."""
+        return round(client.size_bytes / self.dma_gbs) if client.load_ns is None else client.load_ns
 
     def with_choice(
         self, *, policy: Policy, priorities: tuple[Priority, ...], depths: tuple[int, ...]

@@ -59,6 +59,12 @@ _WORDS = {
     "steps": "Yield points of one run.",
     "timeout": "From the request; ends the run.",
     "run": "How long one run takes.",
+    "size_mb": "What the graph takes when it is loaded, where graphs are switched.",
+    "load": "How long loading it takes, where graphs are switched; from size_mb and dma_gbs unless given.",
+    "switching": "Contexts whose graphs are loaded when they run, and unloaded for others.",
+    "graphs": "Clients that are the graphs of such a context.",
+    "retained": "Those that stay loaded while there is room, the most important first.",
+    "room_mb": "Room for all of them together; 3840 unless given, what a process domain has.",
     "model": "Instead of run: an ONNX file beside the scenario, or one like zoo:resnet50; its time is modelled.",
     "precision": "What the model is timed as.",
     "dims": "Sizes that the model's file leaves open, by name.",
@@ -109,6 +115,7 @@ def schema() -> _Schema:
             "items": _mapping(keys.CLIENT, required=("name",), llm=_llm()),
         },
         events={"type": "array", "items": _mapping(keys.EVENT, required=("client",), anyOf=_one_pattern())},
+        switching={"type": "array", "items": _mapping(keys.SWITCHING, required=("graphs",))},
         policy={"anyOf": [{"enum": list(keys.POLICIES)}, policy]},
     )
     return {
@@ -175,6 +182,8 @@ _LEVELS = [level.name.lower() for level in Priority]
 _OTHERS: dict[str, _Schema] = {
     "perf_profile": {"enum": list(PERF_PROFILES)},
     "soc": {**_NAME, "examples": list(catalog())},
+    "graphs": {"type": "array", "minItems": 2, "items": _NAME},
+    "retained": {"type": "array", "items": _NAME},
     "sharing": _FLAG,
     "windowing": _FLAG,
     "parallel_graphs": _FLAG,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from openhtp.plan.scenario import Scenario
 from openhtp.plan.sources import Asked, Traffic
+from openhtp.plan.switched import Board
 from openhtp.sched.actions import Finish, Outcome
 from openhtp.sched.events import ClientAdded
 from openhtp.sched.recorder import Recorder
@@ -28,6 +29,9 @@ class ClientFigures:
     missed: int = 0
     not_done: int = 0
     busy_ns: int = 0
+    # How often its graph was loaded before a run, and how long that took: only where graphs are switched.
+    loads: int = 0
+    load_ns: int = 0
     worst_ns: int = -1
     worst_job: int | None = None
     worst_ended_ns: int = 0
@@ -75,6 +79,7 @@ class _Tally:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.traffic: Traffic | None = None
+        self.boards: dict[int, Board] = {}
         self._figures = run.clients
         self._deadlines = [client.deadline_ns for client in run.scenario.clients]
 
@@ -105,6 +110,8 @@ class _Tally:
             figures.missed += 1
         if asked.source.talk is not None:
             self._count_tokens(asked, figures, t)
+        if self.boards and client in self.boards:
+            self.boards[client].ended(finish.job, t)
         assert self.traffic is not None
         self.traffic.finished(asked, t)
 
@@ -154,11 +161,16 @@ def simulate(
                 page_bytes=client.page_bytes,
             )
         )
-    tally.traffic = Traffic(scenario, loop)
+    boards = [Board(scenario, switched, loop) for switched in scenario.switching]
+    tally.boards = {number: board for board in boards for number in board.loads}
+    tally.traffic = Traffic(scenario, loop, tally.boards)
     if progress is not None and scenario.duration_ns is not None:
         for part in range(1, _REPORTS + 1):
             loop.run_until(scenario.duration_ns * part // _REPORTS)
             progress(part / _REPORTS)
     run.events = loop.run_until()
     run.log = loop.log
+    for switched, board in tally.boards.items():
+        run.clients[switched].loads = board.loads[switched]
+        run.clients[switched].load_ns = board.load_times_ns[switched]
     return run

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 
 from msgspec import Struct
 
 from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source, Talk
+from openhtp.plan.switched import Board
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller, VirtualLoop
@@ -125,8 +127,10 @@ class Asked(Struct, eq=False, gc=False):
 class Traffic:
     """All sources of a scenario, feeding one loop."""
 
-    def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
+    def __init__(self, scenario: Scenario, loop: VirtualLoop, boards: Mapping[int, Board] | None = None) -> None:
+        """``boards`` are those of clients that are switched, by client."""
         self._loop = loop
+        self._boards = boards or {}
         self._clients = [_Client(number, spec) for number, spec in enumerate(scenario.clients)]
         self._followers: dict[int, list[_Running]] = {}
         self._last_job = 0
@@ -181,6 +185,8 @@ class Traffic:
         client.in_queue += 1
         job = self._last_job = self._last_job + 1
         self._loop.expect(job, source.work, Asked(client.number, source, asked, 0, asked))
+        if self._boards and client.number in self._boards:
+            self._boards[client.number].asked(job, client.number, now)
         timeout = None if client.timeout is None else asked + client.timeout
         deadline = None if client.deadline is None else asked + client.deadline
         return Submitted(now, job, client.number, 1, timeout, deadline)
