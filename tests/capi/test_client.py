@@ -140,6 +140,20 @@ def test_updateable_data_are_taken_out_and_put_in(device: Device) -> None:
     assert library.ask("contextApplyBinarySection", context.handle, graph.handle, 1, place, None, None) != 0
 
 
+def test_the_same_structures_may_point_elsewhere_in_the_next_call(device: Device) -> None:
+    graph = build(Context.create(device))
+    given = [values(seed) for seed in range(3)]
+    places = {name: np.empty(SHAPE, np.uint8) for name in "ab"}
+    for turn in range(9):
+        source = given[turn % 3]
+        if turn % 2:  # the same memory with other data, and other memory
+            for name, array in source.items():
+                places[name][...] = array
+            source = places
+        out = graph.execute(source)["o"]
+        assert np.abs(out.astype(int) - expected(source).astype(int)).max() <= 1
+
+
 def test_a_batch_is_a_multiple_of_the_graph_s(device: Device) -> None:
     graph = build(Context.create(device))
     given = {name: np.concatenate([array, array[:, ::-1]]) for name, array in values().items()}

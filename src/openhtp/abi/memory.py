@@ -137,6 +137,10 @@ class Probe:
         self._local = Span(ctypes.addressof(self._sink), self._count)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), self._count, 0)
 
+    def places(self) -> list[tuple[int, int]]:
+        """The bytes that are looked at, as (address, size)."""
+        return [(span.base or 0, span.size) for span in self._spans[: self._count]]
+
     def holds(self) -> bool:
         """Whether every byte can be read."""
         return not self._count or bool(_readv(*self._call) == self._count)
@@ -152,6 +156,10 @@ class Window:
         self._held = ctypes.create_string_buffer(max(1, self._size))
         self._local = Span(ctypes.addressof(self._held), self._size)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(given), 0)
+
+    def begins_with(self, expected: bytes) -> bool:
+        """Whether all of it is there, and still begins so."""
+        return bool(_readv(*self._call) == self._size) and self._held.raw.startswith(expected)
 
     def read(self, what: str) -> bytes:
         """What is there now."""
