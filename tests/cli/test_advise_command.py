@@ -39,6 +39,7 @@ def test_an_estimate_is_written_as_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     result = CliRunner().invoke(app, ["estimate", "zoo:tiny_mlp", "--soc", "SM8650,SM8550", "--html", str(page)])
     assert result.exit_code == 0, result.output
+    assert result.output.count("wrote") == 1
     text = page.read_text()
     assert "modelled" in text
     assert "SM8550" in text

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from openhtp.cli._sheet import Sheet
-from openhtp.cli._terminal import confirm_written, write_file
+from openhtp.cli._terminal import write_file
 
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write the tables as a self-contained page.")]
 
@@ -43,4 +43,3 @@ def write_page(path: Path | None, title: str, sheets: Sequence[Sheet], notes: Se
     tables = f"<pre>{html.escape(console.export_text())}</pre>"
     text = "\n".join(f"<p>{html.escape(note)}</p>" for note in notes)
     write_file(path, _PAGE.format(title=html.escape(title), tables=tables, notes=text))
-    confirm_written(path)
