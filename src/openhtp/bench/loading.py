@@ -21,6 +21,7 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench import binaries
 from openhtp.bench.binaries import BinaryFigures
+from openhtp.bench.listing import ListRow, compare
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
@@ -60,6 +61,7 @@ class LoadResult(msgspec.Struct, kw_only=True):
 
     rows: list[LoadRow] = []
     binaries: BinaryFigures | None = None
+    lists: list[ListRow] = []
     prepared: bool = True  # False if a device could not use what another had prepared, and prepared it again
     quiet_pieces: int = 0
     noisy_pieces: int = 0
@@ -95,6 +97,7 @@ def run(
                 for way, contender in ways.items():
                     times[way].append(quiet.measure(contender.piece))
             result.rows += _rows(name, ways, times)
+            result.lists.append(compare(name, reader, ways[BINARY].file, quiet, rounds))
     result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
     for step in binaries.run(total - binaries.STEPS, total) if large else ():
         if isinstance(step, BinaryFigures):

@@ -39,3 +39,13 @@ def binaries_sheet(found: BinaryFigures) -> Sheet:
     sheet.add(f"peak over resident while loading {dense}", f"{found.peak_over_bytes / 1e6:.1f} MB")
     sheet.add(f"the same with a read budget of {budget}", f"{found.peak_over_with_budget_bytes / 1e6:.1f} MB")
     return sheet
+
+
+def list_sheet(result: LoadResult) -> Sheet:
+    """One line per network: its contexts one after the other, and by one call."""
+    columns = ("network", "contexts", "one by one\nms", "as a list\nms", "times\nsooner")
+    sheet = Sheet("several contexts of a network until all are ready (medians, measured in turns)", columns)
+    for row in result.lists:
+        times = f"{row.one_by_one_s * 1e3:,.0f}", f"{row.list_s * 1e3:,.0f}", f"{row.ratio:.2f}"
+        sheet.add(row.network, str(row.contexts), *times)
+    return sheet

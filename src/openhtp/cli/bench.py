@@ -15,7 +15,7 @@ from openhtp import zoo
 from openhtp.bench import loading, parallelism, planning, polling, preemption, profiling, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
-from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, load_sheet
+from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, list_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
@@ -211,6 +211,7 @@ def load(
     with errors_reported():
         result = _last(loading.run(networks=names, rounds=rounds, large=large))
     show(load_sheet(result))
+    show(list_sheet(result))
     if result.binaries is not None:
         show(binaries_sheet(result.binaries))
     if not result.prepared:
