@@ -102,6 +102,7 @@ def deep(levels):
         (Message(method=Method.EXECUTE, events=(deep(20),)), "nested more than"),
         (Message(method=Method.EXECUTE, events=(ProfileEvent(-1, "e", 0, "us"),)), "of type -1"),
         (Message(method=Method.EXECUTE, events=(ProfileEvent(1, "e", -1, "us"),)), "the value -1"),
+        (Message(method=Method.EXECUTE, timeline_cycles=-1), "timeline of -1"),
         (Message(method=Method.EXECUTE, run=RunTimes(received_ns=5, started_ns=2, finished_ns=9)), "was received"),
     ],
 )

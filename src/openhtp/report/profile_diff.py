@@ -106,7 +106,8 @@ def compare(before: Side, after: Side, *, threshold_percent: float, least: float
     lines = before.timeline, after.timeline
     sums = sum(before.nodes.values()), sum(after.nodes.values())
     first, second = sums if None in lines else lines
-    total = Change(node="total", before=value(before, first), after=value(after, second))
+    name = "total (work)" if None in lines else "total"
+    total = Change(node=name, before=value(before, first), after=value(after, second))
 
     def worse(change: Change) -> bool:
         percent = change.percent
@@ -140,7 +141,8 @@ def read_side(path: str | os.PathLike[str]) -> Side:
             f"{path} has no cycles of nodes, it was profiled at the level {log.level!r}; expected detailed,"
             " linting or optrace"
         )
-    timeline = event.value if event.type == _CRITICAL else None
+    lines = [message.timeline_cycles for message in log.messages if message.method in EXECUTED]
+    timeline = sum(lines) // len(lines) if all(lines) else None
     return _from_event(event, str(path), log.soc, log.clock_hz, timeline)
 
 

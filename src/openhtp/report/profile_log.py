@@ -84,6 +84,8 @@ def log_from(data: bytes, where: str = "profile log") -> Log:
     log = _decoded(data, Kind.LOG, Log, where)
     for number, message in enumerate(log.messages):
         _check_events(message.events, f"{where}: message {number}", 1)
+        if not 0 <= message.timeline_cycles < _LARGEST:
+            raise BadProfile(f"{where}: message {number} has a timeline of {message.timeline_cycles} cycles")
         run = message.run
         if run is not None:
             times = (run.received_ns, run.started_ns, run.finished_ns)

@@ -75,11 +75,13 @@ class Profile:
             return Message(method=found.method, graph=found.graph, stamp_us=stamp, events=self.events())
         record, modelled = found.record, found.modelled
         traced = self.optrace and modelled is not None and modelled.is_known
+        schematic = None if self.level is ProfileLevel.BASIC else self.schematic()
         return Message(
             method=Method.EXECUTE if found.synchronous else Method.EXECUTE_ASYNC,
             graph=found.graph,
             stamp_us=stamp,
             events=self.events(),
+            timeline_cycles=0 if schematic is None else schematic.cycles,
             run=RunTimes(
                 received_ns=record.received_ns,
                 started_ns=record.started_ns,

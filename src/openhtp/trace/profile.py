@@ -81,6 +81,8 @@ class Message(Struct, frozen=True, kw_only=True):
     # What the program that made the call saw of it, by its own clock; 0 if it did not look.
     app_us: int = 0
     events: tuple[ProfileEvent, ...] = ()
+    # From the first op's begin to the last one's end on the chip (modelled); 0 if that is not known.
+    timeline_cycles: int = 0
     # With optrace: what happened when, and the digest of the schematic that says what was run.
     run: RunTimes | None = None
     schematic: str = ""
