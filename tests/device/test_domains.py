@@ -260,5 +260,21 @@ def test_weights_are_shared_by_so_many_graphs_at_most(maker: htp.Device) -> None
     with maker.create_context(weight_sharing_enabled=True) as context:
         for number in range(64):
             context.create_graph(str(number))
-        with pytest.raises(htp.UnsupportedFeature, match="at most 64 graphs"):
+        with pytest.raises(htp.UnsupportedFeature, match="one too many: with weight_sharing_enabled 64"):
             context.create_graph("one more")
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [({"dlbc": True}, 32), ({"dlbc_weights": True}, 32), ({"dlbc": True, "dlbc_weights": True}, 16)],
+)
+def test_compression_limits_the_number_of_graphs(maker: htp.Device, options: dict[str, Any], most: int) -> None:
+    with maker.create_context() as context:
+        for number in range(most):
+            context.create_graph(str(number), **options)
+        with pytest.raises(htp.UnsupportedFeature, match=f"one too many: .* {most} can be"):
+            context.create_graph("one more", **options)
+    context = maker.create_context(weight_sharing_enabled=True)
+    with pytest.raises(htp.UnsupportedFeature, match="do not go with weight_sharing_enabled"):
+        context.create_graph("g", **options)
+    context.free()

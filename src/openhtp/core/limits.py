@@ -10,6 +10,9 @@ SESSION_LIMIT_BYTES = 3840 * MIB
 MAX_SHARED_WEIGHT_GRAPHS = 64
 """Graphs of one context whose common weights can be stored once."""
 
+MAX_COMPRESSED_GRAPHS = 32
+"""Graphs of one context of which some compress inputs or weights (DLBC); half as many if both are compressed."""
+
 MAX_READ_BUDGET_MB = 1 << 20
 """The largest piece in which a binary is read; more than any file."""
 

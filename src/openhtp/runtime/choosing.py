@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.groups import GroupRegistration
+from openhtp.core.limits import MAX_COMPRESSED_GRAPHS, MAX_SHARED_WEIGHT_GRAPHS
 from openhtp.options import CONTEXT, Arguments, Origin, Values
 from openhtp.options.context import CONCURRENT, CONCURRENT_ARCH, CONCURRENT_PLATFORMS, SHARING_WITH_VA
 from openhtp.rpc import messages as ms
@@ -69,6 +70,30 @@ def _group(chosen: Values, list_number: int, number_of: Callable[[object], int])
     return ms.Group(first=first, nbytes=registration.max_spill_fill_buffer, concurrent=concurrent is not None)
 
 
+def check_graph(context: Values, name: str, graph: Values, others: Sequence[Values]) -> None:
+    """Refuse a graph that its context cannot have beside the others: compression and sharing have limits."""
+    compressed = [options for options in (*others, graph) if options.dlbc or options.dlbc_weights]
+    if context.weight_sharing_enabled:
+        if compressed:
+            raise _unsupported(name, "has dlbc or dlbc_weights, which do not go with weight_sharing_enabled")
+        if len(others) >= MAX_SHARED_WEIGHT_GRAPHS:
+            raise _unsupported(
+                name, f"is one too many: with weight_sharing_enabled {MAX_SHARED_WEIGHT_GRAPHS} can be"
+            )
+    if compressed:
+        most = MAX_COMPRESSED_GRAPHS
+        if any(options.dlbc for options in compressed) and any(options.dlbc_weights for options in compressed):
+            most //= 2
+        if len(others) >= most:
+            raise _unsupported(name, f"is one too many: with this compression (dlbc, dlbc_weights) {most} can be")
+
+
+def _unsupported(name: str, why: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"graph {shown(name)} {why} in one context; put it into another", st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE
+    )
+
+
 def enabled_graphs(chosen: Values, binary: ContextBinary) -> tuple[str, ...]:
     """Graphs of a binary that are to be there, in the order in which they were named. Checks all names."""
     known = binary.graph_names
@@ -79,6 +104,13 @@ def enabled_graphs(chosen: Values, binary: ContextBinary) -> tuple[str, ...]:
     for name in chosen.graph_retention_order or ():
         if name not in enabled:
             raise _unknown("graph_retention_order", name, "graphs that are enabled are", enabled)
+    if chosen.register_multi_contexts or chosen.register_concurrent_resource_sharing or chosen.share_resources:
+        for name in enabled:
+            options = binary.graph_info(name).options
+            if options.dlbc or options.dlbc_weights:
+                raise _unsupported(
+                    name, "has dlbc or dlbc_weights, which do not go with shared spill-fill buffers"
+                )
     return enabled
 
 

@@ -16,10 +16,8 @@ from openhtp.core.errors import (
     InvalidArgument,
     InvalidHandle,
     NameClash,
-    UnsupportedFeature,
     WrongState,
 )
-from openhtp.core.limits import MAX_SHARED_WEIGHT_GRAPHS
 from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
@@ -35,6 +33,7 @@ from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue, updating
 from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.choosing import check_graph
 from openhtp.runtime.context_profile import freed
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
@@ -114,14 +113,10 @@ class Context:
                 "a context made from a binary takes no new graphs; create another context",
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
-        if self._chosen.weight_sharing_enabled and len(self._graphs) >= MAX_SHARED_WEIGHT_GRAPHS:
-            raise UnsupportedFeature(
-                f"a context with weight_sharing_enabled has at most {MAX_SHARED_WEIGHT_GRAPHS} graphs; put graph"
-                f" {shown(name)} into another context",
-                st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
-            )
         name = check_name(name, "graph")
-        graph = Graph(self, name, GRAPH.read(options, arch=find_soc(self.device.soc).arch))
+        chosen = GRAPH.read(options, arch=find_soc(self.device.soc).arch)
+        check_graph(self._chosen, name, chosen, [graph._options for graph in list(self._graphs.values())])
+        graph = Graph(self, name, chosen)
         if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
             raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
