@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp import llm
 from openhtp.core.errors import QnnError
 from openhtp.core.hmx_layout import round_up
 from openhtp.testing.native_head import NativeHead
 
 pytestmark = pytest.mark.vendor
 
+AUSTEN = Path(__file__).parents[2] / "examples" / "llm" / "austen"
 SOCS = ("SM8650", "SM8750")
 
 
@@ -87,3 +90,13 @@ def test_an_emulated_head_gives_nearly_the_same(device: htp.Device) -> None:
     with htp.Backend() as backend:
         ours = output(backend.create_device(soc=device.soc), head, 64, native=True).astype(np.int64)
     assert np.abs(ours - theirs).max() <= 64  # of 65536 steps: their softmax has a table
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_same_bundle_writes_the_same_text(device: htp.Device, native: bool) -> None:
+    bundle = llm.export(llm.load(AUSTEN), ar=(32, 1), native_kv=native, context=256)
+    prompt = [int(token) for token in np.load(AUSTEN / "reference.npz")["ids"]]
+    with htp.Backend() as backend:
+        ours = llm.Generator(bundle, backend.create_device(soc=device.soc)).complete(prompt, max_new=12)
+    with llm.Generator(bundle, device) as theirs:
+        assert theirs.complete(prompt, max_new=12) == ours

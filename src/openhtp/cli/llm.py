@@ -228,7 +228,8 @@ def _exported(model: lm.Llama, **options: Any) -> lm.Bundle:
 @contextlib.contextmanager
 def _waiting(what: str) -> Iterator[Callable[[float], None]]:
     """A bar on the terminal while something takes its time."""
-    with Progress(console=progress_console, transient=True) as bar:
+    quiet = not progress_console.is_terminal
+    with Progress(console=progress_console, transient=True, disable=quiet) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda done: bar.update(task, completed=done)
 
