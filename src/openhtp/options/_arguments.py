@@ -15,6 +15,8 @@ class DeviceArguments(TypedDict, total=False):
     soc: str | int
     name: str | None
     platform: str
+    driver_path: str
+    driver_version: str | None
     policy: str
     threads: int
     parallel_graphs: bool

@@ -52,6 +52,17 @@ DEVICE = Table(
             about="`windows` gives all priorities equal standing, as there the operating system decides.",
         ),
         Option(
+            name="driver_path",
+            kind=Choice(("traditional", "hnrd")),
+            default="traditional",
+            about="`hnrd` is the Hexagon NPU runtime driver of a Windows system; else libraries of the program's.",
+        ),
+        Option(
+            name="driver_version",
+            kind=Text("a version"),
+            about="Version of the driver that the system has; at least 2.22.2. Only with `driver_path` hnrd.",
+        ),
+        Option(
             name="policy",
             kind=Choice(POLICIES),
             default="strict",

@@ -17,6 +17,7 @@ from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.device import Connect, Device
+from openhtp.runtime.drivers import choose_driver
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
@@ -72,6 +73,7 @@ class Backend:
         """
         self._life.require("use")
         chosen = DEVICE.read(options)
+        choose_driver(chosen)
         config = DeviceConfig.chosen(chosen)
         wanted = DeviceOptions(config=config, name=chosen.name)
         wanted.check()
