@@ -12,6 +12,7 @@ from openhtp.device.power import MAX_CONFIGS, Power
 from openhtp.hw.clocks import Clocks, Standing, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DcvsVote, HmxVote
+from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
 from openhtp.trace.records import ClocksChanged
 
@@ -97,7 +98,7 @@ class TestHmx:
         with pytest.raises(InvalidArgument, match="needs an HVX vote") as caught:
             bench.set(10, hmx=self.HMX, rpc_polling_us=50)
         assert caught.value.name == "QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT"
-        assert (bench.clocks(), bench.power.polling_ns) == (found, 0)
+        assert (bench.clocks(), bench.power.polling_ns) == (found, UNASKED_NS)
 
     def test_anothers_hvx_vote_does_not_count(self) -> None:
         bench = Bench()
@@ -229,6 +230,14 @@ def test_polling_is_the_longest_that_is_asked_for() -> None:
     assert bench.power.polling_ns == 9999 * US
     bench.power.forget(YOU, 0)
     assert bench.power.polling_ns == 100 * US
+    bench.set(10, rpc_polling_us=0)
+    assert bench.power.polling_ns == 0
+
+
+def test_without_a_vote_the_device_looks_for_a_moment() -> None:
+    bench = Bench()
+    bench.set(10, dcvs=TURBO)
+    assert bench.power.polling_ns == UNASKED_NS
 
 
 def test_nobody_can_have_configs_without_end() -> None:

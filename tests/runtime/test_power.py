@@ -324,3 +324,5 @@ def test_polling_is_what_the_longest_vote_says(backend: htp.Backend) -> None:
     assert (polling.polling_ns, polling.adaptive_ns) == (100_000, 0)
     first.set(rpc_polling_us=0)
     assert polling.polling_ns == 0
+    first.destroy()
+    assert polling.polling_ns == looking.UNASKED_NS

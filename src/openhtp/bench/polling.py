@@ -32,7 +32,7 @@ class PollingRow(msgspec.Struct, kw_only=True):
 
 
 class PollingResult(msgspec.Struct, kw_only=True):
-    """``execute`` of a trivial graph without a vote, and with the longest polling time."""
+    """``execute`` of a trivial graph with a vote of 0, and with the longest polling time."""
 
     processors: int
     polling_time_us: int = MAX_RPC_POLLING_US

@@ -24,6 +24,7 @@ from openhtp.hw.power import (
     HmxVote,
     check_us,
 )
+from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
 from openhtp.trace.records import ClocksChanged
 
@@ -45,7 +46,8 @@ class Config:
     profile: PerfProfile | None = None
     # When the profile's vote is lowered, if nothing comes in between.
     lower_at: int | None = None
-    rpc_polling_us: int = 0
+    # None: no vote on it; 0: not to look at all.
+    rpc_polling_us: int | None = None
     rpc_control_latency_us: int = 0
     adaptive_polling_us: int = 0
     hmx_timeout_us: int = DEFAULT_HMX_TIMEOUT_US
@@ -72,7 +74,7 @@ class Power:
     """Power configs by number. A vote is changed whole or not at all."""
 
     def __init__(self, arch: int, cores: int, on_change: OnChange) -> None:
-        self.polling_ns = 0
+        self.polling_ns = UNASKED_NS
         self._arch = arch
         self._on_change = on_change
         self._configs: dict[int, Config] = {}
@@ -208,7 +210,8 @@ class Power:
 
     def _settle(self, core: int, t: int) -> None:
         """Work out again what a core's clocks are, and how long ways are watched."""
-        self.polling_ns = max((config.rpc_polling_us for config in self._configs.values()), default=0) * US
+        votes = [c.rpc_polling_us for c in self._configs.values() if c.rpc_polling_us is not None]
+        self.polling_ns = max(votes) * US if votes else UNASKED_NS
         clocks = clocks_for(c.standing for c in self._configs.values() if c.core == core)
         if clocks != self._clocks[core]:
             self._clocks[core] = clocks

@@ -39,9 +39,6 @@ MAX_WAIT_NS = 3600 * 1_000_000_000
 CLOSING_NS = 1_000_000
 # How long the loop stands still after something went wrong that was nobody's: it may go wrong again at once.
 BACK_OFF_S = 0.01
-# How long an idle device looks for the next request before it goes to sleep, unless a client votes for more: what
-# is queued one after the other comes within that time.
-SPIN_NS = 20_000
 # Threads of one client that wait for executions of their own at the same time.
 MAX_LANES = 256
 
@@ -154,7 +151,7 @@ class Server:
         if not self._intake.took_any:
             return []
         self._intake.took_any = False
-        patience = max(SPIN_NS, self.core.power.polling_ns)
+        patience = self.core.power.polling_ns
         looking, poll = self._looking, self._epoll.poll
         look = looking.begin(patience if timeout_ns is None else min(patience, timeout_ns))
         while look:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 
+# How long both sides look where nobody votes (decision 005): what is called one after the other comes within that.
+UNASKED_NS = 60_000
 # With one core, looking would keep the other side from running at all.
 _CORES = len(os.sched_getaffinity(0))
 # Two looks lie microseconds apart; this far only if somebody else had the core.

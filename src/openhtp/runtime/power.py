@@ -54,7 +54,8 @@ class PowerConfig:
         self._link = link
         self._life = Life("power config", "")
         # How long this client watches the way to the device, under this config.
-        self._polling_us = self._adaptive_us = 0
+        self._polling_us: int | None = None
+        self._adaptive_us = 0
         message = ms.CreatePowerConfig(core=core)
         self.id = link.request(message, undo=lambda made: ms.DestroyPowerConfig(config=made.value)).value
 
@@ -74,7 +75,8 @@ class PowerConfig:
             dcvs: corners of core and bus, sleep, and what DCVS may do; what it leaves out stays.
             hmx: corners of the HMX, on chips from v75 on, and only beside a core vote under this config.
             rpc_control_latency_us: the latency that is asked of the way to the device.
-            rpc_polling_us: how long, up to 9999, callers and device look for news before they sleep; 0 ends it.
+            rpc_polling_us: how long, up to 9999, callers and device look for news before they sleep; 0 for
+                not at all. Without a vote they look for 60.
             adaptive_polling_us: executions that take at least this long are slept for until just before their
                 end; 0 ends it. Only while polling.
             hmx_timeout_us: how long an idle HMX stays powered, up to a second.
@@ -181,7 +183,7 @@ class Votes:
     def watch(self, link: Link) -> None:
         """Tell the link how long the way is to be watched: as long as the longest vote says."""
         live = [config for config in list(self._configs.values()) if config._life.state is State.LIVE]
-        polling_us = max((config._polling_us for config in live), default=0)
+        polling_us = max((c._polling_us for c in live if c._polling_us is not None), default=None)
         adaptive_us = max((config._adaptive_us for config in live), default=0)
         link.set_polling(polling_us, adaptive_us)
 

@@ -36,7 +36,7 @@ class Link(Protocol):
     def now(self) -> int:
         """The device's time in nanoseconds, in which timeouts are given."""
 
-    def set_polling(self, polling_us: int, adaptive_us: int) -> None:
+    def set_polling(self, polling_us: int | None, adaptive_us: int) -> None:
         """How long to look for an execution's end before sleeping, and from which length on to sleep first."""
 
     def request(

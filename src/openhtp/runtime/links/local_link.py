@@ -89,7 +89,7 @@ class LocalLink:
         with contextlib.suppress(QnnError):
             self.request(message)
 
-    def set_polling(self, polling_us: int, adaptive_us: int) -> None:
+    def set_polling(self, polling_us: int | None, adaptive_us: int) -> None:
         """Who waits here runs the device itself: there is nothing to look for."""
 
     def next_job(self) -> int:

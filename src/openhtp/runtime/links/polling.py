@@ -10,6 +10,7 @@ import time
 
 from openhtp.core.units import US
 from openhtp.rpc import frames
+from openhtp.rpc.looking import UNASKED_NS
 from openhtp.runtime.links.lane import Lane
 
 # How much of an execution is slept through, and how much new experience counts against old.
@@ -25,14 +26,14 @@ class Polling:
     __slots__ = ("_lengths", "adaptive_ns", "polling_ns")
 
     def __init__(self) -> None:
-        self.polling_ns = 0
+        self.polling_ns = UNASKED_NS
         self.adaptive_ns = 0
         self._lengths: dict[int, float] = {}
 
-    def set(self, polling_us: int, adaptive_us: int) -> None:
-        """Poll so long before sleeping; from executions of so long on, sleep first (0: never)."""
+    def set(self, polling_us: int | None, adaptive_us: int) -> None:
+        """Poll so long before sleeping, None without a vote; of executions of so long, sleep first (0: never)."""
         self.adaptive_ns = adaptive_us * US
-        self.polling_ns = polling_us * US
+        self.polling_ns = UNASKED_NS if polling_us is None else polling_us * US
 
     def receive(self, lane: Lane, frame: bytes) -> memoryview:
         """The next packet of a lane on which this frame was sent; call while polling is on."""

@@ -131,7 +131,7 @@ class VendorLink:
             rpc_polling_us=message.rpc_polling_us,
         )
 
-    def set_polling(self, polling_us: int, adaptive_us: int) -> None:
+    def set_polling(self, polling_us: int | None, adaptive_us: int) -> None:
         """The library polls on its own way to the chip; the one to its process is asked of nobody."""
 
     def tell(self, message: ms.Request) -> None:
