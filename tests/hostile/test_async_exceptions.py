@@ -110,16 +110,6 @@ class Rig:
     def create_context(self) -> None:
         self.device.create_context().free()
 
-    def finalize(self) -> None:
-        self.made += 1
-        graphs = self.context._graphs
-        for name in [name for name, graph in graphs.items() if not graph.is_finalized]:
-            del graphs[name]  # left by an interrupt: thousands would make each action longer than the last
-        graph = self.context.create_graph(f"made {self.made}")
-        x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
-        graph.add_node("Relu", inputs=[x], outputs=[graph.add_tensor("y", (1, 8), "float32", kind="app_read")])
-        graph.finalize(signal=self.signal if self.made % 2 else None)
-
     # What must hold afterwards
 
     def settle(self) -> None:
@@ -213,7 +203,6 @@ ACTIONS = [
     Rig.info,
     Rig.register_memory,
     Rig.create_context,
-    Rig.finalize,
 ]
 
 
