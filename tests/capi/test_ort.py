@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.vendor,
     pytest.mark.skipif(importlib.util.find_spec("onnxruntime_qnn") is None, reason="needs onnxruntime-qnn"),
 ]
-# What the vendor's own library refuses, too.
+# Refused by ours through the provider; what the vendor's library answers was not tried.
 REFUSED = {"ReduceProd"}
 ADD = next(case for case in CASES if case.op == "Add")
 CONV = next(case for case in CASES if case.op == "Conv")
