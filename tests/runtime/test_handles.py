@@ -241,3 +241,22 @@ def test_tensor_of_another_graph_is_no_key(graph: htp.Graph) -> None:
     other = relu_graph(graph.context, "other")
     with pytest.raises(htp.InvalidArgument, match="'x' is not an input of this graph"):
         graph.execute({other.tensors["x"]: ramp()})
+
+
+def test_a_log_takes_nothing_from_others_and_leaves_nothing(
+    backend: htp.Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A level that it set would go on holding back what the program wants to see."""
+    logger = logging.getLogger("openhtp")
+    before, seen = logger.level, []
+    with caplog.at_level(logging.INFO):
+        errors = backend.create_log("error", lambda *_: None)
+        logger.info("still seen")
+        debug = backend.create_log("debug", lambda level, _, text: seen.append(text))
+        logger.debug("for one")
+        debug.free()
+        logger.debug("for nobody")
+        errors.free()
+    assert "still seen" in caplog.text
+    assert seen == ["for one"]
+    assert logger.level == before

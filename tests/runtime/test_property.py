@@ -21,7 +21,7 @@ def test_names_and_numbers_mean_the_same() -> None:
     assert has_capability("GRAPH_SUPPORT_SUBGRAPH") is has_capability(314) is False
 
 
-@pytest.mark.parametrize("key", ["DEVICE_SUPPORT_MAGIC", 1, -1])
+@pytest.mark.parametrize("key", ["DEVICE_SUPPORT_MAGIC", 2, -1])
 def test_an_unknown_key_is_told(key: str | int) -> None:
     with pytest.raises(UsageError, match="unknown") as caught:
         has_capability(key)

@@ -195,8 +195,10 @@ def test_profile_is_written_as_csv(model, feeds, tmp_path) -> None:
     options = {"profiling_level": "detailed", "profiling_file_path": str(path)}
     with htp.InferenceSession(model, providers=[QNN], provider_options=[options]) as session:
         session.run(None, feeds)
-        pending = session.run_async(None, feeds)
+        noted = threading.Event()
+        pending = session.run_async(None, feeds, lambda *_: noted.set())
         pending.result()
+        assert noted.wait(10)  # what a run cost is written down before its callback is called
         assert pending.profile.event(400).value > 0
         assert session.end_profiling() == str(path)
     rows = list(csv.DictReader(path.read_text().splitlines()))

@@ -42,8 +42,8 @@ def _flat(head: NativeHead) -> NativeHead:
 
 
 SMALL = [(tokens, 64, context) for tokens in (1, 4, 8, 16, 32, 64, 128) for context in (256, 512)]
-# Above 64 native and flat were seen to differ at index 0 and for 20 tokens or more; why is not known, and it may be
-# this graph. One token behind others is equal.
+# Above 64 native and flat were seen to differ at index 0 and for 20 tokens or more; why is not known, and it may
+# be this graph. One token behind others is equal.
 LARGE = [(1, 128, 1024), (1, 192, 768), (1, 256, 512)]
 COMBINATIONS = [
     NativeHead(tokens=tokens, head_dim=head_dim, context=context, activation=activation)

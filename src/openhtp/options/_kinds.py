@@ -73,7 +73,7 @@ class Whole:
     def read(self, value: object) -> int:
         """Accept whatever counts as a whole number in Python, except booleans."""
         number = whole_number(value)
-        if self.or_max and (value == "max" or number == 0):
+        if self.or_max and (number == 0 or (isinstance(value, str) and value == "max")):
             return 0
         if number is None or not self.low <= number <= self.high:
             raise Refused(self.words)

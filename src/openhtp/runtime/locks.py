@@ -26,6 +26,7 @@ ORDER = (
     "send",
     "execution",
     "notify",
+    "logs",  # which logs there are; the last, as messages may come from anywhere
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from openhtp.core.levels import LogLevel
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.locks import make_lock
 
 _PYTHON_LEVEL = {
     LogLevel.ERROR: logging.ERROR,
@@ -15,6 +16,12 @@ _PYTHON_LEVEL = {
     LogLevel.VERBOSE: logging.INFO - 5,
     LogLevel.DEBUG: logging.DEBUG,
 }
+
+_logger = logging.getLogger("openhtp")
+_lock = make_lock("logs")
+# Logs that want messages, and the level that the program had set before the first of them.
+_live: list[Log] = []
+_own_level: list[int] = [logging.NOTSET]
 
 
 class Log(logging.Handler):
@@ -25,17 +32,20 @@ class Log(logging.Handler):
         self.log_level = level
         self._callback = callback
         self._life = Life("log", "")
-        self._logger = logging.getLogger("openhtp")
-        self._logger.addHandler(self)
-        if self._logger.level == logging.NOTSET or self._logger.level > self.level:
-            self._logger.setLevel(self.level)
+        with _lock:
+            if not _live:
+                _own_level[:] = [_logger.level]
+            _live.append(self)
+            _settle()
+        _logger.addHandler(self)
 
     def set_log_level(self, level: LogLevel | str | int) -> None:
         """Change the level."""
         self._life.require("use")
         self.log_level = LogLevel.parse(level)
-        self.setLevel(_PYTHON_LEVEL[self.log_level])
-        self._logger.setLevel(min(self._logger.level, self.level))
+        with _lock:
+            self.setLevel(_PYTHON_LEVEL[self.log_level])
+            _settle()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by ``logging``."""
@@ -48,5 +58,16 @@ class Log(logging.Handler):
     def free(self) -> None:
         """Stop handing messages on."""
         self._life.require("free")
-        self._logger.removeHandler(self)
+        _logger.removeHandler(self)
+        with _lock:
+            _live.remove(self)
+            _settle()
         self._life.end(State.FREED)
+
+
+def _settle() -> None:
+    """Let through what any log wants, besides what the program itself wants; without logs, that alone."""
+    (own,) = _own_level
+    _logger.setLevel(own)
+    if _live:
+        _logger.setLevel(min(_logger.getEffectiveLevel(), *(log.level for log in _live)))

@@ -128,6 +128,10 @@ def with_outputs(
     call = replace(call, outputs=_blank_outputs(row, opdef, shapes, call, stored, prefix))
     arrays = real_inputs(call, stored)
     node = resolved_node(opdef, call, stored)
+    # A reference computes what the rules allow.
+    broken = next((rule.sentence for rule in opdef.constraints if not rule.check(node)), None)
+    if broken is not None:
+        raise UnsupportedOp(f"{row.op}: {broken}")
     exact, bounds = opdef.reference(node, arrays), opdef.result_range(node)
     kept = moves_values(row.op) or all(np.isin(result, arrays[0]).all() for result in exact)
     outputs = tuple(
