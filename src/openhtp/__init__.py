@@ -38,23 +38,6 @@ from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.version import VERSION
-from openhtp.hw.power import DcvsVote, HmxCorner, HmxVote, PowerMode, VoltageCorner
-from openhtp.runtime.app import App
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.calls.sparse import Sparse
-from openhtp.runtime.context import Context
-from openhtp.runtime.creation import Creation
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.log import Log
-from openhtp.runtime.mem import Mem
-from openhtp.runtime.power import PowerConfig
-from openhtp.runtime.profile import Profile, ProfileEvent
-from openhtp.runtime.provider import DataRequest, DmaBufferCallback, DmaData
-from openhtp.runtime.signal import Signal
-from openhtp.runtime.tensor import Tensor
-from openhtp.tracing import trace
 
 if TYPE_CHECKING:
     from openhtp import config as config
@@ -65,11 +48,28 @@ if TYPE_CHECKING:
     from openhtp import zoo as zoo
     from openhtp.capi.paths import backend_path, system_path
     from openhtp.estimation import estimate
+    from openhtp.hw.power import DcvsVote, HmxCorner, HmxVote, PowerMode, VoltageCorner
 
     # A package that can be called; a checker can have it as one of both.
     from openhtp.plan import plan as plan
+    from openhtp.runtime.app import App
+    from openhtp.runtime.backend import Backend
+    from openhtp.runtime.calls.execution import Execution
+    from openhtp.runtime.calls.sparse import Sparse
+    from openhtp.runtime.context import Context
+    from openhtp.runtime.creation import Creation
+    from openhtp.runtime.device import Device
+    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.log import Log
+    from openhtp.runtime.mem import Mem
+    from openhtp.runtime.power import PowerConfig
+    from openhtp.runtime.profile import Profile, ProfileEvent
     from openhtp.runtime.profile_log import ProfileLog
+    from openhtp.runtime.provider import DataRequest, DmaBufferCallback, DmaData
+    from openhtp.runtime.signal import Signal
+    from openhtp.runtime.tensor import Tensor
     from openhtp.session import InferenceSession, ModelEvent, PendingRun, PreparedModel
+    from openhtp.tracing import trace
 
 __version__ = VERSION
 
@@ -142,16 +142,40 @@ __all__ = [
 ]
 
 
-# What not every program needs is loaded on first use: the planner, and what brings in onnx and onnxruntime.
+# Loaded on first use, so that importing the package alone costs little more than numpy does.
 _LAZY = {
+    "backend_path": "openhtp.capi.paths",
+    "system_path": "openhtp.capi.paths",
+    "estimate": "openhtp.estimation",
+    "DcvsVote": "openhtp.hw.power",
+    "HmxCorner": "openhtp.hw.power",
+    "HmxVote": "openhtp.hw.power",
+    "PowerMode": "openhtp.hw.power",
+    "VoltageCorner": "openhtp.hw.power",
+    "App": "openhtp.runtime.app",
+    "Backend": "openhtp.runtime.backend",
+    "Execution": "openhtp.runtime.calls.execution",
+    "Sparse": "openhtp.runtime.calls.sparse",
+    "Context": "openhtp.runtime.context",
+    "Creation": "openhtp.runtime.creation",
+    "Device": "openhtp.runtime.device",
+    "Graph": "openhtp.runtime.graph",
+    "Log": "openhtp.runtime.log",
+    "Mem": "openhtp.runtime.mem",
+    "PowerConfig": "openhtp.runtime.power",
+    "Profile": "openhtp.runtime.profile",
+    "ProfileEvent": "openhtp.runtime.profile",
+    "ProfileLog": "openhtp.runtime.profile_log",
+    "DataRequest": "openhtp.runtime.provider",
+    "DmaBufferCallback": "openhtp.runtime.provider",
+    "DmaData": "openhtp.runtime.provider",
+    "Signal": "openhtp.runtime.signal",
+    "Tensor": "openhtp.runtime.tensor",
     "InferenceSession": "openhtp.session",
     "ModelEvent": "openhtp.session",
     "PendingRun": "openhtp.session",
     "PreparedModel": "openhtp.session",
-    "backend_path": "openhtp.capi.paths",
-    "ProfileLog": "openhtp.runtime.profile_log",
-    "estimate": "openhtp.estimation",
-    "system_path": "openhtp.capi.paths",
+    "trace": "openhtp.tracing",
 }
 _LAZY_MODULES = ("config", "llm", "onnx", "ort", "plan", "sweep", "testing", "zoo")
 
@@ -162,7 +186,8 @@ if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours
         from importlib import import_module
 
         if name in _LAZY:
-            return getattr(import_module(_LAZY[name]), name)
+            found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+            return found
         if name in _LAZY_MODULES:
             return import_module(f"openhtp.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -241,6 +241,12 @@ class TestLane:
             lanes.Lane(pair[0]).watch(10**9)
 
 
+def looks_long(patience: looking.Looking) -> bool:
+    """Begins to look; for as long as is asked for, or only as one does unasked."""
+    assert patience.begin(10**10)
+    return patience._patience_ns == 10**10
+
+
 class TestLooking:
     """Times are told, so that nothing depends on how busy the machine is."""
 
@@ -264,28 +270,28 @@ class TestLooking:
     def test_not_while_others_want_the_core(self, clock: list[int]) -> None:
         clock[0] = 10**9
         patience = looking.Looking()
-        assert patience.begin(10**10)
+        assert looks_long(patience)
         clock[0] += 1_000
         assert patience.go_on()
         clock[0] += 3_000_000  # somebody else had the core
         assert not patience.go_on()
-        assert not patience.begin(10**10)
+        assert not looks_long(patience)
         clock[0] += 49_000_000
-        assert not patience.begin(10**10)
+        assert not looks_long(patience)
         clock[0] += 2_000_000
-        assert patience.begin(10**10)
+        assert looks_long(patience)
         clock[0] += 3_000_000  # and again: rest longer
         assert not patience.go_on()
         clock[0] += 99_000_000
-        assert not patience.begin(10**10)
+        assert not looks_long(patience)
         clock[0] += 2_000_000
-        assert patience.begin(10**10)
+        assert looks_long(patience)
         clock[0] += 200_000_000
-        assert patience.begin(10**10)
+        assert looks_long(patience)
         clock[0] += 3_000_000  # after a calm while: as the first time
         assert not patience.go_on()
         clock[0] += 51_000_000
-        assert patience.begin(10**10)
+        assert looks_long(patience)
 
 
 class TestAdaptivePolling:

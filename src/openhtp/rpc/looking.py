@@ -1,8 +1,8 @@
 """Looking for something again and again instead of sleeping until it comes: quick, as long as there are cores.
 
 Who looks while others wait for the core is worse off than who sleeps: it uses up its share, and is set aside when
-what it looks for comes. So who finds that the core was taken away between two looks sleeps, and does so for a
-while.
+what it looks for comes. So who finds that the core was taken away between two looks sleeps, and looks no longer
+than one does unasked for a while.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ UNASKED_NS = 60_000
 _CORES = len(os.sched_getaffinity(0))
 # Two looks lie microseconds apart; this far only if somebody else had the core.
 _TAKEN_NS = 200_000
-# How long nobody looks after that: longer each time, until the core was one's own for as long as the last rest.
+# How long nobody looks for long after that: longer each time, until the core was one's own for as long as the
+# last rest.
 _FIRST_REST_NS = 50_000_000
 _LONGEST_REST_NS = 2_000_000_000
 # From here on, others are offered the core between two looks: one of them may be who we wait for.
@@ -36,8 +37,8 @@ class Looking:
     def begin(self, patience_ns: int) -> bool:
         """Whether there is use in looking at all now."""
         self._began = self._last = now = time.monotonic_ns()
-        self._patience_ns = patience_ns
-        return patience_ns > 0 and _CORES > 1 and now >= self._rests_until
+        self._patience_ns = patience_ns if now >= self._rests_until else min(patience_ns, UNASKED_NS)
+        return patience_ns > 0 and _CORES > 1
 
     def go_on(self) -> bool:
         """Whether to look once more."""
