@@ -20,7 +20,7 @@ _TEXTS = ("", "a", "\x00", "x" * 5000, "ünïcödé", "../../etc")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: on the control socket or on the lane, with so many descriptors beside it."""
+    """One message: on the control socket or on the duct, with so many descriptors beside it."""
 
     control: bool
     data: bytes

@@ -209,7 +209,7 @@ ACTIONS = [
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
 def test_at_every_place(rig: Rig, action: Callable[[Rig], None]) -> None:
     for _ in range(ROUNDS):
-        for _ in range(2):  # so that pools and lanes are there, or growing them is what is interrupted first
+        for _ in range(2):  # so that pools and ducts are there, or growing them is what is interrupted first
             # Of a long action, which compiles first and then asks the device, the end is what matters.
             begin = event = max(1, places_of(lambda: action(rig)) - MOST_EVENTS // 10)
             while interrupted_at(event, lambda: action(rig)):

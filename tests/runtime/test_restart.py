@@ -129,7 +129,7 @@ def test_an_execution_under_way_keeps_its_device() -> None:
     assert gone(pid)
 
 
-def test_a_lane_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duct_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device goes while a thread asks it for a data socket of its own."""
     with htp.Backend() as backend:
         graph = relu_graph(backend.create_device().create_context())

@@ -55,7 +55,7 @@ def test_contexts_created_and_freed(backend: htp.Backend, capsys: pytest.Capture
         relu_graph(context)
         binary = context.get_binary()
     pids = {"client": os.getpid(), "device": device.pid}
-    for warm in range(4):  # lanes, pools and arenas come to their size
+    for warm in range(4):  # ducts, pools and arenas come to their size
         one_round(device, binary, as_list=bool(warm % 2))
     before = measured(pids)
     for number in range(ROUNDS):

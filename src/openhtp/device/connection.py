@@ -17,10 +17,10 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
 
-class Lane:
+class Duct:
     """One data socket of a client and what could not be sent on it yet."""
 
-    def __init__(self, sock: socket.socket, on_news: Callable[[Lane], None]) -> None:
+    def __init__(self, sock: socket.socket, on_news: Callable[[Duct], None]) -> None:
         self.sock = sock
         self.outlet = Outlet(lambda: on_news(self))
         self.unsent: deque[bytes] = deque()
@@ -28,11 +28,11 @@ class Lane:
 
 
 class Connection:
-    """One client: its control socket and its lanes. The first lane is shared, the others serve one thread each."""
+    """One client: its control socket and its ducts. The first duct is shared, the others serve one thread each."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
-        self.lanes: list[Lane] = []
+        self.ducts: list[Duct] = []
         self.session: Session | None = None
         self.closed = False
         # How many frames may still be taken in this turn of the loop.

@@ -1,25 +1,25 @@
-"""Executions come in: frames are taken from a client's lanes, from each client so many and then from the next."""
+"""Executions come in: frames are taken from a client's ducts, from each client so many and then from the next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from openhtp.core import status as st
-from openhtp.device.connection import Connection, Lane
+from openhtp.device.connection import Connection, Duct
 from openhtp.device.executions import Executions
 from openhtp.rpc import channel, frames
 from openhtp.rpc.channel import ProtocolError
 
-# Frames taken from one client, on all its lanes together, before the others have their turn.
+# Frames taken from one client, on all its ducts together, before the others have their turn.
 FRAMES_PER_TURN = 64
-# Cancels of executions that may still be on another lane.
+# Cancels of executions that may still be on another duct.
 MAX_EARLY_CANCELS = 1024
 
 
 class Intake:
-    """Reads lanes. ``new_turn`` gives every client its share again."""
+    """Reads ducts. ``new_turn`` gives every client its share again."""
 
-    def __init__(self, executions: Executions, on_end: Callable[[Connection, Lane], None]) -> None:
+    def __init__(self, executions: Executions, on_end: Callable[[Connection, Duct], None]) -> None:
         self._executions = executions
         self._on_end = on_end
         self._turn = 0
@@ -30,24 +30,24 @@ class Intake:
         """All ready clients are about to be served once."""
         self._turn += 1
 
-    def serve(self, connection: Connection, lane: Lane) -> None:
-        """Take what a client has sent on a lane."""
+    def serve(self, connection: Connection, duct: Duct) -> None:
+        """Take what a client has sent on a duct."""
         if connection.turn != self._turn:
             connection.turn, connection.share = self._turn, FRAMES_PER_TURN
-        first = connection.lanes[0]
-        # What a thread queued before it began to wait on its own lane came first, and stays first.
-        if lane is first or self._read(connection, first):
-            self._read(connection, lane)
+        first = connection.ducts[0]
+        # What a thread queued before it began to wait on its own duct came first, and stays first.
+        if duct is first or self._read(connection, first):
+            self._read(connection, duct)
 
-    def _read(self, connection: Connection, lane: Lane) -> bool:
-        """Take frames within the client's share; return whether the lane is empty now."""
+    def _read(self, connection: Connection, duct: Duct) -> bool:
+        """Take frames within the client's share; return whether the duct is empty now."""
         session = connection.session
         if session is None:
             if connection.closed:
                 return True
             raise ProtocolError("an execution before Hello")
-        executions, view, receive = self._executions, self._view, lane.sock.recv_into
-        while connection.share > 0 and not lane.closed:
+        executions, view, receive = self._executions, self._view, duct.sock.recv_into
+        while connection.share > 0 and not duct.closed:
             try:
                 count = receive(view)
             except BlockingIOError:
@@ -55,31 +55,31 @@ class Intake:
             except OSError:
                 count = 0
             if count == 0:
-                self._on_end(connection, lane)
+                self._on_end(connection, duct)
                 return True
             connection.share -= 1
             self.took_any = True
             kind = view[0]
             if kind == frames.EXECUTE:
-                executions.execute(session, lane.outlet, bytes(view[:count]))
+                executions.execute(session, duct.outlet, bytes(view[:count]))
                 if connection.early_cancels:
                     self._cancel_early(connection, frames.EXECUTE_HEAD.unpack_from(view)[6])
             elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
                 head = frames.EXECUTE_HEAD.unpack_from(view)
                 if head[1] & frames.FLAG_ANSWER:
-                    self._settle(connection, lane, head[6])
+                    self._settle(connection, duct, head[6])
                 else:
-                    self._cancel(connection, lane, head[6])
+                    self._cancel(connection, duct, head[6])
             else:
                 raise ProtocolError(f"frame of kind {kind} and {count} bytes")
-        return lane.closed
+        return duct.closed
 
-    def _cancel(self, connection: Connection, lane: Lane, job: int) -> None:
+    def _cancel(self, connection: Connection, duct: Duct, job: int) -> None:
         session = connection.session
         assert session is not None
         if job not in session.jobs:
-            # Sent before its cancel, but perhaps on a lane that was not looked at yet.
-            others = [other for other in connection.lanes if other is not lane]
+            # Sent before its cancel, but perhaps on a duct that was not looked at yet.
+            others = [other for other in connection.ducts if other is not duct]
             empty = [self._read(connection, other) for other in others]
             if not all(empty):
                 early = connection.early_cancels
@@ -88,10 +88,10 @@ class Intake:
                     del early[next(iter(early))]  # most are of executions that are long over
         self._executions.cancel(session, job)
 
-    def _settle(self, connection: Connection, lane: Lane, job: int) -> None:
+    def _settle(self, connection: Connection, duct: Duct, job: int) -> None:
         """Cancel an execution whose caller was interrupted and does not know whether it was sent.
 
-        If it was, then before this and on the same lane: it ends and is told of. If not, that is told instead.
+        If it was, then before this and on the same duct: it ends and is told of. If not, that is told instead.
         """
         session = connection.session
         assert session is not None
@@ -100,7 +100,7 @@ class Intake:
             return
         now = self._executions.clock.now()
         record = frames.Record(job, st.QNN_GRAPH_ERROR_ABORTED.code, 0, now, now, now, 0, 0, 0)
-        lane.outlet.report_failure(record, "interrupted before it was sent, or when it was over")
+        duct.outlet.report_failure(record, "interrupted before it was sent, or when it was over")
 
     def _cancel_early(self, connection: Connection, job: int) -> None:
         """Cancel an execution whose cancel came before it, if it is one."""

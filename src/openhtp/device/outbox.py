@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 
-from openhtp.device.connection import Connection, Lane
+from openhtp.device.connection import Connection, Duct
 from openhtp.rpc.channel import ProtocolError
 
 # Completions that may share one packet.
@@ -18,62 +18,62 @@ Guard = Callable[[Connection, Callable[[Connection], None]], None]
 
 
 class Outbox:
-    """What is to be sent on the lanes of all clients."""
+    """What is to be sent on the ducts of all clients."""
 
-    def __init__(self, epoll: select.epoll, guard: Guard, on_end: Callable[[Connection, Lane], None]) -> None:
+    def __init__(self, epoll: select.epoll, guard: Guard, on_end: Callable[[Connection, Duct], None]) -> None:
         self._epoll = epoll
         self._guard = guard
         self._on_end = on_end
-        self._pending: dict[Lane, Connection] = {}
+        self._pending: dict[Duct, Connection] = {}
 
-    def tell(self, connection: Connection, lane: Lane) -> None:
-        """There is news on a lane: send it, or hold it back until ``flush``."""
-        outlet = lane.outlet
+    def tell(self, connection: Connection, duct: Duct) -> None:
+        """There is news on a duct: send it, or hold it back until ``flush``."""
+        outlet = duct.outlet
         if len(outlet.records) >= RECORDS_PER_PACKET or outlet.extras:
-            self._pending.pop(lane, None)
-            self._guard(connection, lambda c: self._send_news(c, lane))
+            self._pending.pop(duct, None)
+            self._guard(connection, lambda c: self._send_news(c, duct))
         else:
-            self._pending[lane] = connection
+            self._pending[duct] = connection
 
     def flush(self) -> None:
         """Send all that was held back."""
         while self._pending:
-            lane, connection = self._pending.popitem()
-            self._guard(connection, lambda c, lane=lane: self._send_news(c, lane))  # type: ignore[misc]
+            duct, connection = self._pending.popitem()
+            self._guard(connection, lambda c, duct=duct: self._send_news(c, duct))  # type: ignore[misc]
 
-    def forget(self, lane: Lane) -> None:
-        """A lane has ended."""
-        self._pending.pop(lane, None)
+    def forget(self, duct: Duct) -> None:
+        """A duct has ended."""
+        self._pending.pop(duct, None)
 
-    def send_unsent(self, connection: Connection, lane: Lane) -> None:
+    def send_unsent(self, connection: Connection, duct: Duct) -> None:
         """The client reads again."""
-        while lane.unsent:
+        while duct.unsent:
             try:
-                lane.sock.send(lane.unsent[0])
+                duct.sock.send(duct.unsent[0])
             except BlockingIOError:
                 return
             except OSError:
-                self._on_end(connection, lane)
+                self._on_end(connection, duct)
                 return
-            lane.unsent.popleft()
-        self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
+            duct.unsent.popleft()
+        self._epoll.modify(duct.sock.fileno(), select.EPOLLIN)
 
-    def _send_news(self, connection: Connection, lane: Lane) -> None:
-        for packet in lane.outlet.packets():
-            if not lane.closed:
-                self._send(connection, lane, packet)
+    def _send_news(self, connection: Connection, duct: Duct) -> None:
+        for packet in duct.outlet.packets():
+            if not duct.closed:
+                self._send(connection, duct, packet)
 
-    def _send(self, connection: Connection, lane: Lane, packet: bytes) -> None:
-        if lane.unsent:
-            lane.unsent.append(packet)
-            if len(lane.unsent) > MAX_UNSENT_PACKETS:
+    def _send(self, connection: Connection, duct: Duct, packet: bytes) -> None:
+        if duct.unsent:
+            duct.unsent.append(packet)
+            if len(duct.unsent) > MAX_UNSENT_PACKETS:
                 raise ProtocolError("the client does not read its completions")
             return
         try:
-            lane.sock.send(packet)
+            duct.sock.send(packet)
         except BlockingIOError:
             # A client that sleeps must not put the device to sleep: go on when it reads again.
-            lane.unsent.append(packet)
-            self._epoll.modify(lane.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            duct.unsent.append(packet)
+            self._epoll.modify(duct.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
         except OSError:
-            self._on_end(connection, lane)
+            self._on_end(connection, duct)

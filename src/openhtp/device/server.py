@@ -15,7 +15,7 @@ from typing import Any
 
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.device.answers import Answer, error_reply
-from openhtp.device.connection import Connection, Lane
+from openhtp.device.connection import Connection, Duct
 from openhtp.device.core import DeviceCore
 from openhtp.device.entrance import REST_NS, Entrance
 from openhtp.device.failures import unexpected
@@ -40,7 +40,7 @@ CLOSING_NS = 1_000_000
 # How long the loop stands still after something went wrong that was nobody's: it may go wrong again at once.
 BACK_OFF_S = 0.01
 # Threads of one client that wait for executions of their own at the same time.
-MAX_LANES = 256
+MAX_DUCTS = 256
 
 
 class Server:
@@ -56,11 +56,11 @@ class Server:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._connections: dict[int, Connection] = {}
-        self._outbox = Outbox(self._epoll, self._guard, self._on_lane_end)
+        self._outbox = Outbox(self._epoll, self._guard, self._on_duct_end)
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._pool = Pool(self._post)
-        self._intake = Intake(core.executions, self._on_lane_end)
+        self._intake = Intake(core.executions, self._on_duct_end)
         core.executions.on_broken = self._on_broken
         core.loop.attach(self._post)
         core.run_elsewhere = lambda task, then: self._pool.submit(task, lambda: then(task.conclude()))
@@ -211,18 +211,18 @@ class Server:
             return
         connection.closed = True
         self._connections.pop(connection.control.fileno(), None)
-        for lane in connection.lanes:
-            lane.closed = True
-            self._outbox.forget(lane)
-        for sock in (connection.control, *(lane.sock for lane in connection.lanes)):
+        for duct in connection.ducts:
+            duct.closed = True
+            self._outbox.forget(duct)
+        for sock in (connection.control, *(duct.sock for duct in connection.ducts)):
             self._unwatch(sock.fileno())
             sock.close()
         if connection.session is not None:
             connection.session.broken |= broken
             self.core.start_closing(connection.session)
-        # A lane's outlet tells its lane, which knows its connection: without this, all of it would wait for the
+        # A duct's outlet tells its duct, which knows its connection: without this, all of it would wait for the
         # garbage collector.
-        connection.lanes.clear()
+        connection.ducts.clear()
         connection.session = None
         if not self._connections and not self._keep:
             self._stopping = True
@@ -280,19 +280,19 @@ class Server:
             return
         self._guard(connection, lambda c: self._reply(c, answer, number))
 
-    def add_lane(self, connection: Connection, descriptor: int) -> None:
+    def add_duct(self, connection: Connection, descriptor: int) -> None:
         """Take executions of a client on this socket, too."""
         try:
-            if len(connection.lanes) >= MAX_LANES:
-                raise ProtocolError(f"more than {MAX_LANES} lanes")
+            if len(connection.ducts) >= MAX_DUCTS:
+                raise ProtocolError(f"more than {MAX_DUCTS} ducts")
             sock = socket.socket(fileno=descriptor)
         except (OSError, ProtocolError) as error:
             os.close(descriptor)
-            raise ProtocolError(f"a lane that cannot be: {error}") from error
+            raise ProtocolError(f"a duct that cannot be: {error}") from error
         sock.setblocking(False)
-        lane = Lane(sock, lambda lane: self._outbox.tell(connection, lane))
-        connection.lanes.append(lane)
-        self._watch(sock.fileno(), lambda events: self._on_lane(connection, lane, events))
+        duct = Duct(sock, lambda duct: self._outbox.tell(connection, duct))
+        connection.ducts.append(duct)
+        self._watch(sock.fileno(), lambda events: self._on_duct(connection, duct, events))
 
     def stop(self, *, now: bool) -> None:
         """End when the last client has gone, or at once."""
@@ -310,23 +310,23 @@ class Server:
 
     # Executions
 
-    def _on_lane(self, connection: Connection, lane: Lane, events: int) -> None:
+    def _on_duct(self, connection: Connection, duct: Duct, events: int) -> None:
         if events & select.EPOLLOUT:
-            self._guard(connection, lambda c: self._outbox.send_unsent(c, lane))
-        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not lane.closed:
-            self._guard(connection, lambda c: self._intake.serve(c, lane))
+            self._guard(connection, lambda c: self._outbox.send_unsent(c, duct))
+        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not duct.closed:
+            self._guard(connection, lambda c: self._intake.serve(c, duct))
 
-    def _on_lane_end(self, connection: Connection, lane: Lane) -> None:
-        """The end of the shared lane is the client's; that of another only means that a thread was interrupted."""
-        if lane.closed:
+    def _on_duct_end(self, connection: Connection, duct: Duct) -> None:
+        """The end of the shared duct is the client's; that of another only means that a thread was interrupted."""
+        if duct.closed:
             return
-        if lane is connection.lanes[0]:
+        if duct is connection.ducts[0]:
             raise Disconnected("end of connection")
-        lane.closed = True
-        connection.lanes.remove(lane)
-        self._outbox.forget(lane)
-        self._unwatch(lane.sock.fileno())
-        lane.sock.close()
+        duct.closed = True
+        connection.ducts.remove(duct)
+        self._outbox.forget(duct)
+        self._unwatch(duct.sock.fileno())
+        duct.sock.close()
 
     # Plumbing
 
@@ -371,9 +371,9 @@ class Visit:
         session = self._connection.session = self._server.core.open_session(pid=pid, label=label)
         return session
 
-    def add_lane(self, descriptor: int) -> None:
+    def add_duct(self, descriptor: int) -> None:
         """Take executions on another socket, too."""
-        self._server.add_lane(self._connection, descriptor)
+        self._server.add_duct(self._connection, descriptor)
 
     def stop(self, *, now: bool) -> None:
         """End the device when the last client has gone, or at once."""

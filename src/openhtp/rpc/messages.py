@@ -42,7 +42,7 @@ class Hello(Request):
     label: str = ""
 
 
-class AddLane(Request):
+class AddDuct(Request):
     """Open another data socket, on which one thread waits for its own executions. Descriptor: the socket."""
 
 

@@ -20,15 +20,15 @@ def hello(asked: Asked, request: ms.Hello) -> ms.Reply:
             status_name=status.name,
             status_code=status.code,
         )
-    asked.host.add_lane(asked.descriptor())
+    asked.host.add_duct(asked.descriptor())
     session = asked.host.open_session(request.label)
     return ms.Reply(value=session.number, info={"pid": os.getpid()})
 
 
-@handles(ms.AddLane, sender=Sender.CONNECTION, takes_descriptor=True)
-def add_lane(asked: Asked, request: ms.AddLane) -> ms.Reply:
+@handles(ms.AddDuct, sender=Sender.CONNECTION, takes_descriptor=True)
+def add_duct(asked: Asked, request: ms.AddDuct) -> ms.Reply:
     """A thread of the client's wants a socket of its own."""
-    asked.host.add_lane(asked.descriptor())
+    asked.host.add_duct(asked.descriptor())
     return ms.Reply()
 
 

@@ -35,7 +35,7 @@ class Host(Protocol):
     def open_session(self, label: str) -> Session:
         """Let the client in."""
 
-    def add_lane(self, descriptor: int) -> None:
+    def add_duct(self, descriptor: int) -> None:
         """Take executions on another socket, too; the descriptor is the connection's from now on."""
 
     def stop(self, *, now: bool) -> None:

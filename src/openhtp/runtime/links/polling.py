@@ -11,7 +11,7 @@ import time
 from openhtp.core.units import US
 from openhtp.rpc import frames
 from openhtp.rpc.looking import UNASKED_NS
-from openhtp.runtime.links.lane import Lane
+from openhtp.runtime.links.duct import Duct
 
 # How much of an execution is slept through, and how much new experience counts against old.
 _SLEPT = 0.9
@@ -35,13 +35,13 @@ class Polling:
         self.adaptive_ns = adaptive_us * US
         self.polling_ns = UNASKED_NS if polling_us is None else polling_us * US
 
-    def receive(self, lane: Lane, frame: bytes) -> memoryview:
-        """The next packet of a lane on which this frame was sent; call while polling is on."""
+    def receive(self, duct: Duct, frame: bytes) -> memoryview:
+        """The next packet of a duct on which this frame was sent; call while polling is on."""
         if not self.adaptive_ns:
-            return lane.watch(self.polling_ns)
+            return duct.watch(self.polling_ns)
         graph = frames.EXECUTE_HEAD.unpack_from(frame)[3]
         began = time.monotonic_ns()
-        packet = lane.watch(self.polling_ns, self.sleep_ns(graph))
+        packet = duct.watch(self.polling_ns, self.sleep_ns(graph))
         self.learn(graph, time.monotonic_ns() - began)
         return packet
 

@@ -23,7 +23,7 @@ from openhtp.runtime.calls.execution import Execution, block, complete, complete
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.control import Control, Silence
 from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, connect
-from openhtp.runtime.links.lane import Lane
+from openhtp.runtime.links.duct import Duct
 from openhtp.runtime.links.link import Interrupted, Sent, Undo
 from openhtp.runtime.links.polling import Polling
 from openhtp.runtime.locks import make_lock
@@ -54,9 +54,9 @@ class RpcLink:
         self._send_lock = make_lock("send")
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
-        # Lanes that nobody uses, and those on which a synchronous execution is waited for.
-        self._lanes: list[Lane] = []
-        self._running: dict[Execution, Lane] = {}
+        # Ducts that nobody uses, and those on which a synchronous execution is waited for.
+        self._ducts: list[Duct] = []
+        self._running: dict[Execution, Duct] = {}
         self._polling = Polling()
         self.set_polling = self._polling.set
         self._reader: threading.Thread | None = None
@@ -166,47 +166,47 @@ class RpcLink:
         sent(job)
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Send an execution and wait for it on a lane of this thread's own, with no other thread between."""
-        lane = self._running[execution] = self._take_lane()
+        """Send an execution and wait for it on a duct of this thread's own, with no other thread between."""
+        duct = self._running[execution] = self._take_duct()
         mine = {execution.job: execution}
         try:
-            lane.sock.send(frame)
+            duct.sock.send(frame)
             sent(execution.job)
             polling = self._polling
             while mine:
-                packet = polling.receive(lane, frame) if polling.polling_ns else lane.receive()
+                packet = polling.receive(duct, frame) if polling.polling_ns else duct.receive()
                 complete_from(packet, mine)
         except (OSError, Disconnected) as error:
             if isinstance(error, OSError) and error.errno is None:
                 raise  # not the system's but a signal handler's
             del self._running[execution]
-            lane.sock.close()
+            duct.sock.close()
             self._fail(execution)
             return
-        self._lanes.append(self._running.pop(execution))
+        self._ducts.append(self._running.pop(execution))
         if self._lost or self._closing:
-            self._close_lanes()  # whoever ended the link may have looked before this one was there
+            self._close_ducts()  # whoever ended the link may have looked before this one was there
 
-    def _take_lane(self) -> Lane:
+    def _take_duct(self) -> Duct:
         try:
-            return self._lanes.pop()
+            return self._ducts.pop()
         except IndexError:
             ours, theirs = channel.socket_pair()
             try:
                 with theirs:
-                    lane = Lane(ours)
-                    self.request(ms.AddLane(), (theirs.fileno(),))
-                return lane
+                    duct = Duct(ours)
+                    self.request(ms.AddDuct(), (theirs.fileno(),))
+                return duct
             except BaseException:
                 ours.close()
                 raise
 
     def settle(self, execution: Execution) -> bool:
         """Make an execution end that may have been sent before an interrupt came."""
-        lane = self._running.pop(execution, None)
-        if lane is not None:
+        duct = self._running.pop(execution, None)
+        if duct is not None:
             drain = threading.Thread(
-                target=self._drain, args=(lane, execution), name="openhtp-interrupted", daemon=True
+                target=self._drain, args=(duct, execution), name="openhtp-interrupted", daemon=True
             )
             drain.start()
             return True
@@ -217,17 +217,17 @@ class RpcLink:
                 self._data.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
         return True
 
-    def _drain(self, lane: Lane, execution: Execution) -> None:
-        """Wait for the end of an execution whose caller was interrupted. More may come: the lane is done for."""
+    def _drain(self, duct: Duct, execution: Execution) -> None:
+        """Wait for the end of an execution whose caller was interrupted. More may come: the duct is done for."""
         mine = {execution.job: execution}
         try:
-            lane.sock.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
+            duct.sock.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
             while mine:
-                complete_from(lane.receive(), mine)
+                complete_from(duct.receive(), mine)
         except (OSError, Disconnected):
             self._fail(execution)
         finally:
-            lane.sock.close()
+            duct.sock.close()
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
@@ -269,8 +269,8 @@ class RpcLink:
             self._process.leave_to_parent()
 
     def _data_sockets(self) -> list[socket.socket]:
-        lanes = (*self._lanes, *list(self._running.values()))
-        return [self._data, *(lane.sock for lane in lanes)]
+        ducts = (*self._ducts, *list(self._running.values()))
+        return [self._data, *(duct.sock for duct in ducts)]
 
     def _shut(self) -> None:
         """Wake whoever reads from a socket: it is over."""
@@ -282,14 +282,14 @@ class RpcLink:
     def _dispose(self) -> None:
         self._control.close()
         self._data.close()
-        self._close_lanes()
+        self._close_ducts()
         if self._process is not None:
             self._process.end()
 
-    def _close_lanes(self) -> None:
+    def _close_ducts(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
-                self._lanes.pop().sock.close()
+                self._ducts.pop().sock.close()
 
     def _gone(self, message: str) -> DeviceLost:
         return DeviceLost(f"{message}{self._last_words()}")

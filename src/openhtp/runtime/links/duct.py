@@ -13,7 +13,7 @@ from openhtp.rpc.looking import Looking
 _SELECTABLE = 1024
 
 
-class Lane:
+class Duct:
     """Used by one thread at a time."""
 
     __slots__ = ("_looking", "_view", "sock")
