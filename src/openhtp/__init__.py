@@ -4,6 +4,7 @@ A user builds or imports a graph, compiles it and queues it asynchronously on an
 pre-emption, limited memory and a profiler. Start at ``Backend``.
 """
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from openhtp.core.dtype import DType
@@ -40,6 +41,9 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.version import VERSION
 
 if TYPE_CHECKING:
+    import os
+    from contextlib import AbstractContextManager
+
     from openhtp import config as config
     from openhtp import llm as llm
     from openhtp import onnx as onnx
@@ -69,9 +73,22 @@ if TYPE_CHECKING:
     from openhtp.runtime.signal import Signal
     from openhtp.runtime.tensor import Tensor
     from openhtp.session import InferenceSession, ModelEvent, PendingRun, PreparedModel
-    from openhtp.tracing import trace
 
 __version__ = VERSION
+
+# The package of that name has to be there before the function: importing it later would take the name.
+_import_module("openhtp.trace")
+
+
+def trace(path: "str | os.PathLike[str]") -> "AbstractContextManager[None]":
+    """Record what all devices of this process do while the block runs, for Perfetto; also if it raises.
+
+    See ``openhtp.tracing.trace``, which this is.
+    """
+    from openhtp.tracing import trace as recorded
+
+    return recorded(path)
+
 
 __all__ = [
     "Aborted",
@@ -175,7 +192,6 @@ _LAZY = {
     "ModelEvent": "openhtp.session",
     "PendingRun": "openhtp.session",
     "PreparedModel": "openhtp.session",
-    "trace": "openhtp.tracing",
 }
 _LAZY_MODULES = ("config", "llm", "onnx", "ort", "plan", "sweep", "testing", "zoo")
 
@@ -183,13 +199,11 @@ _LAZY_MODULES = ("config", "llm", "onnx", "ort", "plan", "sweep", "testing", "zo
 if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours
 
     def __getattr__(name: str) -> object:
-        from importlib import import_module
-
         if name in _LAZY:
-            found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+            found = globals()[name] = getattr(_import_module(_LAZY[name]), name)
             return found
         if name in _LAZY_MODULES:
-            return import_module(f"openhtp.{name}")
+            return _import_module(f"openhtp.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

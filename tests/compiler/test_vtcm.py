@@ -83,7 +83,8 @@ def test_every_value_is_where_its_reader_looks(kernels: list[KernelSize], megaby
                 if each.move is Move.SPILL and each.maker == maker and each.at <= index
             )
             if maker in found.handed_over:
-                assert sum(maker in other.reads for other in kernels) == 1
+                # A change of shape reads nothing: who reads its result is a reader of the maker's.
+                assert sum(maker in other.reads for other in kernels if other.kind != "reshape") == 1
                 assert not any(
                     between.written for between in kernels[maker + 1 : index] if between.kind != "reshape"
                 )
