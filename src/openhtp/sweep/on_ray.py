@@ -68,7 +68,7 @@ class RayCluster:
                 ray.init(self._address, logging_level="ERROR", log_to_driver=False)
             except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
                 where = self._address or "on this machine"
-                raise NoWorkers(f"the Ray cluster {where} cannot be reached: {_first_line(error)}") from error
+                raise NoWorkers(f"the Ray cluster {where} cannot be reached: {_in_one_line(error)}") from error
             self._ours = True
         if self._workers is None:
             self.slots = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -96,11 +96,11 @@ class RayCluster:
         try:
             theirs, data = self._ray.get(reference)
         except errors.RayTaskError as error:
-            raise NoWorkers(f"a Ray worker cannot measure: {_first_line(error.cause or error)}") from error
+            raise NoWorkers(f"a Ray worker cannot measure: {_in_one_line(error.cause or error)}") from error
         except (errors.RayError, RuntimeError) as error:
             # A module that is missing there comes as a failure to load the function.
             if "import" in str(error) or "ModuleNotFound" in str(error):
-                raise NoWorkers(f"OpenHTP is not installed on a node: {_first_line(error)}") from error
+                raise NoWorkers(f"OpenHTP is not installed on a node: {_in_one_line(error)}") from error
             return Lost(task.number, f"its worker was lost, {type(error).__name__}")
         verify_identity(theirs, "on the Ray cluster")
         return self._answers.decode(data)
@@ -123,5 +123,9 @@ class RayCluster:
         self.close()
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _in_one_line(error: BaseException) -> str:
+    """What it says, on one line; a server's answer has its cause at the end, below a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
