@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -126,6 +127,20 @@ def test_results_that_look_fine_are_looked_into_once(
     messages = _warnings(caplog)
     assert len(messages) == told
     assert all("node 'sum'" in message for message in messages)
+
+
+def test_the_first_queued_run_is_looked_into_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    told = threading.Event()
+    caplog.handler.addFilter(lambda record: told.set() or True)
+    changed = {"x": FEEDS["x"].copy()}
+    with htp.InferenceSession(summing()) as session:
+        runs = [session.run_async(None, changed) for _ in range(3)]
+        assert all(run.result()[0] == 0 for run in runs)
+        changed["x"][:] = 0
+        assert told.wait(30)
+        assert session.run_async(None, FEEDS).result()[0] == 0
+    (message,) = _warnings(caplog)
+    assert "node 'sum'" in message
 
 
 def test_large_models_are_looked_into_only_on_request(

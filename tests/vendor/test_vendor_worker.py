@@ -300,7 +300,7 @@ def test_bad_options(process: VendorProcess, context: ContextRef, options: Graph
 def test_bad_names(process: VendorProcess, context: ContextRef) -> None:
     with pytest.raises(InvalidArgument, match="graph name"):
         process.build(add_recipe(""), context)
-    with pytest.raises(InvalidArgument, match="queue depth is 301"):
+    with pytest.raises(InvalidArgument, match="queue_depth is 301"):
         process.create_context(queue_depth=301)
 
 

@@ -105,7 +105,7 @@ class InferenceSession:
         self._fallback: Any = None
         self._profile_file: ProfileFile | None = None
         self._events: EventFile | None = None
-        self._watch: RangeWatch | None = None
+        self._watch = RangeWatch.off()
         self._carrier = Carrier()
         self._power = SessionPower(self._plan, wanted=False)
         self._closer: Callable[[], object] = int
@@ -123,7 +123,7 @@ class InferenceSession:
         self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
         if isinstance(fallback, PartitionedModel):
             self._closer = weakref.finalize(self, fallback.close)
-        self._profile_file, self._events, self._watch = None, None, None
+        self._profile_file, self._events, self._watch = None, None, RangeWatch.off()
         if loaded is None:
             return
         self._closer = weakref.finalize(self, loading.unload, loaded)
@@ -232,8 +232,7 @@ class InferenceSession:
         names, feeds = checked_call(self._loaded, output_names, input_feed)
         with self._power.during(run_options):
             results = collected(self._loaded, names, self._execute(self._loaded, feeds, None))
-        if self._watch is not None:
-            self._watch.look(input_feed, names, results)
+        self._watch.look(input_feed, names, results)
         return results
 
     def run_async(
@@ -263,6 +262,7 @@ class InferenceSession:
             names, feeds = checked_call(loaded, output_names, input_feed)
             collect = functools.partial(collected, loaded, names)
             pending = self._power.queued(run_options, self._carrier.queue, loaded.graph, feeds, collect, profile)
+            self._watch.follow(pending, input_feed, names)
         if callback is not None or profile is not None:
             pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile, begin))
         return pending

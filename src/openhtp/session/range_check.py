@@ -10,6 +10,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.masks import USES
 from openhtp.frontend.onnx_reader import ModelSource, open_model
 from openhtp.frontend.probing import with_fixed_inputs, with_outputs
+from openhtp.session.pending import PendingRun
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +156,39 @@ class RangeWatch:
         self._freeze = freeze
         self._first_run = first_run
         self._done = False
+
+    @classmethod
+    def off(cls) -> RangeWatch:
+        """One that looks at nothing."""
+        watch = cls(b"", None, None, first_run=False)
+        watch._done = True
+        return watch
+
+    def follow(self, run: PendingRun, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str]) -> None:
+        """Look at a queued run when it is over, if it is the first.
+
+        Only the first, as its inputs have to be kept. On a thread of its own: no callback is to wait for it.
+        """
+        first, self._first_run = self._first_run, False
+        if self._done or first is False:
+            return
+        held = {name: np.array(array) for name, array in feeds.items()}
+        # The interpreter waits for such a thread at its end, as it must where native code runs.
+        pool = ThreadPoolExecutor(1, thread_name_prefix="openhtp-range")
+
+        def tell() -> None:
+            if run.cancelled() or run.exception() is not None:
+                return
+            if first is None and not _is_small_and_float(self._source):
+                return
+            broken = [name for name, array in zip(names, run.result(), strict=True) if not _is_finite(array)]
+            self._done = self._tell(held, broken) or self._done
+
+        def over(_: PendingRun) -> None:
+            pool.submit(tell)
+            pool.shutdown(wait=False)
+
+        run.add_done_callback(over)
 
     def look(self, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str], results: Sequence[Array]) -> None:
         """Look at the results of one run."""
