@@ -24,7 +24,19 @@ def test_public_names_are_exactly_those_in_all() -> None:
         assert hasattr(openhtp, name), name
     modules = {"core", "runtime", "device", "rpc", "engine", "ops", "ir", "program", "compiler", "hw", "sched"}
     modules |= {"trace", "report", "plan", "cli", "testing", "bench", "zoo", "frontend", "vendor", "cost"}
-    modules |= {"estimation", "advising", "abi", "options", "ort", "sweep", "tracing", "memory", "capi", "config"}
+    modules |= {
+        "estimation",
+        "advising",
+        "abi",
+        "options",
+        "ort",
+        "sweep",
+        "tracing",
+        "memory",
+        "capi",
+        "config",
+        "tools",
+    }
     extra = {name for name in vars(openhtp) if not name.startswith("_")} - set(openhtp.__all__) - modules
     assert extra <= {"TYPE_CHECKING", "VERSION", "llm", "onnx", "session"}, extra
 

@@ -31,7 +31,15 @@ _TIMES = {
 class Voter(Protocol):
     """A device, as far as votes go."""
 
-    def set_perf_profile(self, name: str, **times: int | None) -> None:
+    def set_perf_profile(
+        self,
+        name: str,
+        *,
+        rpc_polling_us: int | None = None,
+        rpc_control_latency_us: int | None = None,
+        adaptive_polling_us: int | None = None,
+        hmx_timeout_us: int | None = None,
+    ) -> None:
         """Vote as a perf profile says."""
 
 

@@ -19,17 +19,26 @@ from openhtp.trace.schematic import Schematic
 class ProfileLog:
     """Collects profiles; written when closed, as one file and, with optrace, a schematic of each graph beside it.
 
+    ``schematic_folder`` is another folder for those, as the vendor's tools leave them in the working directory.
+
     Examples:
         >>> with ProfileLog("run.log") as log:  # doctest: +SKIP
         ...     graph.execute(inputs, profile=profile)
         ...     log.add(profile)
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, app: str = "openhtp") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        app: str = "openhtp",
+        schematic_folder: str | os.PathLike[str] | None = None,
+    ) -> None:
         given = path_of(path)
         if given is None:
             raise InvalidArgument(f"path is {shown(path)}; expected a path")
         self.path = Path(given)
+        self._folder = self.path.parent if schematic_folder is None else Path(schematic_folder)
         self.schematics: dict[str, Path] = {}
         self._app = app
         self._lock = threading.Lock()
@@ -58,6 +67,13 @@ class ProfileLog:
                 if profile.optrace:
                     self._found[message.graph] = schematic
 
+    def note(self, message: Message) -> None:
+        """Keep what a program tells of itself: how long it took, how many inferences it ran."""
+        with self._lock:
+            if self._closed:
+                raise WrongState(f"the log {str(self.path)!r} is closed")
+            self._messages.append(message)
+
     def close(self) -> None:
         """Write the files; again does nothing."""
         from openhtp.report.profile_log import log_bytes, schematic_bytes
@@ -77,7 +93,7 @@ class ProfileLog:
             )
             _write(self.path, log_bytes(log))
             for graph, schematic in self._found.items():
-                target = self.path.with_name(f"{_file_name(graph)}_schematic.bin")
+                target = self._folder / f"{_file_name(graph)}_schematic.bin"
                 _write(target, schematic_bytes(schematic))
                 self.schematics[graph] = target
 

@@ -1,0 +1,172 @@
+"""The options of ``qnn-net-run`` that no other tool has, and the order that all of them make up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openhtp.cli import _tool_options as common
+from openhtp.config import BackendConfig, read_config
+from openhtp.core.errors import InvalidArgument
+from openhtp.tools.input_list import split_lists
+from openhtp.tools.models import Changes, Where, is_binary, library_of
+from openhtp.tools.net_run import Order, Repetition
+from openhtp.tools.profiling import profiling_of
+from openhtp.tools.results import Written
+
+_FORMS = tuple(form.value for form in Written)
+
+
+def _option(name: str, words: str, **rest: Any) -> Any:
+    return typer.Option(f"--{name}", help=words, **rest)
+
+
+InputLists = Annotated[
+    str,
+    _option("input_list", "Raw files, a line per inference: files, or name:=file. One list per graph; __: none."),
+]
+Retrieve = Annotated[
+    str | None, _option("retrieve_context", "Context binary instead of --model; several with commas.")
+]
+Debug = Annotated[bool, _option("debug", "All tensors become outputs. Not with a context binary.")]
+NativeIn = Annotated[bool, _option("use_native_input_files", "Files are in the tensors' own types, not float32.")]
+NativeNames = Annotated[
+    str | None, _option("native_input_tensor_names", "Only these are: graph0:t0,t1;graph1:t0.")
+]
+NativeOut = Annotated[bool, _option("use_native_output_files", "Write the tensors' own types, not float32.")]
+InType = Annotated[str, _option("input_data_type", "float or native: the older spelling.")]
+OutType = Annotated[str | None, _option("output_data_type", f"One of {', '.join(_FORMS)}.")]
+Delay = Annotated[
+    float | None, _option("graph_profiling_start_delay", "Seconds before executions are profiled.", min=0.0)
+]
+Profiled = Annotated[int | None, _option("graph_profiling_num_executions", "Executions that are profiled.", min=0)]
+SharedBuffer = Annotated[bool, _option("shared_buffer", "Inputs and outputs lie in shared memory.")]
+HandleType = Annotated[str | None, _option("io_tensor_mem_handle_type", "The same: ion or dma_buf.")]
+Synchronous = Annotated[bool, _option("synchronous", "Wait for each inference instead of queueing them.")]
+Asynchronous = Annotated[bool, _option("asynchronous", "Queue inferences, as without it.")]
+Inferences = Annotated[int | None, _option("num_inferences", "Go over the list until so many are done.", min=1)]
+Duration = Annotated[float | None, _option("duration", "Go over the list for so many seconds.", min=0.0)]
+Keep = Annotated[int | None, _option("keep_num_outputs", "Write so many results.", min=0)]
+Batch = Annotated[int, _option("batch_multiplier", "Times the graph's own batch, in each execution.", min=1)]
+Timeout = Annotated[int | None, _option("timeout", "Most microseconds of an inference.", min=1)]
+RetrieveTimeout = Annotated[
+    int | None, _option("retrieve_context_timeout", "Most microseconds that a binary may take to load.", min=1)
+]
+CacheSets = Annotated[
+    int | None, _option("max_input_cache_tensor_sets", "Sets of inputs that stay in memory; -1: all.", min=-1)
+]
+CacheSize = Annotated[int | None, _option("max_input_cache_size_mb", "MB of them; 512 unless given.", min=0)]
+Mmap = Annotated[bool, _option("use_mmap", "Read of a binary what is needed, as without it.")]
+Validate = Annotated[bool, _option("validate_binary", "Look at every byte of a binary first.")]
+
+Given = Mapping[str, Any]
+
+
+def order_of(given: Given) -> Order:
+    """What the options ask for; those that exclude each other are refused."""
+    _check_exclusions(given)
+    common.refuse_op_packages(given["op_packages"])
+    config = None if given["config_file"] is None else read_config(given["config_file"])
+    models, binaries = _sources(given)
+    return Order(
+        where=Where(
+            library=library_of(given["backend"]),
+            soc=given["soc"],
+            config=config,
+            perf_profile=common.check_perf_profile(given["perf_profile"]),
+        ),
+        models=models,
+        binaries=binaries,
+        lists=split_lists(given["input_list"]),
+        output_dir=given["output_dir"],
+        changes=Changes(
+            all_outputs=given["debug"],
+            outputs=common.by_graph(given["set_output_tensors"], "--set_output_tensors"),
+        ),
+        native_inputs=given["use_native_input_files"] or _native_input(given["input_data_type"]),
+        native_names=common.by_graph(given["native_input_tensor_names"], "--native_input_tensor_names"),
+        written=_written(given),
+        profiling=profiling_of(
+            given["profiling_level"],
+            given["profiling_option"],
+            config,
+            start_delay_s=given["graph_profiling_start_delay"],
+            executions=given["graph_profiling_num_executions"],
+        ),
+        synchronous=given["synchronous"],
+        repetition=Repetition(inferences=given["num_inferences"], duration_s=given["duration"]),
+        keep=given["keep_num_outputs"],
+        batch=given["batch_multiplier"],
+        timeout_us=given["timeout"],
+        retrieve_timeout_us=given["retrieve_context_timeout"],
+        shared_buffers=_shared_buffers(given, config),
+        cached_sets=given["max_input_cache_tensor_sets"],
+        cached_mb=given["max_input_cache_size_mb"],
+        validate=given["validate_binary"],
+    )
+
+
+def _check_exclusions(given: Given) -> None:
+    excluded = (
+        ("synchronous", "asynchronous"),
+        ("model", "retrieve_context"),
+        ("debug", "set_output_tensors"),
+        ("use_native_input_files", "native_input_tensor_names"),
+        ("num_inferences", "duration"),
+        ("max_input_cache_tensor_sets", "max_input_cache_size_mb"),
+        ("retrieve_context", "debug"),
+        ("retrieve_context", "set_output_tensors"),
+    )
+    for first, second in excluded:
+        if given[first] not in (None, False) and given[second] not in (None, False):
+            raise InvalidArgument(f"--{first} and --{second} exclude each other; give one of them")
+    if given["model"] is None and given["retrieve_context"] is None:
+        raise InvalidArgument("there is nothing to run; give --model FILE.onnx or --retrieve_context FILE.bin")
+    if given["retrieve_context_timeout"] is not None and given["retrieve_context"] is None:
+        raise InvalidArgument("--retrieve_context_timeout is for --retrieve_context, which is not given")
+
+
+def _sources(given: Given) -> tuple[list[str], list[Path]]:
+    """Models, or binaries; a binary may also be given as a model."""
+    if given["retrieve_context"] is not None:
+        return [], [Path(word) for word in common.split_models(given["retrieve_context"], "--retrieve_context")]
+    models = common.split_models(given["model"], "--model")
+    binaries = [model for model in models if Path(model).is_file() and is_binary(Path(model))]
+    if not binaries:
+        return models, []
+    if len(binaries) < len(models):
+        raise InvalidArgument(f"--model has {binaries[0]!r}, a context binary, beside ONNX files; run them apart")
+    if given["debug"] or given["set_output_tensors"]:
+        raise InvalidArgument(
+            f"{binaries[0]!r} is a context binary, whose outputs are settled; give the ONNX file"
+        )
+    return [], [Path(name) for name in binaries]
+
+
+def _native_input(word: str) -> bool:
+    if word not in ("float", "native"):
+        raise InvalidArgument(f"--input_data_type {word!r}; expected float or native")
+    return word == "native"
+
+
+def _written(given: Given) -> Written:
+    word = given["output_data_type"]
+    if word is not None and word not in _FORMS:
+        raise InvalidArgument(f"--output_data_type {word!r}; expected one of {', '.join(_FORMS)}")
+    if given["use_native_output_files"]:
+        if word not in (None, Written.NATIVE_ONLY.value):
+            raise InvalidArgument(f"--use_native_output_files with --output_data_type {word}; give one of them")
+        return Written.NATIVE_ONLY
+    return Written(word or Written.FLOAT_ONLY.value)
+
+
+def _shared_buffers(given: Given, config: BackendConfig | None) -> bool:
+    kind = given["io_tensor_mem_handle_type"]
+    if kind not in (None, "ion", "dma_buf"):
+        raise InvalidArgument(f"--io_tensor_mem_handle_type {kind!r}; expected ion or dma_buf")
+    if kind is not None:
+        return True
+    return bool(given["shared_buffer"]) or (config is not None and config.mem_type is not None)

@@ -1,0 +1,168 @@
+"""Options that the vendor's tools have in common, spelled as theirs; and how errors of a tool end it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from openhtp.capi import identity
+from openhtp.cli._terminal import progress_console
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.version import VERSION
+from openhtp.hw.perf_profiles import PERF_PROFILES
+from openhtp.tools.net_run import Tell
+from openhtp.tools.stages import exit_status_of
+
+LOG_LEVELS = {"error": 40, "warn": 30, "info": 20, "debug": 10, "verbose": 5}
+_UNUSED = "Accepted for the sake of scripts; "
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"QNN SDK {identity.build_id()}\nopenhtp {VERSION}")
+        raise typer.Exit
+
+
+Models = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="ONNX file or zoo:NAME; several with commas: each is a graph, named as its file."
+    ),
+]
+BackendPath = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", help="Any libQnnHtp.so, ours or Qualcomm's; without it, or by name alone: the emulator."
+    ),
+]
+OutputDir = Annotated[Path, typer.Option("--output_dir", help="Folder for what is written; made if missing.")]
+ToolConfig = Annotated[
+    Path | None,
+    typer.Option("--config_file", help="JSON: backend extensions, contexts, graphs; see docs/config.md."),
+]
+SetOutputs = Annotated[
+    str | None,
+    typer.Option("--set_output_tensors", help="More outputs: graph0:t0,t1;graph1:t0. Not with a context binary."),
+]
+ProfilingLevel = Annotated[
+    str | None,
+    typer.Option("--profiling_level", help="basic, detailed, client (only this tool), or backend (config)."),
+]
+ProfilingOption = Annotated[
+    str | None, typer.Option("--profiling_option", help="optrace; needs --profiling_level detailed.")
+]
+PerfProfile = Annotated[
+    str | None,
+    typer.Option("--perf_profile", help=f"Comes before the config's: default, {', '.join(PERF_PROFILES)}."),
+]
+LogLevel = Annotated[str | None, typer.Option("--log_level", help=f"One of {', '.join(LOG_LEVELS)}.")]
+Soc = Annotated[str | None, typer.Option("--soc", help="Chip to emulate; SM8650, unless the config says so.")]
+PlatformOptions = Annotated[
+    str | None, typer.Option("--platform_options", help=f"{_UNUSED}k:v;k:v, no key has an effect here.")
+]
+OpPackages = Annotated[
+    str | None, typer.Option("--op_packages", help="Refused: packages hold code for Qualcomm's chip.")
+]
+ModelPrefix = Annotated[str | None, typer.Option("--model_prefix", help=f"{_UNUSED}ONNX files have no symbols.")]
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the SDK that is stood for."),
+]
+
+
+@contextlib.contextmanager
+def tool_errors() -> Iterator[None]:
+    """One red line, and the exit status of the stage that failed: 11, 14, 15, 17; 2 for what was asked wrongly."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (QnnError, OSError) as error:
+        progress_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        status = exit_status_of(error) if isinstance(error, QnnError) else None
+        raise typer.Exit(status or 2) from error
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Tell]:
+    """A bar on a terminal; nothing in a pipe."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    off = not progress_console.is_terminal
+    with Progress(*columns, console=progress_console, transient=True, disable=off) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(what: str, done: int, of: int | None) -> None:
+            bar.update(task, description=what, completed=done, total=of)
+
+        yield tell
+
+
+@contextlib.contextmanager
+def logged(level: str | None) -> Iterator[None]:
+    """Log lines on the standard error, from this level on; warnings without one."""
+    if level is not None and level not in LOG_LEVELS:
+        raise InvalidArgument(f"--log_level {level!r}; expected one of {', '.join(LOG_LEVELS)}")
+    logger, handler = logging.getLogger("openhtp"), logging.StreamHandler()
+    handler.setFormatter(_Lines())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(LOG_LEVELS[level or "warn"])
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _Lines(logging.Formatter):
+    """Milliseconds since the start, the level, the text: as the vendor's tools write."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        return f"{record.relativeCreated:10.1f}ms [{record.levelname:^8}] {record.getMessage()}"
+
+
+def check_perf_profile(name: str | None) -> str | None:
+    """The perf profile; ``default`` is none of its own."""
+    if name in (None, "default"):
+        return None
+    if name not in PERF_PROFILES:
+        raise InvalidArgument(f"--perf_profile {name!r}; expected one of default, {', '.join(PERF_PROFILES)}")
+    return name
+
+
+def split_models(text: str | None, option: str) -> list[str]:
+    """Names separated by commas."""
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise InvalidArgument(f"{option} {text!r} has an empty place; expected files separated by commas")
+    return words
+
+
+def by_graph(text: str | None, option: str) -> dict[str, list[str]]:
+    """Names of tensors by graph: ``graph0:t0,t1;graph1:t0``."""
+    found: dict[str, list[str]] = {}
+    for part in [] if text is None else text.split(";"):
+        graph, mark, names = part.strip().partition(":")
+        words = [word.strip() for word in names.split(",")]
+        if not graph or not mark or not all(words):
+            raise InvalidArgument(
+                f"{option} {text!r}: {part!r} is no graph with tensors; expected graph0:t0,t1;graph1:t0"
+            )
+        found.setdefault(graph, []).extend(words)
+    return found
+
+
+def refuse_op_packages(given: str | None) -> None:
+    """No package can be loaded here."""
+    if given is not None:
+        raise InvalidArgument(
+            f"--op_packages {given!r} cannot be loaded: packages hold code for Qualcomm's chip; describe the op to"
+            " openhtp instead (docs/add-an-op.md)"
+        )

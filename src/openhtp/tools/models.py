@@ -1,0 +1,196 @@
+"""Models that a tool is given: ONNX files composed into one context, or context binaries, each one of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openhtp.config import BackendConfig
+from openhtp.core.errors import BadModel, InvalidArgument, QnnError
+from openhtp.core.files import read_file
+from openhtp.core.tensor import TensorKind
+from openhtp.estimation import ZOO, zoo_model
+from openhtp.frontend.data_formats import Formats, with_data_formats
+from openhtp.frontend.onnx_import import load
+from openhtp.ir.graph import Graph as IrGraph
+from openhtp.options import Origin
+from openhtp.program.container import MAGIC
+from openhtp.runtime.backend import Backend
+from openhtp.runtime.context import Context
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.profile import Profile
+from openhtp.runtime.profile_log import ProfileLog
+from openhtp.runtime.signal import Signal
+from openhtp.tools.stages import Stage, during
+
+_NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
+# What names the emulator itself: scripts say so when the library is found by LD_LIBRARY_PATH.
+_OURS = ("libQnnHtp.so", "QnnHtp.dll")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """On what a tool runs: the emulator, or the library at a path; the chip, its options, its votes."""
+
+    library: str | None = None
+    soc: str | None = None
+    config: BackendConfig | None = None
+    perf_profile: str | None = None
+
+    def device_options(self) -> dict[str, Any]:
+        """For ``Backend.create_device``: the command's chip before that of the config."""
+        found = {} if self.config is None else self.config.device_options()
+        return {**found, "soc": self.soc} if self.soc else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is done to graphs before they are prepared: more outputs, other layouts, options over the config's."""
+
+    all_outputs: bool = False
+    outputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    formats: Formats | None = None
+    graph_options: Mapping[str, Any] = field(default_factory=dict)
+    context_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def library_of(backend: str | None) -> str | None:
+    """The library that ``--backend`` names; None for the emulator, which needs none."""
+    if backend is None or (backend in _OURS and not Path(backend).exists()):
+        return None
+    return backend
+
+
+@contextmanager
+def opened_device(where: Where) -> Iterator[Device]:
+    """A device, voted for as the config or the command says."""
+    with ExitStack() as stack:
+        with during(Stage.DEVICE):
+            backend = stack.enter_context(Backend(library=where.library))
+            device = stack.enter_context(backend.create_device(**where.device_options()))
+            if where.config is not None:
+                where.config.vote(device, where.perf_profile)
+            elif where.perf_profile is not None:
+                device.set_perf_profile(where.perf_profile)
+        yield device
+
+
+def is_binary(path: Path) -> bool:
+    """Whether a file is a context binary of ours."""
+    head = read_file(path, most=len(MAGIC), nbytes=len(MAGIC), what="a model or context binary", error=BadModel)
+    return head == MAGIC
+
+
+def graph_name(model: str) -> str:
+    """The graph's name, as converters give it: the file's stem, with what is in no identifier replaced."""
+    name = _NOT_IN_NAMES.sub("_", Path(model.removeprefix(ZOO)).stem)
+    return f"_{name}" if name[:1].isdigit() or not name else name
+
+
+def import_models(models: Sequence[str], changes: Changes) -> list[IrGraph]:
+    """ONNX files, or networks of the zoo, as graphs of distinct names."""
+    graphs: list[IrGraph] = []
+    for model in models:
+        name = graph_name(model)
+        if any(name == other.name for other in graphs):
+            raise InvalidArgument(f"two models make a graph {name!r}; rename one of {', '.join(map(str, models))}")
+        source: bytes | Path = zoo_model(model) if model.startswith(ZOO) else Path(model)
+        graph = dataclasses.replace(load(source), name=name)
+        graph = with_outputs(graph, changes.outputs.get(name, ()), everything=changes.all_outputs)
+        graphs.append(graph if changes.formats is None else with_data_formats(graph, changes.formats))
+    unknown = [name for name in changes.outputs if name not in {graph.name for graph in graphs}]
+    if unknown:
+        names = ", ".join(graph.name for graph in graphs)
+        raise InvalidArgument(f"--set_output_tensors names graph {unknown[0]!r}; there are {names}")
+    return graphs
+
+
+def with_outputs(graph: IrGraph, names: Sequence[str], *, everything: bool = False) -> IrGraph:
+    """The graph with more of its tensors as outputs."""
+    between = [spec.name for spec in graph.tensors.values() if spec.kind is TensorKind.NATIVE]
+    chosen = set(between) if everything else set(names)
+    for name in chosen - set(between) - set(graph.output_names):
+        near = difflib.get_close_matches(name, between, 3) or between[:3]
+        raise InvalidArgument(
+            f"graph {graph.name!r} has no tensor {name!r} between its nodes; it has {', '.join(near)}"
+        )
+    tensors = {
+        name: dataclasses.replace(spec, kind=TensorKind.APP_READ) if name in chosen else spec
+        for name, spec in graph.tensors.items()
+    }
+    return dataclasses.replace(graph, tensors=tensors)
+
+
+def composed(
+    device: Device,
+    graphs: Sequence[IrGraph],
+    config: BackendConfig | None,
+    changes: Changes,
+    *,
+    profile: Profile | None = None,
+    log: ProfileLog | None = None,
+) -> Context:
+    """One context with all graphs, finalized. A profile that is given tells of each, in the log."""
+    with during(Stage.CREATE):
+        options = {} if config is None else config.context_options(Origin.COMPOSED)
+        context = device.create_context(**{**options, **changes.context_options})
+        made: list[Graph] = []
+        for source in graphs:
+            chosen = {} if config is None else config.graph_options(source.name)
+            if "vtcm_mb" in changes.graph_options:
+                chosen.pop("vtcm_bytes", None)
+            made.append(context.compose_graph(source, **{**chosen, **changes.graph_options}))
+    for graph in made:
+        with during(Stage.FINALIZE):
+            graph.finalize(profile=profile)
+        if profile is not None and log is not None:
+            log.add(profile)
+    return context
+
+
+def restored(
+    device: Device,
+    binary: Path,
+    config: BackendConfig | None,
+    *,
+    signal: Signal | None = None,
+    profile: Profile | None = None,
+) -> Context:
+    """The context of a binary."""
+    with during(Stage.CREATE):
+        options = {} if config is None else config.context_options(Origin.BINARY)
+        try:
+            return device.create_context_from_binary(binary, signal=signal, profile=profile, **options)
+        except QnnError as error:
+            error.message = f"{str(binary)!r}: {error.message}"
+            raise
+
+
+def executable(context: Context) -> list[Graph]:
+    """Graphs that can be executed, in their order."""
+    return [graph for graph in context.graphs.values() if graph.is_finalized]
+
+
+def unused_keys(config: BackendConfig | None, names: Sequence[str], *, stored: bool) -> list[str]:
+    """What a config says that comes to nothing, and why: the most frequent mistake with these files."""
+    if config is None:
+        return []
+    found = []
+    if stored and config.htp.get("graphs"):
+        found.append(
+            f"{config.source}: /graphs has no effect: the graphs of a context binary are prepared already"
+        )
+    elif not stored:
+        strange = [name for name in config.graph_names if name not in names]
+        found += [
+            f"{config.source}: options for graph {name!r} have no effect; there are {', '.join(names)}"
+            for name in strange
+        ]
+    return found

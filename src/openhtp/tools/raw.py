@@ -1,0 +1,130 @@
+"""Raw files: the elements of a tensor one after the other, little endian, as 32-bit floats or in its own type."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.files import read_file
+from openhtp.core.tensor import TensorSpec, batched
+from openhtp.core.units import GIB
+
+log = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+_MOST_BYTES = 2 * GIB
+
+
+class Form(enum.Enum):
+    """How the elements of files are written."""
+
+    FLOAT = "float"
+    NATIVE = "native"
+
+    def itemsize(self, spec: TensorSpec) -> int:
+        """Bytes of one element."""
+        return 4 if self is Form.FLOAT else spec.dtype.itemsize
+
+    @property
+    def option(self) -> str:
+        """What makes a tool read files in the other form."""
+        return "leave out --use_native_input_files" if self is Form.NATIVE else "give --use_native_input_files"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a file holds: so many parts of an execution's batch, in the tensor's stored type."""
+
+    array: Array
+    parts: int
+
+
+def read_piece(path: Path, where: str, spec: TensorSpec, form: Form, batch: int) -> Piece:
+    """A file for an input of an execution that is ``batch`` times the graph's.
+
+    It holds the whole batch, or one element of it: then several lines make up an execution.
+    """
+    data = read_file(path, most=_MOST_BYTES, what=f"the raw data of input {spec.name!r}", error=InvalidArgument)
+    whole = spec.elements * batch
+    parts = spec.shape[0] * batch if spec.shape else 1
+    size = form.itemsize(spec)
+    if len(data) == whole * size:
+        count, elements = parts, whole
+    elif parts > 1 and len(data) == whole // parts * size:
+        count, elements = 1, whole // parts
+    else:
+        raise InvalidArgument(_wrong_size(path, where, spec, form, batch, len(data)))
+    shape = batched(spec.shape, batch) if count == parts else (1, *spec.shape[1:])
+    if form is Form.NATIVE:
+        stored = np.frombuffer(data, spec.dtype.numpy.newbyteorder("<"), elements).astype(spec.dtype.numpy)
+    else:
+        floats = np.frombuffer(data, "<f4", elements)
+        _suspect(path, where, spec, floats)
+        stored = to_stored(spec, floats.reshape(shape))
+    return Piece(stored.reshape(shape), count)
+
+
+def _wrong_size(path: Path, where: str, spec: TensorSpec, form: Form, batch: int, given: int) -> str:
+    other = Form.FLOAT if form is Form.NATIVE else Form.NATIVE
+    whole = spec.elements * batch
+    text = (
+        f"{where}: {str(path)!r} has {given} bytes; input {spec} takes {whole * form.itemsize(spec)}"
+        f" ({'float32' if form is Form.FLOAT else spec.dtype.short}{'' if batch == 1 else f', {batch} times'})"
+    )
+    if given == whole * other.itemsize(spec):
+        kind = "its own type" if other is Form.NATIVE else "float32"
+        text += f". It fits as {kind}: {form.option}"
+    return text
+
+
+def _suspect(path: Path, where: str, spec: TensorSpec, floats: Array) -> None:
+    """Whole numbers of 4 bytes that are read as floats are next to nothing, and never whole."""
+    if spec.dtype.is_float or spec.dtype.is_fixed_point or not floats.size:
+        return
+    if not np.array_equal(floats, np.rint(floats)):
+        log.warning(
+            "%s: %r is read as float32 for input %s, and its numbers are not whole; if it holds %s, give"
+            " --use_native_input_files",
+            where,
+            str(path),
+            spec,
+            spec.dtype.short,
+        )
+
+
+def to_stored(spec: TensorSpec, floats: Array) -> Array:
+    """Real numbers in a tensor's own type: quantized by its encoding, or rounded to whole numbers."""
+    kind = spec.dtype
+    if kind.is_float:
+        with np.errstate(over="ignore"):
+            return floats.astype(kind.numpy)
+    numbers = np.nan_to_num(floats.astype(np.float64))
+    if kind.numpy.kind == "b":
+        return np.not_equal(numbers, 0)
+    low, high = kind.integer_range
+    if spec.quant is not None:
+        return spec.quant.quantize(numbers, low, high).astype(kind.numpy)
+    # The largest 64-bit integers are no floats: what lies at the edge is clipped below it.
+    whole = np.clip(np.rint(numbers), low, high)
+    return (
+        np.where(whole >= 2.0**63, high, whole).astype(kind.numpy) if high >= 2**53 else whole.astype(kind.numpy)
+    )
+
+
+def to_floats(spec: TensorSpec, stored: Array) -> Array:
+    """What stored elements stand for, as 32-bit floats."""
+    if spec.quant is not None and spec.dtype.is_fixed_point:
+        return spec.quant.dequantize(stored).astype(np.float32)
+    return stored.astype(np.float32)
+
+
+def raw_bytes(array: Array) -> bytes:
+    """An array as a raw file holds it."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()

@@ -1,0 +1,33 @@
+"""Where a tool was when it failed: scripts tell by the exit status of ``qnn-net-run``, and so by ours."""
+
+from __future__ import annotations
+
+import enum
+from contextlib import AbstractContextManager
+
+from openhtp.core.errors import QnnError, error_context
+
+
+class Stage(enum.Enum):
+    """What was being done, and the exit status of a tool that fails there."""
+
+    DEVICE = "device creation", 11
+    CREATE = "graph composition", 14
+    FINALIZE = "graph finalization", 15
+    EXECUTE = "graph execution", 17
+
+    @property
+    def exit_status(self) -> int:
+        """Of a tool that fails here."""
+        return self.value[1]
+
+
+def during(stage: Stage) -> AbstractContextManager[None]:
+    """Errors within say at which stage they happened."""
+    return error_context(stage=stage.value[0])
+
+
+def exit_status_of(error: QnnError) -> int | None:
+    """The exit status for an error that came through ``during``; None for any other."""
+    name = error.where.get("stage")
+    return next((stage.exit_status for stage in Stage if stage.value[0] == name), None)
