@@ -324,3 +324,77 @@ def test_a_scale_of_zero_is_no_encoding() -> None:
     given: Any = tensor_struct(A, None, keep)
     given.quant.of.scale_offset.scale = 0.0
     assert spec_of(given).quant is None
+
+
+def in_blocks(
+    stored: Any, scales: list[float], numbers: Any, axis: int, changes: Any = None
+) -> tuple[Any, list[Any]]:
+    """A tensor as a client describes it, and what must live as long."""
+    keep: list[Any] = []
+    spec = TensorSpec("w", stored.shape, DType.SFIXED_POINT_8, AxisScaleOffset(axis, tuple(scales)), STATIC)
+    tensor: Any = tensor_struct(spec, stored, keep)
+    kept = np.ascontiguousarray(numbers, np.uint8)
+    body = struct("BlockwiseExpansion")(
+        axis=axis, scale_offsets=tensor.quant.of.axis.scale_offsets, scale_bits=4, numbers=kept.ctypes.data
+    )
+    body.blocks = kept.shape[1]
+    for name, value in (changes or {}).items():
+        setattr(body, name, value)
+    tensor.quant.encoding = EncodingKind.BLOCKWISE_EXPANSION
+    tensor.quant.of.expansion = ctypes.addressof(body)
+    return tensor, [*keep, kept, body]
+
+
+@pytest.mark.parametrize(("shape", "axis", "block_axis"), [((3, 8), 0, 1), ((8, 3), 1, 0), ((1, 2, 8, 3), 3, 2)])
+@pytest.mark.parametrize("halves", [False, True])
+def test_weights_in_blocks_are_expanded_to_the_bit(
+    shape: tuple[int, ...], axis: int, block_axis: int, halves: bool
+) -> None:
+    random = np.random.default_rng(3)
+    weights, numbers = random.integers(-8, 8, shape).astype(np.int8), random.integers(1, 17, (3, 4))
+    scales = [0.5, 0.25, 2.0]
+    stored = weights & 0x0F if halves else weights
+    tensor, keep = in_blocks(stored, scales, numbers, axis)
+    spec = spec_of(tensor)
+    data = data_of(tensor, spec)
+    assert keep
+    assert data is not None
+    assert spec.quant is not None
+    real = spec.quant.dequantize(data)
+    for place in np.ndindex(*shape):
+        channel, block = place[axis], place[block_axis] // 2
+        assert real[place] == scales[channel] * numbers[channel, block] * weights[place]
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers", "said"),
+    [
+        ({"axis": 2}, [[1, 1]] * 3, "existing axis"),
+        ({"blocks": 0}, [[1, 1]] * 3, "at least one block"),
+        ({"blocks": 3}, [[1, 1, 1]] * 3, "divides the 8"),
+        ({"storage": 9}, [[1, 1]] * 3, "storage 0 or 1"),
+        ({"numbers": 8}, [[1, 1]] * 3, "not this process's memory"),
+        ({"scale_offsets": 8}, [[1, 1]] * 3, "not this process's memory"),
+        ({}, [[1, 200]] * 3, "expected eight bits"),
+    ],
+)
+def test_bad_blocks(changes: dict[str, Any], numbers: Any, said: str) -> None:
+    tensor, keep = in_blocks(np.full((3, 8), 7, np.int8), [1.0] * 3, np.array(numbers), 0, changes)
+    with pytest.raises(InvalidArgument, match=said):
+        data_of(tensor, spec_of(tensor))
+    assert keep
+
+
+def test_blocks_hold_weights_of_four_bits() -> None:
+    tensor, keep = in_blocks(np.full((3, 8), 60, np.int8), [1.0] * 3, np.ones((3, 2)), 0)
+    with pytest.raises(InvalidArgument, match="more than four bits"):
+        data_of(tensor, spec_of(tensor))
+    assert keep
+
+
+def test_an_encoding_that_is_not_known_is_refused_rather_than_read_as_none() -> None:
+    tensor: Any = tensor_struct(A, None, keep := [])
+    tensor.quant.encoding = 7
+    with pytest.raises(InvalidArgument, match="encoding of kind 7"):
+        spec_of(tensor)
+    assert keep

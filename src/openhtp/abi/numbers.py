@@ -24,6 +24,7 @@ class EncodingKind(enum.IntEnum):
     AXIS_SCALE_OFFSET = 1
     BW_SCALE_OFFSET = 2
     BW_AXIS_SCALE_OFFSET = 3
+    BLOCKWISE_EXPANSION = 5
 
 
 class ParamKind(enum.IntEnum):

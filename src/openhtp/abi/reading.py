@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.abi import memory
-from openhtp.abi.numbers import DEFINED, VERSION_1, VERSION_2, EncodingKind, MemoryKind, ParamKind
+from openhtp.abi import blocks, memory
+from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, MemoryKind, ParamKind
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import Array
 from openhtp.core import status as st
@@ -30,12 +30,12 @@ _NARROW = {DType.SFIXED_POINT_8: DType.SFIXED_POINT_4, DType.UFIXED_POINT_8: DTy
 
 
 def spec_of(tensor: Any) -> TensorSpec:
-    """A tensor of either version as a spec. Encodings that openhtp has no word for come back as None."""
+    """A tensor of either version as a spec. One in blocks is described as ``data_of`` gives its data: expanded."""
     name = memory.text(tensor.name)
     if tensor.version not in (VERSION_1, VERSION_2):
         raise _bad_tensor(f"tensor {name!r} has version {tensor.version}; expected 1 or 2")
     shape = tuple(_array(ctypes.c_uint32, tensor.rank, tensor.dims, MAX_RANK, f"dimensions of tensor {name!r}"))
-    quant, width = _encoding_of(tensor.quant)
+    quant, width = _encoding_of(tensor.quant, shape, name)
     dtype = DType.parse(tensor.data_type)
     dynamic: tuple[bool, ...] = ()
     elements = None
@@ -74,10 +74,16 @@ def data_of(tensor: Any, spec: TensorSpec) -> Array | None:
     if spec.dtype is DType.SFIXED_POINT_4:
         # The sign is in the lower half of the byte.
         return (np.left_shift(stored, 4) >> 4).astype(np.int8)
+    if _is_in_blocks(tensor.quant):
+        return blocks.expand(tensor.quant.of.expansion, spec, stored)
     return stored.copy()
 
 
-def _encoding_of(params: Any) -> tuple[Encoding | None, int | None]:
+def _is_in_blocks(params: Any) -> bool:
+    return bool(params.definition == DEFINED and params.encoding == EncodingKind.BLOCKWISE_EXPANSION)
+
+
+def _encoding_of(params: Any, shape: tuple[int, ...], name: str) -> tuple[Encoding | None, int | None]:
     """The encoding and, where it says so, the width of the stored numbers."""
     if params.definition != DEFINED:
         return None, None
@@ -101,7 +107,14 @@ def _encoding_of(params: Any) -> tuple[Encoding | None, int | None]:
             memory.array(ctypes.c_int32, wide.count, wide.offsets, "offsets of an axis") if wide.offsets else ()
         )
         return AxisScaleOffset(wide.axis, tuple(scales), tuple(offsets)), wide.bitwidth
-    return None, None
+    if _is_in_blocks(params):
+        return blocks.expansion_of(body.expansion, shape, name), None
+    if params.encoding == UNDEFINED:
+        return None, None
+    raise _bad_tensor(
+        f"tensor {name!r} has an encoding of kind {params.encoding}; expected one of"
+        f" {', '.join(f'{kind.name.lower()} ({int(kind)})' for kind in EncodingKind)}"
+    )
 
 
 def static_inputs(config: Any) -> dict[str, Array]:

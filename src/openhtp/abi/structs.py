@@ -20,6 +20,7 @@ _STRUCTS = {
     "BwScaleOffset": "bitwidth:u32 scale:f32 offset:i32",
     "AxisScaleOffset": "axis:i32 count:u32 scale_offsets:ptr",
     "BwAxisScaleOffset": "bitwidth:u32 axis:i32 count:u32 scales:ptr offsets:ptr",
+    "BlockwiseExpansion": "axis:i32 scale_offsets:ptr blocks:u32 scale_bits:u32 storage:u32 numbers:ptr",
     "QuantizeParams": "definition:u32 encoding:u32 of:EncodingBody",
     "ClientBuffer": "data:ptr size:u32",
     "Tensor": "version:u32 pad:u32 id:u32 name:ptr kind:u32 data_format:u32 data_type:u32 "
@@ -34,6 +35,11 @@ _STRUCTS = {
     "BinaryBuffer": "data:ptr size:u64",
     "ContextBuffer": "version:u32 pad:u32 mem_type:u32 buffer:BinaryBuffer",
     "SerializationTarget": "kind:u32 file:str folder:str",
+    "DataRequest": "offset:u64 size:u64 mapped:u8",
+    "DmaDataMem": "dma:DmaBuffer size:u64",
+    # Weights in a client's buffers
+    "DmaDataResponse": "dma:DmaBuffer start:u64 aligned_size:u64",
+    "BinaryCallback": "kind:u32 pad:u32 version:u32 provide:ptr release:ptr param:ptr",
     # Configurations
     "Config": "option:u32 of:ConfigBody",
     "SignedPd": "device_id:u32 flag:u8",
@@ -42,6 +48,7 @@ _STRUCTS = {
     "HtpContextConfig": "option:u32 of:HtpContextBody",
     "HtpGraphConfig": "option:u32 of:HtpGraphBody",
     "OptimizationOption": "type:u32 value:f32",
+    "HtpContextProperty": "option:u32 value:u64",
     "MinimumArch": "device_id:u32 arch:u32",
     "HtpDeviceConfigOld": "option:u32 of:HtpDeviceBody",
     "HtpDeviceConfig": "option:u32 pad:u32 of:HtpDeviceBody",
@@ -90,7 +97,8 @@ _STRUCTS = {
 
 _UNIONS = {
     "Raw8": "bytes:u8*8 align:u64",
-    "EncodingBody": "scale_offset:ScaleOffset axis:AxisScaleOffset bw:BwScaleOffset bw_axis:BwAxisScaleOffset",
+    "EncodingBody": "scale_offset:ScaleOffset axis:AxisScaleOffset bw:BwScaleOffset bw_axis:BwAxisScaleOffset"
+    " expansion:ptr",
     "ParamBody": "scalar:Scalar tensor:Tensor",
     "ConfigBody": "custom:ptr number:u32 number64:u64 flag:u8 queue_depth:QueueDepth names:ptr",
     "ProfileEventBody": "plain:EventData extended:ExtendedEventData",
