@@ -1,6 +1,6 @@
 /* A QNN client in C, written from our own declarations. It knows nothing of Python.
 
-   usage: client LIBRARY SYSTEM_LIBRARY TEST */
+   usage: client LIBRARY TEST [ROUNDS] */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -61,14 +61,37 @@ typedef struct {
     void *param;
 } context_params;
 
+typedef struct { uint32_t kind; word size; union { uint32_t address; struct { int32_t fd; word offset; } place; } of; } htp_memory;
+typedef struct { word offset, size; uint8_t mapped; } data_request;
+typedef struct { int32_t fd; void *data; } dma_buffer;
+typedef struct { dma_buffer dma; word start, aligned; } dma_response;
+typedef struct { dma_buffer dma; word size; } dma_mem;
+typedef struct {
+    uint32_t kind, pad, version;
+    word (*provide)(data_request, dma_response *, void *);
+    word (*release)(dma_mem, void *);
+    void *param;
+} binary_callback;
+typedef struct { uint32_t version, pad, mem_type; struct { void *data; word size; } buffer; } context_buffer;
+typedef struct { uint32_t option; word value; } htp_property;
+typedef struct { uint32_t option, body[16]; } power_config;
+typedef struct {
+    uint32_t kind;
+    word (*create)(uint32_t, uint32_t, uint32_t *), (*destroy)(uint32_t);
+    word (*set)(uint32_t, const power_config **), (*memory)(uint32_t, uint32_t, void *);
+} infrastructure;
+
+_Static_assert(sizeof(htp_memory) == 32 && sizeof(dma_response) == 32 && sizeof(dma_mem) == 24, "layouts");
+_Static_assert(sizeof(binary_callback) == 40 && sizeof(context_buffer) == 32 && sizeof(htp_property) == 16, "layouts");
 _Static_assert(sizeof(tensor) == 144 && sizeof(op_config) == 80 && sizeof(mem_descriptor) == 48, "layouts");
 _Static_assert(sizeof(context_params) == 56 && sizeof(config) == 16 && sizeof(quantization) == 40, "layouts");
 
-enum { BACKEND_CREATE = 1, BACKEND_FREE = 8, CONTEXT_CREATE, CONTEXT_GET_SIZE = 11, CONTEXT_GET_BINARY,
+enum { BACKEND_CREATE = 1, REGISTER_PACKAGE = 5, BACKEND_FREE = 8, CONTEXT_CREATE, CONTEXT_GET_SIZE = 11, CONTEXT_GET_BINARY,
        CONTEXT_FROM_BINARY, CONTEXT_FREE, GRAPH_CREATE, GRAPH_ADD_NODE = 18, GRAPH_FINALIZE, GRAPH_RETRIEVE,
        GRAPH_EXECUTE, GRAPH_EXECUTE_ASYNC, TENSOR_CREATE = 24, LOG_CREATE, LOG_FREE = 27, MEM_REGISTER = 35,
-       MEM_DEREGISTER, DEVICE_CREATE = 40, DEVICE_FREE = 43, SIGNAL_CREATE, SIGNAL_TRIGGER = 46, SIGNAL_FREE,
-       LIST_ASYNC = 56 };
+       MEM_DEREGISTER, DEVICE_INFRASTRUCTURE = 39, DEVICE_CREATE, DEVICE_FREE = 43, SIGNAL_CREATE, SIGNAL_TRIGGER = 46, SIGNAL_FREE,
+       GRAPH_PROPERTY = 53, LIST_ASYNC = 56, SECTION_SIZE = 59, GET_SECTION, APPLY_SECTION, BACKEND_PROPERTY,
+       CONTEXT_PROPERTY, GET_INCREMENT, RELEASE_INCREMENT, FROM_CALLBACK = 68 };
 
 static void **table;
 #define CALL(number, ...) (((word(*)())table[number])(__VA_ARGS__))
@@ -138,10 +161,13 @@ static handle make_context(uint32_t depth)
     return context;
 }
 
-static network build(handle context, const char *name)
+/* Adds two tensors, the second of which may be data that can be exchanged later. */
+static network build_with(handle context, const char *name, void *updateable)
 {
     network n = {.context = context};
     n.in[0] = make_tensor("a", 0, 0.02f), n.in[1] = make_tensor("b", 0, 0.02f), n.out[0] = make_tensor("o", 1, 0.04f);
+    if (updateable)
+        n.in[1].kind = 6, n.in[1].buffer.data = updateable, n.in[1].buffer.size = N;
     NEED(CALL(GRAPH_CREATE, context, name, (handle)NULL, &n.graph));
     for (int i = 0; i < 2; i++)
         NEED(CALL(TENSOR_CREATE, n.graph, &n.in[i]));
@@ -150,6 +176,11 @@ static network build(handle context, const char *name)
     NEED(((word(*)(handle, op_config))table[GRAPH_ADD_NODE])(n.graph, add));
     NEED(CALL(GRAPH_FINALIZE, n.graph, (handle)NULL, (handle)NULL));
     return n;
+}
+
+static network build(handle context, const char *name)
+{
+    return build_with(context, name, NULL);
 }
 
 typedef struct { uint8_t a[N], b[N], o[N]; } values;
@@ -273,6 +304,83 @@ static void test_memory(void)
     NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
 }
 
+/* Three tensors in one buffer, each at its offset; what the client writes there is what the device reads. */
+static void test_shared_buffer(void)
+{
+    network n = build(make_context(0), "g");
+    int fd = memfd_create("client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, 3 * 4096))
+        exit(1);
+    uint8_t *data = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    htp_memory places[3];
+    mem_descriptor list[3];
+    handle mems[3];
+    for (int i = 0; i < 3; i++) {
+        places[i] = (htp_memory){.kind = 1, .size = 3 * 4096, .of.place = {fd, (word)i * 4096}};
+        list[i] = (mem_descriptor){.n_dims = 4, .dims = dims, .type = 0x0408, .mem_type = 2, .of.custom = &places[i]};
+    }
+    places[2].of.place.offset = 3 * 4096 - N + 1;
+    EXPECT(CALL(MEM_REGISTER, n.context, list, (uint32_t)3, mems), 8004); /* past the end: none of them */
+    places[2].of.place.offset = 2 * 4096;
+    NEED(CALL(MEM_REGISTER, n.context, list, (uint32_t)3, mems));
+    for (int i = 0; i < 3; i++) {
+        tensor *t = i < 2 ? &n.in[i] : &n.out[0];
+        t->mem_type = 1, t->mem = mems[i];
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < N; i++)
+            data[i] = (uint8_t)(i * 5 + turn), data[4096 + i] = (uint8_t)(100 + i + turn);
+        NEED(run(&n));
+        check(data, data + 4096, data + 8192);
+    }
+    for (int i = 0; i < N; i++)
+        data[i] = (uint8_t)(255 - i);
+    static atomic_int done;
+    struct timespec a_while = {0, 1000000};
+    NEED(CALL(GRAPH_EXECUTE_ASYNC, n.graph, n.in, (uint32_t)2, n.out, (uint32_t)1, (handle)NULL, (handle)NULL, notify,
+              &done));
+    for (int patience = 30000; patience && !atomic_load(&done); patience--)
+        nanosleep(&a_while, NULL);
+    EXPECT(atomic_load(&done), 1);
+    check(data, data + 4096, data + 8192);
+    NEED(CALL(MEM_DEREGISTER, mems, (uint32_t)1));
+    EXPECT(run(&n), 8001);
+    NEED(CALL(MEM_DEREGISTER, mems + 1, (uint32_t)2));
+    NEED(CALL(MEM_REGISTER, n.context, list, (uint32_t)1, mems)); /* all were given back, so it can be had again */
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+}
+
+static void test_power(void)
+{
+    infrastructure *perf = NULL;
+    uint32_t id, other;
+    NEED(CALL(DEVICE_INFRASTRUCTURE, &perf));
+    NEED(perf->create(0, 0, &id));
+    EXPECT(perf->create(7, 0, &other), 13001);
+    /* DCVS v3: id, enable, mode 16, sleep, then bus and core from turbo to max */
+    power_config dcvs = {1, {id, 1, 0, 16, 1, 40, 1, 1, 1, 128, 128, 160, 1, 128, 128, 160}};
+    power_config latency = {2, {100}}, polling = {3, {9999}}, unknown = {99, {0}}, late = {3, {10000}};
+    const power_config *votes[] = {&dcvs, &latency, &polling, NULL}, *bad[] = {&latency, &unknown, NULL};
+    const power_config *too_long[] = {&late, NULL}, *none[] = {NULL};
+    NEED(perf->set(id, votes));
+    EXPECT(perf->set(id, bad), 13002);
+    EXPECT(perf->set(id, too_long), 13001);
+    EXPECT(perf->set(id, none), 13001);
+    EXPECT(perf->set(id + 100, votes), 13001);
+    /* The votes hold on the device process that a context with a queue moves to, too. */
+    network n = build(make_context(8), "g");
+    values v;
+    fill(&n, &v, 4);
+    NEED(run(&n));
+    check(v.a, v.b, v.o);
+    dcvs.body[13] = 160, dcvs.body[14] = 128; /* the lowest above the target */
+    const power_config *crooked[] = {&dcvs, NULL};
+    EXPECT(perf->set(id, crooked), 13001);
+    NEED(perf->destroy(id));
+    EXPECT(perf->destroy(id), 13001);
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+}
+
 static atomic_int graphs_told, contexts_told;
 static handle told_context[2];
 
@@ -319,12 +427,158 @@ static void test_binaries(void)
         check(v.a, v.b, v.o);
         NEED(CALL(CONTEXT_FREE, told_context[i], (handle)NULL));
     }
+    /* A signal that has run out ends the creations that are not over. */
+    handle signal;
+    config soon = {.option = 2, .of.wide = 1};
+    const config *in_a_moment[] = {&soon, NULL};
+    NEED(CALL(SIGNAL_CREATE, backend, in_a_moment, &signal));
+    atomic_store(&contexts_told, 0), atomic_store(&failed, 0);
+    NEED(CALL(LIST_ASYNC, backend, device, list, (handle)NULL, signal));
+    for (int patience = 30000; patience && atomic_load(&contexts_told) < 2; patience--)
+        nanosleep(&a_while, NULL);
+    EXPECT(atomic_load(&contexts_told), 2);
+    for (int i = 0; i < 2; i++)
+        if (told_context[i])
+            CALL(CONTEXT_FREE, told_context[i], (handle)NULL);
+    NEED(CALL(SIGNAL_FREE, signal));
     blob[size / 2] ^= 1;
     handle none;
     word code = CALL(CONTEXT_FROM_BINARY, backend, device, (handle)NULL, blob + 1, written, &none, (handle)NULL);
     if (!code)
         exit((fprintf(stderr, "a damaged binary was accepted\n"), 1));
     free(blob);
+}
+
+/* ---- weights in buffers of ours ---- */
+
+enum { BIG = 64 * 1024 };
+static char *whole;
+static atomic_int provided, released;
+
+static word provide(data_request wanted, dma_response *answer, void *param)
+{
+    int fd = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || param != (void *)7 || wanted.offset % 4096 || ftruncate(fd, (off_t)wanted.size))
+        return 1;
+    answer->dma.fd = fd;
+    answer->dma.data = mmap(NULL, wanted.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    memcpy(answer->dma.data, whole + wanted.offset, wanted.size);
+    memset(whole + wanted.offset, 0, wanted.size); /* so that only our buffer has them */
+    answer->aligned = wanted.size;
+    atomic_fetch_add(&provided, 1);
+    return 0;
+}
+
+static word refuse(data_request wanted, dma_response *answer, void *param)
+{
+    return 1002;
+}
+
+static word release(dma_mem given, void *param)
+{
+    munmap(given.dma.data, given.size);
+    close(given.dma.fd);
+    atomic_fetch_add(&released, 1);
+    return param == (void *)7 ? 0 : 1;
+}
+
+static network build_large(handle context, uint8_t *weights)
+{
+    static uint32_t wide[4] = {1, 16, 64, 64};
+    network n = {.context = context};
+    n.in[0] = make_tensor("a", 0, 0.02f), n.in[1] = make_tensor("b", 4, 0.02f), n.out[0] = make_tensor("o", 1, 0.04f);
+    n.in[0].dims = n.in[1].dims = n.out[0].dims = wide;
+    n.in[1].buffer.data = weights, n.in[1].buffer.size = BIG;
+    NEED(CALL(GRAPH_CREATE, context, "g", (handle)NULL, &n.graph));
+    for (int i = 0; i < 2; i++)
+        NEED(CALL(TENSOR_CREATE, n.graph, &n.in[i]));
+    NEED(CALL(TENSOR_CREATE, n.graph, &n.out[0]));
+    op_config add = {1, "add", "qti.aisw", "ElementWiseAdd", 0, NULL, 2, n.in, 1, n.out};
+    NEED(((word(*)(handle, op_config))table[GRAPH_ADD_NODE])(n.graph, add));
+    NEED(CALL(GRAPH_FINALIZE, n.graph, (handle)NULL, (handle)NULL));
+    return n;
+}
+
+static void test_callback(void)
+{
+    static uint8_t weights[BIG], a[BIG], o[BIG];
+    for (int i = 0; i < BIG; i++)
+        weights[i] = (uint8_t)(i * 31 + i / 256), a[i] = (uint8_t)(i * 17);
+    network n = build_large(make_context(0), weights);
+    /* The binary in pieces, put together again. */
+    const char *piece;
+    word offset, size, written, total = 0;
+    NEED(CALL(CONTEXT_GET_SIZE, n.context, &size));
+    whole = malloc(size);
+    for (;;) {
+        NEED(CALL(GET_INCREMENT, n.context, &piece, &offset, &written));
+        if (!written)
+            break;
+        memcpy(whole + offset, piece, written);
+        total += written;
+        EXPECT(CALL(RELEASE_INCREMENT, n.context, piece + 1, offset), 5014);
+        NEED(CALL(RELEASE_INCREMENT, n.context, piece, offset));
+        EXPECT(CALL(RELEASE_INCREMENT, n.context, piece, offset), 5014);
+    }
+    EXPECT(total, size);
+    htp_property sizes[3] = {{1, 0}, {2, ~0ul}, {3, 0}}, odd = {44, 0};
+    config asked[4] = {{0, {sizes}}, {0, {sizes + 1}}, {0, {sizes + 2}}, {0, {&odd}}};
+    config *all[] = {&asked[0], &asked[1], &asked[2], NULL}, *unknown[] = {&asked[3], NULL};
+    NEED(CALL(CONTEXT_PROPERTY, n.context, all));
+    EXPECT(sizes[0].value, 4096);
+    if (sizes[1].value == ~0ul || sizes[2].value < BIG || sizes[2].value > 16 * BIG)
+        exit((fprintf(stderr, "odd properties\n"), 1));
+    EXPECT(CALL(CONTEXT_PROPERTY, n.context, unknown), 1000);
+    EXPECT(CALL(GRAPH_PROPERTY, n.graph, all), 1000);
+    EXPECT(CALL(BACKEND_PROPERTY, backend, all), 4003);
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    binary_callback callback = {2, 0, 1, refuse, release, (void *)7};
+    EXPECT(CALL(FROM_CALLBACK, backend, device, (handle)NULL, &callback, whole, size, &n.context, (handle)NULL,
+                (handle)NULL), 1002);
+    callback.kind = 1;
+    EXPECT(CALL(FROM_CALLBACK, backend, device, (handle)NULL, &callback, whole, size, &n.context, (handle)NULL,
+                (handle)NULL), 1000);
+    callback.kind = 2, callback.provide = provide;
+    NEED(CALL(FROM_CALLBACK, backend, device, (handle)NULL, &callback, whole, size, &n.context, (handle)NULL,
+              (handle)NULL));
+    if (!atomic_load(&provided) || atomic_load(&released))
+        exit((fprintf(stderr, "%d provided, %d released\n", atomic_load(&provided), atomic_load(&released)), 1));
+    NEED(CALL(GRAPH_RETRIEVE, n.context, "g", &n.graph));
+    n.in[0].buffer.data = a, n.in[0].buffer.size = BIG, n.out[0].buffer.data = o, n.out[0].buffer.size = BIG;
+    NEED(CALL(GRAPH_EXECUTE, n.graph, n.in, (uint32_t)1, n.out, (uint32_t)1, (handle)NULL, (handle)NULL));
+    for (int i = 0; i < BIG; i += N)
+        check(a + i, weights + i, o + i);
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    EXPECT(atomic_load(&released), atomic_load(&provided));
+    printf("%d buffers provided and given back\n", atomic_load(&released));
+    EXPECT(CALL(REGISTER_PACKAGE, backend, "libNone.so", "provider", (handle)NULL), 4003);
+    free(whole);
+}
+
+static void test_sections(void)
+{
+    uint8_t first[N], second[N];
+    for (int i = 0; i < N; i++)
+        first[i] = (uint8_t)(3 * i), second[i] = (uint8_t)(255 - i);
+    network n = build_with(make_context(0), "g", first), m = build_with(make_context(0), "g", second);
+    word size, written;
+    NEED(CALL(SECTION_SIZE, m.context, m.graph, (uint32_t)1, &size));
+    context_buffer section = {1, 0, 0, {malloc(size), size}};
+    section.buffer.size--;
+    EXPECT(CALL(GET_SECTION, m.context, m.graph, (uint32_t)1, &section, &written, (handle)NULL, (handle)NULL), 5007);
+    section.buffer.size++;
+    NEED(CALL(GET_SECTION, m.context, m.graph, (uint32_t)1, &section, &written, (handle)NULL, (handle)NULL));
+    values v;
+    for (int turn = 0; turn < 2; turn++) {
+        fill(&n, &v, turn);
+        NEED(CALL(GRAPH_EXECUTE, n.graph, n.in, (uint32_t)1, n.out, (uint32_t)1, (handle)NULL, (handle)NULL));
+        check(v.a, turn ? second : first, v.o);
+        NEED(CALL(APPLY_SECTION, n.context, n.graph, (uint32_t)1, &section, (handle)NULL, (handle)NULL));
+    }
+    EXPECT(CALL(APPLY_SECTION, m.context, n.graph, (uint32_t)1, &section, (handle)NULL, (handle)NULL), 6001);
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    NEED(CALL(CONTEXT_FREE, m.context, (handle)NULL));
+    free(section.buffer.data);
 }
 
 static int rounds = 3;
@@ -400,7 +654,8 @@ int main(int count, char **words)
         return 2;
     static const struct { const char *name; void (*test)(void); } tests[] = {
         {"plain", test_plain}, {"async", test_async}, {"memory", test_memory}, {"binaries", test_binaries},
-        {"threads", test_threads}, {"fork", test_fork}};
+        {"shared_buffer", test_shared_buffer}, {"power", test_power}, {"callback", test_callback},
+        {"sections", test_sections}, {"threads", test_threads}, {"fork", test_fork}};
     setenv("CLIENT_LIBRARY", words[1], 1);
     if (count > 3)
         rounds = atoi(words[3]);

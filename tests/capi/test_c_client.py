@@ -47,13 +47,16 @@ def _site_packages() -> list[str]:
     return [str(Path(numpy.__file__).parents[1])]
 
 
-@pytest.mark.parametrize("test", ["plain", "async", "memory", "binaries", "threads", "fork", "exit"])
+TESTS = ["plain", "async", "memory", "shared_buffer", "power", "binaries", "callback", "sections", "threads"]
+
+
+@pytest.mark.parametrize("test", [*TESTS, "fork", "exit"])
 def test_a_c_program(client: Path, lib_dir: Path, test: str) -> None:
     done = run(client, lib_dir, test)
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("test", ["plain", "memory"])
+@pytest.mark.parametrize("test", ["plain", "memory", "shared_buffer", "power", "callback"])
 def test_a_c_program_with_a_device_process(client: Path, lib_dir: Path, test: str) -> None:
     done = run(client, lib_dir, test, OPENHTP_TRANSPORT="rpc")
     assert done.returncode == 0, done.stderr + done.stdout

@@ -18,6 +18,7 @@ from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import read_binary
 from openhtp.runtime.context import Context
 from openhtp.runtime.profile import Profile
+from openhtp.runtime.provider import DmaBufferCallback
 
 _MOST_BYTES = 1 << 40
 
@@ -33,6 +34,10 @@ class ContextHeld(Held):
         self.context = context
         self.options = options
         self.binary: bytes | None = None
+        # The binary's pieces, for a client that takes it in pieces.
+        self.increments: Any = None
+        # Registered memory by what its descriptor stands for.
+        self.areas: dict[tuple[int, int], Any] = {}
         device.contexts += 1
 
     def saved(self) -> bytes:
@@ -123,7 +128,14 @@ def binary_at(address: int, size: int) -> bytes:
 
 
 def create_from_binary(
-    backend: int, device: int, config: int, binary: int, size: int, profile: int, signal: int = 0
+    backend: int,
+    device: int,
+    config: int,
+    binary: int,
+    size: int,
+    profile: int,
+    signal: int = 0,
+    callback: DmaBufferCallback | None = None,
 ) -> ContextHeld:
     """A context with the graphs of a binary; without a handle so far."""
     on = parents(backend, device)
@@ -132,11 +144,11 @@ def create_from_binary(
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
     where = on.device(alone=_asks_for_own(options))
-
     made = where.create_context_from_binary(
         blob,
         signal=None if cut is None else cut.signal,
         profile=None if sheet is None else sheet.profile,
+        callback=callback,
         **options,
     )
     held = ContextHeld(on, made, options)

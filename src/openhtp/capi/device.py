@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from typing import Any
 
 from openhtp.abi import memory
@@ -13,6 +14,7 @@ from openhtp.capi.backend import BackendHeld
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.capi.logs import LogHeld
+from openhtp.capi.votes import StandingVotes
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, GlobalOption, HtpDeviceOption
@@ -61,7 +63,10 @@ class DeviceHeld(Held):
         self.backend = backend
         self.soc = soc
         self.contexts = 0
+        # Power votes by configuration number.
+        self.votes: dict[int, StandingVotes] = {}
         self._made: dict[str, Device] = {}
+        self._lock = threading.Lock()
 
     def device(self, *, alone: bool = False) -> Device:
         """The device; ``alone`` for what only a device in its own process does."""
@@ -69,12 +74,16 @@ class DeviceHeld(Held):
         name = os.environ.get(NAME_VARIABLE) or None
         if kind == "auto":
             kind = "rpc" if alone or name else "inprocess"
-        if kind not in self._made:
-            options: dict[str, Any] = {"soc": self.soc, "transport": kind}
-            if name and kind == "rpc":
-                options["name"] = name
-            self._made[kind] = self.backend.backend.create_device(**options)
-        return self._made[kind]
+        with self._lock:
+            if kind not in self._made:
+                options: dict[str, Any] = {"soc": self.soc, "transport": kind}
+                if name and kind == "rpc":
+                    options["name"] = name
+                made = self.backend.backend.create_device(**options)
+                for votes in list(self.votes.values()):
+                    votes.stand_on(made)
+                self._made[kind] = made
+            return self._made[kind]
 
     def free(self) -> None:
         """Let go of what was made."""

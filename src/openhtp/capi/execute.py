@@ -63,7 +63,7 @@ class Plan:
         known = self._bound.get(key)
         if known is None or not known[2].holds():
             known = self._bind(key)
-        if key in self._bound and key[1]:
+        if key[1]:
             whole = self._wholes.get((place, key))
             if whole is None:
                 if len(self._wholes) >= _MOST_KEPT:
@@ -87,9 +87,8 @@ class Plan:
         n_inputs, held = key
         structs = (struct("Tensor") * (len(held) // TENSOR_BYTES)).from_buffer_copy(held)
         pieces: list[tuple[int, int]] = []
-        movable: list[bool] = []
-        ins = self._side(structs[:n_inputs], self._inputs, "input", pieces, movable)
-        outs = self._side(structs[n_inputs:], self._outputs, "output", pieces, movable)
+        ins = self._side(structs[:n_inputs], self._inputs, "input", pieces)
+        outs = self._side(structs[n_inputs:], self._outputs, "output", pieces)
         probe = Probe(pieces)
         if not probe.holds():
             raise InvalidArgument(
@@ -99,10 +98,9 @@ class Plan:
             for place in (address, address + size - 1) if size else ():
                 memory.check_writable(place, 1, "an output's data")
         known = (ins, outs, probe)
-        if not any(movable):
-            if len(self._bound) >= _MOST_KEPT:
-                self._bound.clear()
-            self._bound[key] = known
+        if len(self._bound) >= _MOST_KEPT:
+            self._bound.clear()
+        self._bound[key] = known
         return known
 
     def _side(
@@ -111,7 +109,6 @@ class Plan:
         wanted: dict[int, Tensor],
         what: str,
         pieces: list[tuple[int, int]],
-        movable: list[bool],
     ) -> Arrays:
         found: Arrays = {}
         for given in structs:
@@ -121,20 +118,19 @@ class Plan:
                 raise _bad(f"{what} tensor {given.id} {problem}; expected ids {sorted(wanted)}")
             batch = _batch(given, tensor.spec)
             nbytes = tensor.spec.nbytes * batch
-            address = self._data(given, tensor, nbytes, movable)
+            address = self._data(given, tensor, nbytes)
             shape = batched(tensor.spec.shape, batch)
             raw: Any = (ctypes.c_uint8 * max(1, nbytes)).from_address(address or ctypes.addressof(_nothing))
             found[tensor.name] = np.frombuffer(raw, tensor.dtype.numpy, int(np.prod(shape))).reshape(shape)
             pieces.append((address, nbytes))
         return found
 
-    def _data(self, given: Any, tensor: Tensor, nbytes: int, movable: list[bool]) -> int:
+    def _data(self, given: Any, tensor: Tensor, nbytes: int) -> int:
         """The address of a tensor's data, of which there must be enough."""
         if given.mem_type == MemoryKind.HANDLE:
             mem = handles.find(MemHeld, given.buffer.data or 0)
             if mem.parent is not self._context:
                 raise bad_handle("memory of this context", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
-            movable.append(True)  # it may be taken back
             address, size = mem.place
         elif given.mem_type == MemoryKind.RAW:
             address, size = given.buffer.data or 0, given.buffer.size

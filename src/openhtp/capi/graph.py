@@ -45,6 +45,10 @@ class GraphHeld(Held):
         self.graph = context.graph(self.graph.name)
         self.plan = None
 
+    def memory_changed(self) -> None:
+        """Arrays that were found on that memory are looked for again."""
+        self.plan = None
+
 
 @answers("graphCreate")
 def graph_create(context: int, name: int, config: int, out: int) -> None:

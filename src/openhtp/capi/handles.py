@@ -28,6 +28,9 @@ class Held:
         # C structures and texts that the client was shown: they live as long as this.
         self.keep: list[Any] = []
 
+    def memory_changed(self) -> None:
+        """Registered memory that it may know by address was given back."""
+
 
 def add(held: Held) -> int:
     """Give it a handle."""

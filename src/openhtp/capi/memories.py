@@ -1,11 +1,11 @@
-"""Registered memory: a client's shared buffers, known here by descriptor."""
+"""Registered memory: a client's shared buffers, known here by descriptor and used by the device where they lie."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
+from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
@@ -15,71 +15,146 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
-from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.errors import InvalidArgument, QnnError, WrongState
+from openhtp.core.memtype import MemType
 from openhtp.core.tensor import MAX_RANK
+from openhtp.runtime.context import Context
+from openhtp.runtime.mem import Mem
 
-_ION, _CUSTOM, _DMA_BUF = 1, 2, 3
 _SHARED_BUFFER = 1
 _MOST = 1 << 16
-_MOST_SIDE = (1 << 32) - 1
+
+
+class Area:
+    """Memory of one descriptor, registered once however many tensors lie in it."""
+
+    def __init__(self, mem: Mem, key: tuple[int, int]) -> None:
+        self.key = key
+        self.users = 0
+        self.mem = mem
+        self.address = _address(mem)
+
+    def moved(self, context: Context) -> None:
+        """The context goes on elsewhere, and the memory is known there, too."""
+        if self.mem.context is not context:
+            self.mem = self.mem.share_with(context)
+            self.address = _address(self.mem)
+
+
+def _address(mem: Mem) -> int:
+    return int(mem.bytes.ctypes.data)
 
 
 class MemHeld(Held):
-    """A piece of shared memory, mapped here."""
+    """A tensor's place in registered memory."""
 
     word, invalid = "memory", st.QNN_MEM_ERROR_INVALID_HANDLE
 
-    def __init__(self, context: ContextHeld, fd: int, offset: int, nbytes: int) -> None:
+    def __init__(self, context: ContextHeld, area: Area, offset: int, nbytes: int) -> None:
         super().__init__(context)
+        self.context = context
+        self.area = area
+        self.offset = offset
         self.nbytes = nbytes
-        try:
-            size = os.fstat(fd).st_size
-            if offset + nbytes > size:
-                raise _bad(f"descriptor {fd} has {size} bytes; expected {nbytes} at offset {offset}")
-            self._map = mmap.mmap(fd, offset + nbytes)
-        except (OSError, ValueError) as error:
-            raise QnnError(f"descriptor {fd} cannot be mapped: {error}", st.QNN_MEM_ERROR_MAPPING) from error
-        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + offset
+        area.users += 1
 
     @property
     def place(self) -> tuple[int, int]:
         """Address and size."""
-        return self._start, self.nbytes
+        return self.area.address + self.offset, self.nbytes
 
-    def moved(self, _: object) -> None:
-        """The context goes on elsewhere; the memory stays where it is."""
+    def moved(self, context: Context) -> None:
+        """The context goes on elsewhere."""
+        self.area.moved(context)
+
+    def free(self) -> None:
+        """The tensor's place is given back, and the memory with its last one."""
+        if self.area.users == 1:
+            self.area.mem.deregister()
+            self.context.areas.pop(self.area.key, None)
+        self.area.users -= 1
+        handles.remove(self)
+        for child in list(self.context.children.values()):
+            child.memory_changed()
 
 
 def _bad(message: str) -> InvalidArgument:
     return InvalidArgument(message, st.QNN_MEM_ERROR_INVALID_SHAPE)
 
 
-def _described(context: ContextHeld, given: object) -> MemHeld:
-    descriptor: object = given
-    count = descriptor.num_dims  # type: ignore[attr-defined]
-    if count > MAX_RANK:
-        raise _bad(f"memory for a tensor of rank {count}; expected at most {MAX_RANK}")
-    dims = memory.array(ctypes.c_uint32, count, descriptor.dims or 0, "the memory's dimensions") if count else ()  # type: ignore[attr-defined]
-    nbytes = DType.parse(descriptor.data_type).itemsize  # type: ignore[attr-defined]
+def _bytes_of(given: Any) -> int:
+    """What a tensor of the described shape takes."""
+    if given.num_dims > MAX_RANK:
+        raise _bad(f"memory for a tensor of rank {given.num_dims}; expected at most {MAX_RANK}")
+    dims = (
+        memory.array(ctypes.c_uint32, given.num_dims, given.dims or 0, "the memory's dimensions")
+        if given.num_dims
+        else ()
+    )
+    nbytes = DType.parse(given.data_type).itemsize
     for size in dims:
         nbytes *= size
     if not nbytes:
         raise _bad("memory of no bytes")
-    kind = descriptor.mem_type  # type: ignore[attr-defined]
-    body = descriptor.of  # type: ignore[attr-defined]
-    if kind == _ION:
-        return MemHeld(context, body.fd, 0, nbytes)
-    if kind == _DMA_BUF:
-        return MemHeld(context, body.dma.fd, 0, nbytes)
-    if kind == _CUSTOM:
-        custom = memory.structure(struct("HtpMemory"), body.custom or 0, "the memory's custom description")
+    return nbytes
+
+
+def _described(context: ContextHeld, given: Any) -> MemHeld:
+    nbytes = _bytes_of(given)
+    if given.mem_type == MemType.ION:
+        return MemHeld(context, _whole(context, given.of.fd, nbytes), 0, nbytes)
+    if given.mem_type == MemType.DMA_BUF:
+        return MemHeld(context, _whole(context, given.of.dma.fd, nbytes), 0, nbytes)
+    if given.mem_type == MemType.CUSTOM:
+        custom = memory.structure(struct("HtpMemory"), given.of.custom or 0, "the memory's custom description")
         if custom.kind != _SHARED_BUFFER:
             raise QnnError(
-                f"memory of HTP kind {custom.kind}; expected a shared buffer (1)",
+                f"memory of HTP kind {custom.kind}; expected a shared buffer ({_SHARED_BUFFER})",
                 st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
             )
-        return MemHeld(context, custom.of.place.fd, custom.of.place.offset, nbytes)
-    raise QnnError(f"memory type {kind} is unknown", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
+        place = custom.of.place
+        return MemHeld(context, _shared(context, place.fd, place.offset + nbytes), place.offset, nbytes)
+    raise QnnError(f"memory type {given.mem_type} is unknown", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    try:
+        found = os.fstat(fd)
+    except (OSError, OverflowError) as error:
+        raise InvalidArgument(f"descriptor {fd} cannot be used: {error}") from error
+    return found.st_dev, found.st_ino
+
+
+def _whole(context: ContextHeld, fd: int, nbytes: int) -> Area:
+    """Memory that one tensor has for itself. Registered a second time, it is refused."""
+    key = _identity(fd)
+    area = Area(context.context.register_memory(nbytes, fd=fd), key)
+    context.areas[key] = area
+    return area
+
+
+def _shared(context: ContextHeld, fd: int, end: int) -> Area:
+    """A buffer in which several tensors lie, each at its offset."""
+    key = _identity(fd)
+    area = context.areas.get(key)
+    if area is None:
+        size = _size(fd)
+        if end > size:
+            raise _bad(f"descriptor {fd} has {size} bytes; a tensor in it ends at {end}")
+        area = context.areas[key] = Area(context.context.register_memory(size, fd=fd), key)
+    if end > area.mem.nbytes:
+        raise _bad(f"descriptor {fd} was registered with {area.mem.nbytes} bytes; a tensor in it ends at {end}")
+    return area
+
+
+def _size(fd: int) -> int:
+    """A dma-buf tells its size only when one goes to its end."""
+    found = os.fstat(fd).st_size
+    if found:
+        return found
+    with contextlib.suppress(OSError):
+        return os.lseek(fd, 0, os.SEEK_END)
+    return 0
 
 
 @answers("memRegister")
@@ -90,18 +165,28 @@ def mem_register(context: int, descriptors: int, count: int, out: int) -> None:
         raise InvalidArgument(f"{count} pieces of memory; expected 1 to {_MOST}")
     handles.require_place(out, "memory handles", 8 * count)
     given = memory.array(struct("MemoryDescriptor"), count, descriptors, "the memory's descriptions")
-    made = [_described(held, one) for one in given]
+    made: list[MemHeld] = []
+    try:
+        for one in given:
+            made.append(_described(held, one))
+            handles.add(made[-1])
+    except BaseException:
+        for mem in made:
+            mem.free()
+        raise
     for number, mem in enumerate(made):
-        memory.write_number(out + 8 * number, handles.add(mem))
+        memory.write_number(out + 8 * number, mem.handle)
 
 
 @answers("memDeRegister")
 def mem_de_register(mems: int, count: int) -> None:
-    """Take some pieces of memory back, all or none."""
+    """Take some pieces of memory back, all or none: none if one is in use."""
     if not 0 < count <= _MOST:
         raise InvalidArgument(f"{count} pieces of memory; expected 1 to {_MOST}")
-    given = memory.array(ctypes.c_uint64, count, mems, "the memory handles")
+    given = list(dict.fromkeys(memory.array(ctypes.c_uint64, count, mems, "the memory handles")))
     found = [handles.find(MemHeld, handle) for handle in given]
     for mem in found:
-        with contextlib.suppress(KeyError):
-            handles.remove(mem)
+        if mem.area.mem.in_use:
+            raise WrongState(f"memory {mem.handle:#x} is in use by an execution under way; wait for its end")
+    for mem in found:
+        mem.free()

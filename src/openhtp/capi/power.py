@@ -1,4 +1,4 @@
-"""The performance infrastructure: power votes by configuration number."""
+"""The performance infrastructure: power votes by configuration number, made on the client's device."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import logging
 from typing import Any
 
 from openhtp.abi import memory
-from openhtp.abi.power import dcvs_of
+from openhtp.abi.power import dcvs_of, hmx_of
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
+from openhtp.capi.backend import BackendHeld
+from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers
 from openhtp.capi.native_calls import natives
+from openhtp.capi.votes import StandingVotes
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import PowerOption
 
 log = logging.getLogger("openhtp.capi")
 
-_numbers = itertools.count(1)
-_votes: dict[int, dict[int, Any]] = {}
 _infrastructure: list[Any] = []
 _CORNERS = ("bus_min", "bus_target", "bus_max", "core_min", "core_target", "core_max")
 _WORDS = {
@@ -43,50 +44,93 @@ def device_get_infrastructure(out: int) -> None:
     memory.write_number(out, ctypes.addressof(_infrastructure[0]))
 
 
+# Options that are one number each, by the word that a vote has for them.
+_TIMES = {
+    PowerOption.RPC_CONTROL_LATENCY: "rpc_control_latency_us",
+    PowerOption.RPC_POLLING_TIME: "rpc_polling_us",
+    PowerOption.HMX_TIMEOUT_INTERVAL_US: "hmx_timeout_us",
+    PowerOption.ADAPTIVE_POLLING_TIME: "adaptive_polling_us",
+}
+_ANY = 0xFFFFFFFF
+_numbers = itertools.count(1)
+_configs: dict[int, tuple[DeviceHeld, StandingVotes]] = {}
+
+
+def _voted_on() -> DeviceHeld:
+    """The device that is meant: numbers of devices say nothing about handles, so it is the last one."""
+    devices = handles.of_kind(DeviceHeld)
+    if devices:
+        return devices[-1]
+    backends = handles.of_kind(BackendHeld)
+    if not backends:
+        raise InvalidArgument("there is no backend, and so no device to vote on; create them first")
+    return default_device(backends[-1])
+
+
 @answers("create_id")
 def create_power_config_id(device: int, core: int, out: int) -> None:
     """A number under which votes are made."""
     handles.require_place(out, "power configuration", 4)
+    if device not in (0, _ANY):
+        raise InvalidArgument(f"device {device} does not exist; there is one, 0")
+    held = _voted_on()
+    votes = StandingVotes(0 if core == _ANY else core)
+    votes.stand_on(held.device())
     number = next(_numbers)
-    _votes[number] = {}
+    held.votes[number] = votes
+    _configs[number] = held, votes
     memory.write_number(out, number, 4)
 
 
-def _standing(number: int) -> dict[int, Any]:
-    found = _votes.get(number)
+def _of(number: int) -> tuple[DeviceHeld, StandingVotes]:
+    found = _configs.get(number)
     if found is None:
-        raise QnnError(
-            f"power configuration {number} does not exist", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT
-        )
+        raise InvalidArgument(f"power configuration {number} does not exist")
     return found
 
 
 @answers("destroy_id")
 def destroy_power_config_id(number: int) -> None:
     """Take back all votes of a number."""
-    _standing(number)
-    del _votes[number]
+    held, votes = _of(number)
+    del _configs[number]
+    held.votes.pop(number, None)
+    votes.withdraw()
 
 
 @answers("set_power")
 def set_power_config(number: int, configs: int) -> None:
     """Vote; all of the list or none of it."""
-    standing = _standing(number)
-    given: dict[int, Any] = {}
+    _, votes = _of(number)
+    given: dict[str, Any] = {}
     places = memory.pointers(configs, "the power configuration")
     if not places:
         raise InvalidArgument("the power configuration is empty")
     for place in places:
-        config = memory.structure(struct("PowerConfig"), place, "the power configuration")
-        if config.option == PowerOption.DCVS_V3:
-            given[config.option] = _dcvs(config.of.dcvs)
-        elif config.option in list(PowerOption):
-            given[config.option] = config.of.number
-        else:
-            raise QnnError(
-                f"power option {config.option} is unknown", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED_CONFIG
-            )
-    standing.update(given)
+        # Of a length that depends on the option, and may lie at the end of a page.
+        option = memory.array(ctypes.c_uint32, 1, place, "the power configuration")[0]
+        size = _SIZES.get(option, 4)
+        body = memory.read(place + 4, size, "the power configuration").ljust(ctypes.sizeof(_BODY), b"\0")
+        given |= _vote(option, _BODY.from_buffer_copy(body))
+    if given:
+        votes.change(given)
+
+
+def _vote(option: int, body: Any) -> dict[str, Any]:
+    if option == PowerOption.DCVS_V3:
+        return {"dcvs": _dcvs(body.dcvs)}
+    if option == PowerOption.HMX_V2:
+        return {"hmx": hmx_of(body.hmx)}
+    if option in _TIMES:
+        return {_TIMES[PowerOption(option)]: body.number}
+    if option == PowerOption.DDR_PERF_MODE:
+        log.info("power option DDR_PERF_MODE has no effect here")
+        return {}
+    raise QnnError(f"power option {option} is unknown", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED_CONFIG)
+
+
+_BODY = struct("PowerBody")
+_SIZES = {PowerOption.DCVS_V3: ctypes.sizeof(struct("DcvsV3")), PowerOption.HMX_V2: ctypes.sizeof(struct("HmxV2"))}
 
 
 def _dcvs(body: Any) -> Any:

@@ -14,15 +14,15 @@ from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 
-_UPDATABLE_WEIGHTS = 1
+_UPDATABLE = 1
 
 
 def _found(context: int, graph: int, section: int) -> tuple[ContextHeld, GraphHeld]:
     held, of = handles.find(ContextHeld, context), handles.find(GraphHeld, graph)
     if of.context is not held:
         raise InvalidArgument(f"graph {of.graph.name!r} is of another context", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
-    if section != _UPDATABLE_WEIGHTS:
-        raise InvalidArgument(f"section type {section}; expected updateable weights ({_UPDATABLE_WEIGHTS})")
+    if section != _UPDATABLE:
+        raise InvalidArgument(f"section type {section}; expected updateable ({_UPDATABLE})")
     return held, of
 
 
@@ -72,3 +72,4 @@ def context_apply_binary_section(
     cut = handles.find_or_none(SignalHeld, signal)
     blob = binary_at(*_buffer(buffer))
     held.context.apply_binary_section(of.graph, blob, signal=None if cut is None else cut.signal)
+    held.binary = None

@@ -136,6 +136,14 @@ class GlobalOption(enum.IntEnum):
     SOC_MODEL = 0
 
 
+class HtpContextProperty(enum.IntEnum):
+    """What can be asked of a context."""
+
+    BUFFER_START_ALIGNMENT = 1
+    MAX_SPILLFILL_BUFFER_SIZE = 2
+    WEIGHTS_BUFFER_SIZE = 3
+
+
 class PowerOption(enum.IntEnum):
     """Kinds of power vote."""
 

@@ -99,6 +99,16 @@ class Mem:
             self.context._forget_bindings()
         return array
 
+    @property
+    def in_use(self) -> bool:
+        """Whether an execution under way uses it."""
+        return self._life.state is State.LIVE and self.context._users_of(self) > 0
+
+    def share_with(self, context: Context) -> Mem:
+        """The same memory, registered in another context as well; each has to be deregistered."""
+        self._life.require("use")
+        return context.register_memory(self.nbytes, fd=self._buffer.fd)
+
     def deregister(self) -> None:
         """Take it back from the device; arrays stay readable.
 

@@ -28,7 +28,7 @@ API void *rpcmem_alloc2(int heap, uint32_t flags, size_t size)
     if (!made)
         return NULL;
     made->size = size;
-    made->fd = memfd_create("rpcmem", MFD_CLOEXEC);
+    made->fd = memfd_create("rpcmem", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made->fd < 0 || ftruncate(made->fd, (off_t)size))
         goto failed;
     made->data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, made->fd, 0);
