@@ -11,7 +11,8 @@ from openhtp.core.units import US
 from openhtp.device.power import MAX_CONFIGS, Power
 from openhtp.hw.clocks import Clocks, Standing, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
-from openhtp.hw.power import DcvsVote, HmxVote
+from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, DcvsVote, HmxVote
+from openhtp.hw.waking import COLD_NS, WARM_NS
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
 from openhtp.trace.records import ClocksChanged
@@ -247,3 +248,28 @@ def test_nobody_can_have_configs_without_end() -> None:
     with pytest.raises(QnnError, match="destroy one"):
         power.create(1000, ME, 0)
     power.create(1001, YOU, 0)
+
+
+class TestPowerUp:
+    """How long units take to be ready, by what stood before the execution came."""
+
+    def test_by_what_was_voted_while_nothing_ran(self) -> None:
+        bench = Bench()
+        power = bench.power
+        assert power.power_up_ns(0, 0, in_use=False) == COLD_NS
+        assert power.power_up_ns(0, 0, in_use=True) == WARM_NS
+        bench.set(10, profile="burst")
+        power.stage(ME, 0, busy=True)
+        power.idle_since[0] = 100
+        power.stage(ME, 100, busy=False)
+        still_on = 100 + DEFAULT_HMX_TIMEOUT_US * US
+        assert power.power_up_ns(0, still_on, in_use=False) == WARM_NS
+        # The sustain timer has run out by then, too: the relaxed state allows 2 ms.
+        assert power.power_up_ns(0, still_on + 1, in_use=False) == WARM_NS + 2000 * US
+
+    def test_an_hmx_timeout_of_ones_own(self) -> None:
+        bench = Bench()
+        bench.power.idle_since[0] = 0
+        bench.set(10, dcvs=DcvsVote(sleep_latency_us=500), hmx_timeout_us=1000)
+        assert bench.power.power_up_ns(0, 1000 * US, in_use=False) == WARM_NS
+        assert bench.power.power_up_ns(0, 1000 * US + 1, in_use=False) == WARM_NS + 500 * US

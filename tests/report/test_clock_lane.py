@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openhtp.core.outcome import Outcome
 from openhtp.report.lanes import trace_to_marks
-from openhtp.report.marks import Span
+from openhtp.report.marks import Counter, Span
 from openhtp.trace.phases import Phases, phases_of
 from openhtp.trace.records import ClocksChanged, Ended, Queued, Trace, Track, Units
 from openhtp.trace.wire import trace_from_bytes, trace_to_bytes
@@ -17,7 +17,7 @@ def a_trace() -> Trace:
         records=[
             ClocksChanged(0, 0, 700, 700, 42),
             Queued(10, 5, 1),
-            ClocksChanged(10, 0, 1800, 1800, 100),
+            ClocksChanged(10, 0, 1800, 1710, 100, "MAX", "TUR", "MAX"),
             ClocksChanged(20, 1, 900, 900, 60),
             Ended(30, 5, Outcome.DONE),
             # Known late: it was lowered before the job ended.
@@ -46,5 +46,20 @@ def test_they_are_a_lane_of_each_core_and_say_that_they_are_modelled() -> None:
     marks = trace_to_marks(trace_from_bytes(trace_to_bytes(a_trace())))
     clocks = [mark for mark in marks if isinstance(mark, Span) and mark.category == "clocks"]
     assert {mark.lane for mark in clocks} == {"Clocks", "core1.Clocks"}
-    assert clocks[1].name == "core 1800 MHz, HMX 1800 MHz, bus 100%"
+    assert clocks[0].name == "core 700 MHz, HMX 700 MHz, bus 42%"
+    assert clocks[1].name == "core MAX 1800 MHz, HMX TUR 1710 MHz, bus MAX 100%"
+    assert clocks[1].args is not None
+    assert clocks[1].args["hmx_corner"] == "TUR"
     assert all(mark.args is not None and mark.args["is"] == "modelled" for mark in clocks)
+
+
+def test_they_are_counters_too() -> None:
+    marks = trace_to_marks(a_trace())
+    found = [(mark.group, mark.name, mark.at_ns, mark.values) for mark in marks if isinstance(mark, Counter)]
+    hmx = [(group, at, values["value"]) for group, name, at, values in found if name == "HMX MHz (modelled)"]
+    assert hmx == [("Clocks", 0, 700), ("Clocks", 10, 1710), ("Clocks", 25, 700), ("core1.Clocks", 20, 900)]
+    assert {name for group, name, *_ in found if group == "core1.Clocks"} == {
+        "core MHz (modelled)",
+        "HMX MHz (modelled)",
+        "bus % of its highest (modelled)",
+    }

@@ -102,7 +102,7 @@ def test_finalize_profile(shared_backend: htp.Backend, context: htp.Context) -> 
     graph.add_node("Relu", inputs=[x], outputs=[y])
     profile = shared_backend.create_profile()
     graph.finalize(profile=profile)
-    assert [event.type for event in profile.events()] == [2001, 300]
+    assert [event.type for event in profile.events()] == [2001, 2002, 2003, 300]
 
 
 def test_bad_profile_level(shared_backend: htp.Backend) -> None:

@@ -18,6 +18,12 @@ LINTING = [6001 if number == 3003 else number for number in DETAILED]
 OPTRACE = [*DETAILED[:-1], 600, 400]
 
 
+def _nested(profile: htp.Profile, *types: int) -> bool:
+    """Whether each of these lasted at least as long as the next, and the last one lasted at all."""
+    values = [event.value for number in types if (event := profile.event(number)) is not None]
+    return len(values) == len(types) and values == sorted(values, reverse=True) and values[-2] > 0
+
+
 @pytest.mark.parametrize(
     ("level", "types"), [("basic", BASIC), ("detailed", DETAILED), ("linting", LINTING), ("optrace", OPTRACE)]
 )
@@ -84,7 +90,8 @@ def test_finalize_has_stages_when_detailed(shared_backend: htp.Backend, context:
     graph.add_node("Relu", inputs=[x], outputs=[y])
     profile = shared_backend.create_profile("detailed")
     graph.finalize(profile=profile)
-    assert [event.type for event in profile.events()] == [2001, 300]
+    assert [event.type for event in profile.events()] == [2001, 2002, 2003, 300]
+    assert _nested(profile, 300, 2001, 2002, 2003)
     whole = profile.event(300)
     assert whole is not None
     assert [stage.name for stage in whole.events][4] == "VTCM Allocation"
@@ -130,16 +137,23 @@ def test_creation_and_end_of_a_context(shared_backend: htp.Backend) -> None:
     context.free()
     profile = shared_backend.create_profile("basic")
     first = device.create_context_from_binary(blob, profile=profile, dsp_memory_profiling_enabled=True)
-    assert [event.type for event in profile.events()] == [1000, 1002, 100]
+    assert [event.type for event in profile.events()] == [1000, 1002, 1003, 1004, 100]
     before = profile.events()[0]
     assert (before.name, before.unit) == ("DSP:before_context_created", "bytes")
     second = device.create_context_from_binary(blob, profile=profile, dsp_memory_profiling_enabled=True)
-    assert [event.type for event in profile.events()] == [1002, 100]  # not the first any more
+    assert [event.type for event in profile.events()] == [1002, 1003, 1004, 100]  # not the first any more
+    assert _nested(profile, 100, 1002, 1003, 1004)
     message = profile.message()
     assert message is not None
     assert message.method is Method.CREATE_FROM_BINARY
     first.free(profile=profile)
-    assert [event.name for event in profile.events()] == ["RPC (deinit) time", "QNN (deinit) time"]
+    assert [event.name for event in profile.events()] == [
+        "RPC (deinit) time",
+        "QNN Accelerator (deinit) time",
+        "Accelerator (deinit) time",
+        "QNN (deinit) time",
+    ]
+    assert _nested(profile, 500, 4001, 4002, 4003)
     second.set_config(dsp_memory_profiling_enabled=True)
     second.free(profile=profile)
     after = profile.events()[-1]
@@ -165,3 +179,36 @@ def test_a_chip_without_half_precision_has_no_cycles_of_floats(shared_backend: h
         message = profile.message()
         assert message is not None
         assert message.schematic == ""
+
+
+def test_cycles_are_at_the_clocks_of_the_votes_in_force(shared_backend: htp.Backend) -> None:
+    with shared_backend.create_device(soc="SM8650") as device:
+        graph = relu_graph(device.create_context(), "g", (1, 64, 64, 64))
+        inputs = {"x": ramp((1, 64, 64, 64))}
+        found = {}
+        for corner in ("svs", "max"):
+            profile = shared_backend.create_profile("detailed")
+            with device.create_power_config() as power:
+                power.set(dcvs=htp.DcvsVote(core=corner, bus="max"))
+                graph.execute(inputs, profile=profile)
+            schematic = profile.schematic()
+            assert schematic is not None
+            found[corner] = schematic
+        # The DMA is as quick as before, which is fewer cycles of a slower core.
+        assert found["svs"].clock_hz == pytest.approx(0.38 * found["max"].clock_hz)
+        assert found["svs"].cycles < found["max"].cycles
+        assert found["svs"].cycles / found["svs"].clock_hz > found["max"].cycles / found["max"].clock_hz
+
+
+def test_power_up_is_modelled_from_cold_to_warm(shared_backend: htp.Backend) -> None:
+    with shared_backend.create_device() as device:
+        graph = relu_graph(device.create_context(), "g")
+        profile = shared_backend.create_profile("detailed")
+        found = []
+        for _ in range(2):
+            graph.execute({"x": ramp()}, profile=profile)
+            event = profile.event(3011)
+            assert event is not None
+            assert event.modelled
+            found.append(event.value)
+        assert found == [4135, 26]

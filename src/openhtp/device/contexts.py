@@ -61,6 +61,7 @@ class DeviceGraph:
         self.held = held
         self.loaded = loaded
         self.steps = loaded.steps
+        self.core = 0
         # Who loads it when it is to run, if it is not always loaded.
         self.switch: Switcher | None = None
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
@@ -194,6 +195,7 @@ class DeviceApp:
         self.number = number
         self.context = context
         self.name = name
+        self.core = 0
         self.started = False
         self.pace: Pace | None = None
         self.fault: tuple[int, QnnError] | None = None

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from openhtp.device.answers import Answer
+from openhtp.device.answers import Answer, timed
 from openhtp.device.clock import Clock
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.executions import Executions
@@ -115,6 +115,7 @@ class DeviceCore:
         self, session: Session | None, request: ms.Request, descriptors: list[int], host: Host | None = None
     ) -> Answer | Task[Any]:
         """Answer a request, or return the task whose end answers it. Takes all descriptors."""
+        begin = self.clock.now()
         try:
             found = answer(Asked(self, descriptors, session, host), request)
         finally:
@@ -122,8 +123,11 @@ class DeviceCore:
             descriptors.clear()
         if isinstance(found, Task):
             found.request = request.number
+            found.time(self.clock.now, begin)
             self._begin(found)
-        return found
+            return found
+        took = self.clock.now() - begin
+        return timed(found, took, took)
 
     def _begin(self, task: Task[Any]) -> None:
         session = task.context.session

@@ -103,8 +103,11 @@ class Executions:
                     deadline_at=deadline_at or None,
                 )
             )
+            power_up_ns = self._power_up_ns(job, now) if profile_level >= _DETAILED else 0
             if session.staged:
                 self.power.stage(session.number, now, busy=True)
+            if power_up_ns:
+                job.powered = power_up_ns, self.power.clocks(graph.core, now)
             if graph.switch is not None:
                 graph.switch.admit(job, bind)
         except SchedulerFailed:
@@ -148,6 +151,7 @@ class Executions:
         if job is None:
             return  # of a session that had to go at once
         session, failure = job.session, job.failure
+        self.power.idle_since[job.graph.core] = t
         del session.jobs[job.client_job]
         if session.staged and not session.jobs:
             self.power.stage(session.number, t, busy=session.busy)
@@ -214,6 +218,8 @@ class Executions:
         else:
             job.started_ns = t
             job.graph.started = True
+            if job.powered is not None:  # it had to wait, and clocks may have changed meanwhile
+                job.powered = job.powered[0], self.power.clocks(action.core, t)
 
     def released(self, action: Release, t: int) -> None:
         """A job gave its resources back; if it was paused, it waits for them from now on."""
@@ -266,11 +272,19 @@ class Executions:
         if job.failure is not None:
             self.loop.handle(AbortRequested(t=self.clock.now(), job=number))
 
+    def _power_up_ns(self, job: Job, now: int) -> int:
+        """How long the units that a job needs will take to be ready."""
+        core = job.graph.core
+        in_use = any(other.graph.core == core for other in self.jobs.values() if other is not job)
+        return self.power.power_up_ns(core, now, in_use=in_use)
+
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
         switch = job.graph.switch
         switch_ns = 0 if switch is None else switch.switch_ns(job)
         told = DeviceProfile(job.step_times_ns[:_MOST_STEPS], job.pauses[:_MOST_STEPS], switch_ns)
+        if job.powered is not None:
+            told.power_up_ns, told.clocks = job.powered[0], job.powered[1].ratios
         return head + msgspec.msgpack.encode(told)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from openhtp.core.errors import QnnError
 from openhtp.device.outlet import Outlet
 from openhtp.engine.protocol import Run
+from openhtp.hw.clocks import Clocks
 from openhtp.sched.timed import Pace
 from openhtp.trace.profile import Pause
 
@@ -31,6 +32,7 @@ class Job:
         "pause_started_ns",
         "paused_ns",
         "pauses",
+        "powered",
         "profile_level",
         "received_ns",
         "release_ns",
@@ -81,6 +83,8 @@ class Job:
         self.counted = True
         self.step_times_ns: list[int] = []
         self.pauses: list[Pause] = []
+        # Of one whose profile tells so: how long its units took to be ready, and its clocks (both modelled).
+        self.powered: tuple[int, Clocks] | None = None
 
     def leave_queue(self) -> None:
         """Give the place in the context's queue to another. Once, whoever says so."""

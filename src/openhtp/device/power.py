@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.core.units import US
-from openhtp.hw.clocks import Clocks, Standing, clocks_for
+from openhtp.hw.clocks import Clocks, Standing, resolve
 from openhtp.hw.perf_profiles import PerfProfile, find_perf_profile
 from openhtp.hw.power import (
     DEFAULT_HMX_TIMEOUT_US,
@@ -24,6 +24,7 @@ from openhtp.hw.power import (
     HmxVote,
     check_us,
 )
+from openhtp.hw.waking import power_up_ns
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
 from openhtp.trace.records import ClocksChanged
@@ -50,7 +51,7 @@ class Config:
     rpc_polling_us: int | None = None
     rpc_control_latency_us: int = 0
     adaptive_polling_us: int = 0
-    hmx_timeout_us: int = DEFAULT_HMX_TIMEOUT_US
+    hmx_timeout_us: int | None = None
 
     def describe(self) -> dict[str, object]:
         """What others may know of it."""
@@ -66,7 +67,7 @@ class Config:
             "rpc_polling_us": self.rpc_polling_us,
             "rpc_control_latency_us": self.rpc_control_latency_us,
             "adaptive_polling_us": self.adaptive_polling_us,
-            "hmx_timeout_us": self.hmx_timeout_us,
+            "hmx_timeout_us": DEFAULT_HMX_TIMEOUT_US if self.hmx_timeout_us is None else self.hmx_timeout_us,
         }
 
 
@@ -78,13 +79,15 @@ class Power:
         self._arch = arch
         self._on_change = on_change
         self._configs: dict[int, Config] = {}
-        self._clocks = [clocks_for(())] * cores
+        self._resolved = [resolve(())] * cores
+        # When each core was used last, set by whoever knows; None before the first time.
+        self.idle_since: list[int | None] = [None] * cores
 
     def create(self, number: int, session: int, core: int) -> None:
         """A power config without votes."""
-        if not 0 <= core < len(self._clocks):
+        if not 0 <= core < len(self._resolved):
             raise InvalidArgument(
-                f"core {core} does not exist; this device has {len(self._clocks)}",
+                f"core {core} does not exist; this device has {len(self._resolved)}",
                 st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
             )
         if sum(config.session == session for config in self._configs.values()) >= MAX_CONFIGS:
@@ -156,7 +159,17 @@ class Power:
     def clocks(self, core: int, t: int) -> Clocks:
         """How fast a core goes now."""
         self._expire(t)
-        return self._clocks[core]
+        return self._resolved[core].clocks
+
+    def power_up_ns(self, core: int, t: int, *, in_use: bool) -> int:
+        """How long HVX and HMX of a core take to be ready (modelled); ask before votes rise for what is to run."""
+        self._expire(t)
+        since = self.idle_since[core]
+        own = [config for config in self._configs.values() if config.core == core]
+        timeouts = [config.hmx_timeout_us for config in own if config.hmx_timeout_us is not None]
+        timeout_us = max(timeouts, default=DEFAULT_HMX_TIMEOUT_US)
+        idle_ns = 0 if in_use else None if since is None else t - since
+        return power_up_ns(idle_ns, timeout_us * US, (config.standing for config in own))
 
     def records(self, t: int) -> list[ClocksChanged]:
         """How the cores go that were voted for, for a recording that begins now."""
@@ -166,7 +179,7 @@ class Power:
     def describe(self, t: int) -> dict[str, object]:
         """Clocks and votes, for whoever asks. MHz are estimated."""
         self._expire(t)
-        records = [self._record(t, core) for core in range(len(self._clocks))]
+        records = [self._record(t, core) for core in range(len(self._resolved))]
         cores = [{"core_mhz": r.core_mhz, "hmx_mhz": r.hmx_mhz, "bus_percent": r.bus_percent} for r in records]
         configs = [config.describe() for config in self._configs.values()]
         return {"cores": cores, "clocks": "modelled", "configs": configs}
@@ -212,15 +225,16 @@ class Power:
         """Work out again what a core's clocks are, and how long ways are watched."""
         votes = [c.rpc_polling_us for c in self._configs.values() if c.rpc_polling_us is not None]
         self.polling_ns = max(votes) * US if votes else UNASKED_NS
-        clocks = clocks_for(c.standing for c in self._configs.values() if c.core == core)
-        if clocks != self._clocks[core]:
-            self._clocks[core] = clocks
+        resolved = resolve(c.standing for c in self._configs.values() if c.core == core)
+        if resolved != self._resolved[core]:
+            self._resolved[core] = resolved
             self._on_change(self._record(t, core))
 
     def _record(self, t: int, core: int) -> ClocksChanged:
-        clocks, arch = self._clocks[core], self._arch
+        now, arch = self._resolved[core], self._arch
+        clocks = now.clocks
         mhz = round(clocks.core_mhz(arch)), round(clocks.hmx_mhz(arch))
-        return ClocksChanged(t, core, *mhz, round(100 * clocks.bus))
+        return ClocksChanged(t, core, *mhz, round(100 * clocks.bus), now.core, now.hmx, now.bus)
 
 
 _TIMES = {

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from openhtp.core.errors import ExecutionError, InvalidHandle, QnnError
-from openhtp.device.answers import Answer, error_reply
+from openhtp.device.answers import Answer, error_reply, timed
 from openhtp.device.contexts import DeviceContext
 from openhtp.device.failures import bare, in_words, unexpected
 from openhtp.device.loop import SchedulerFailed
@@ -62,12 +62,18 @@ class Task(Generic[_T]):
         self.cancelled = False
         # Of the request that it answers; 0 where nobody tells requests apart.
         self.request = 0
+        self._now: Callable[[], int] = _no_time
+        self._asked_ns = self._worked_ns = 0
         self._reason: QnnError | None = None
         self.on_end: Callable[[], None] = _nothing
         self._progress: tuple[int, int, str] = (0, 0, "")
         self._work, self._finish, self._discard, self._undo = work, finish, discard, undo
         self._results: list[_T] = []
         self._error: QnnError | None = None
+
+    def time(self, now: Callable[[], int], asked_ns: int) -> None:
+        """Have its answer tell how long it took since it was asked for, and for how long it was worked at."""
+        self._now, self._asked_ns = now, asked_ns
 
     def describe(self) -> dict[str, object]:
         """What others may know of it: so much of the whole is done, and this is being done."""
@@ -100,6 +106,7 @@ class Task(Generic[_T]):
     def run(self) -> None:
         """Do the slow part, on any thread. Never raises: how it went is found out by ``conclude``."""
         self.state = State.RUNNING
+        begin = self._now()
         try:
             self.check()
             self._results.append(self._work(self))
@@ -110,6 +117,7 @@ class Task(Generic[_T]):
         except Exception as error:
             log.exception("%s failed", self.what)
             self._error = ExecutionError(f"{self.what} failed: {in_words(error)}")
+        self._worked_ns = self._now() - begin
 
     def conclude(self) -> Answer:
         """Make the answer, on the loop's thread, once ``run`` is over. Raises SchedulerFailed only."""
@@ -119,7 +127,8 @@ class Task(Generic[_T]):
             if self._error is not None:
                 raise self._error
             if not self.cancelled:
-                return self._finish(self._results.pop())
+                answer = self._finish(self._results.pop())
+                return timed(answer, self._now() - self._asked_ns, self._worked_ns)
             for result in self._results:
                 self._discard(result)
             raise self._reason or InvalidHandle(f"the context was freed while {self.what} was under way")
@@ -140,6 +149,11 @@ class Task(Generic[_T]):
 
 def _nothing() -> None:
     """Whoever asked for the task has no more to do at its end."""
+
+
+def _no_time() -> int:
+    """Nobody asked how long the task takes."""
+    return 0
 
 
 class Pool:

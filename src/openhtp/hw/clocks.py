@@ -42,6 +42,16 @@ class Clocks:
     hmx: float = 1.0
     bus: float = 1.0
 
+    @classmethod
+    def of(cls, ratios: tuple[float, float, float]) -> Clocks:
+        """From the ratios of core, HMX and bus."""
+        return cls(core=ratios[0], hmx=ratios[1], bus=ratios[2])
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """Of core, HMX and bus."""
+        return self.core, self.hmx, self.bus
+
     def core_mhz(self, arch: int) -> float:
         """The core's clock on an architecture; estimated, as most of the table is."""
         return self.core * max_core_mhz(arch)
@@ -62,8 +72,23 @@ class Standing:
     hmx: HmxVote | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What votes come to: the clocks, and the names of the corners that won."""
+
+    clocks: Clocks
+    core: str
+    hmx: str
+    bus: str
+
+
 def clocks_for(standing: Iterable[Standing]) -> Clocks:
     """What the chip does about the votes that stand: of each clock, the highest that was asked for."""
+    return resolve(standing).clocks
+
+
+def resolve(standing: Iterable[Standing]) -> Resolved:
+    """The same, with the corners."""
     table = _table()
     cores, buses, hmxes = [], [], []
     for votes in standing:
@@ -72,15 +97,18 @@ def clocks_for(standing: Iterable[Standing]) -> Clocks:
         core = _chosen(votes.dcvs, votes.dcvs.core)
         bus = _chosen(votes.dcvs, votes.dcvs.bus)
         if core is not None:
-            cores.append(table["core"][core.name])
+            cores.append((float(table["core"][core.name]), core.name))
             hmxes.append(_hmx(votes.hmx, core))
         if bus is not None:
-            buses.append(table["bus"][bus.name])
-    core_now = max(cores, default=table["core"][NO_VOTE.name])
-    return Clocks(
-        core=core_now,
-        hmx=max(hmxes, default=core_now),
-        bus=max(buses, default=table["bus"][NO_VOTE.name]),
+            buses.append((float(table["bus"][bus.name]), bus.name))
+    core_now = max(cores, default=(float(table["core"][NO_VOTE.name]), NO_VOTE.name))
+    hmx_now = max(hmxes, default=core_now)
+    bus_now = max(buses, default=(float(table["bus"][NO_VOTE.name]), NO_VOTE.name))
+    return Resolved(
+        clocks=Clocks(core=core_now[0], hmx=hmx_now[0], bus=bus_now[0]),
+        core=core_now[1],
+        hmx=hmx_now[1],
+        bus=bus_now[1],
     )
 
 
@@ -91,13 +119,14 @@ def _chosen(vote: DcvsVote, corners: Corners | None) -> VoltageCorner | None:
     return corners[_DCVS_CHOOSES[vote.power_mode] if vote.dcvs_enable else _TARGET]
 
 
-def _hmx(vote: HmxVote | None, core: VoltageCorner) -> float:
-    """The HMX's clock: its own vote's, or else that of the core."""
+def _hmx(vote: HmxVote | None, core: VoltageCorner) -> tuple[float, str]:
+    """The HMX's clock and corner: its own vote's, or else that of the core."""
     table = _table()
     if vote is None or vote.corners is None:
-        return float(table["core"][core.name])
+        return float(table["core"][core.name]), core.name
     level = 1.0 if vote.level is ClockLevel.HIGH else _LOW_LEVEL
-    return float(table["hmx"][vote.corners[_TARGET].name]) * level
+    corner = vote.corners[_TARGET].name
+    return float(table["hmx"][corner]) * level, corner
 
 
 def max_core_mhz(arch: int) -> float:

@@ -12,7 +12,7 @@ import msgspec
 
 from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, Span
 from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_of
-from openhtp.trace.records import Granted, Trace, Track, Units
+from openhtp.trace.records import ClocksChanged, Granted, Trace, Track, Units
 
 CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
 CLOCKS = "Clocks"
@@ -178,19 +178,30 @@ def _queue(phases: Phases) -> list[Mark]:
 
 
 def _clocks(phases: Phases) -> list[Mark]:
-    """How fast each core went, where there were votes on that."""
-    return [
-        _span(
-            on_core(now.core, CLOCKS),
-            on_core(now.core, CLOCKS),
-            f"core {now.core_mhz} MHz, HMX {now.hmx_mhz} MHz, bus {now.bus_percent}%",
-            start,
-            end,
-            "clocks",
-            {"core_mhz": now.core_mhz, "hmx_mhz": now.hmx_mhz, "bus_percent": now.bus_percent, "is": "modelled"},
-        )
-        for now, start, end in phases.clock_times()
+    """How fast each core went, where there were votes on that: corners as a lane, and clocks as counters."""
+    marks: list[Mark] = []
+    for now, start, end in phases.clock_times():
+        group = on_core(now.core, CLOCKS)
+        args: Args = {"core_mhz": now.core_mhz, "hmx_mhz": now.hmx_mhz, "bus_percent": now.bus_percent}
+        corners = {"core": now.core_corner, "hmx": now.hmx_corner, "bus": now.bus_corner}
+        args |= {f"{clock}_corner": corner for clock, corner in corners.items() if corner}
+        marks.append(_span(group, group, _in_words(now), start, end, "clocks", {**args, "is": "modelled"}))
+        for name, value in (
+            ("core MHz", now.core_mhz),
+            ("HMX MHz", now.hmx_mhz),
+            ("bus % of its highest", now.bus_percent),
+        ):
+            marks.append(Counter(name=f"{name} (modelled)", at_ns=start, values={"value": value}, group=group))
+    return marks
+
+
+def _in_words(now: ClocksChanged) -> str:
+    parts = [
+        ("core", now.core_corner, f"{now.core_mhz} MHz"),
+        ("HMX", now.hmx_corner, f"{now.hmx_mhz} MHz"),
+        ("bus", now.bus_corner, f"{now.bus_percent}%"),
     ]
+    return ", ".join(" ".join(word for word in part if word) for part in parts)
 
 
 def _span(group: str, lane: str, name: str, start: int, end: int, category: str, args: Args | None = None) -> Span:

@@ -11,7 +11,7 @@ from openhtp.core.version import VERSION
 from openhtp.trace.profile import Log, Message, Method, ProfileEvent
 
 EXECUTED = (Method.EXECUTE, Method.EXECUTE_ASYNC)
-_WHOLE = (100, 300, 400, 500)  # what the host saw of a call
+_WHOLE = (100, 300, 400, 500, 9001)  # what the host saw of a call
 _CRITICAL, _WAIT_FIRST, _RESOURCES = 6001, 5001, 5004
 # Linting tells what the accelerator did, and no more.
 _LINTED = (3001, 3002, 3009, 3010, 3011, _CRITICAL)
@@ -20,6 +20,7 @@ _SECTIONS = (
     ("Init Stats", (Method.CREATE_FROM_BINARY,)),
     ("Compose Graphs Stats", (Method.COMPOSE,)),
     ("Finalize Stats", (Method.FINALIZE,)),
+    ("Apply Binary Section Stats", (Method.APPLY_BINARY_SECTION,)),
     ("De-Init Stats", (Method.DEINIT,)),
 )
 _Pick = Callable[[Sequence[int]], int]

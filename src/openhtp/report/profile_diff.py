@@ -19,12 +19,12 @@ from openhtp.core.units import MIB
 from openhtp.report.linting import cycles_event
 from openhtp.report.listing import EXECUTED, aggregated
 from openhtp.report.profile_log import MAGIC, Kind, kind_of, log_from, schematic_from
-from openhtp.trace.profile import ProfileEvent
+from openhtp.trace.profile import Log, Message, ProfileEvent
 
 _MOST_BYTES = 512 * MIB
 _CYCLES, _CRITICAL = 3003, 6001
 _US = 1e6
-_ALL = "cycles of all threads"
+_ALL, _MAIN = "cycles of all threads", "cycles of the main thread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,24 +132,41 @@ def read_side(path: str | os.PathLike[str]) -> Side:
     if kind_of(data) is Kind.SCHEMATIC:
         schematic = schematic_from(data, str(path))
         return _from_event(cycles_event(schematic), str(path), schematic.soc, schematic.clock_hz, schematic.cycles)
-    log = log_from(data, str(path))
-    runs = [message.events for message in log.messages if message.method in EXECUTED]
-    average = aggregated(runs, lambda values: sum(values) // len(values))
-    event = next((event for event in average if event.type in (_CYCLES, _CRITICAL)), None)
-    if event is None:
+    return _from_log(log_from(data, str(path)), str(path))
+
+
+def _from_log(log: Log, name: str) -> Side:
+    """The mean of all runs of each graph; of several graphs, one after the other."""
+    runs: dict[str, list[Message]] = {}
+    for message in log.messages:
+        if message.method in EXECUTED:
+            runs.setdefault(message.graph, []).append(message)
+    nodes: dict[str, int] = {}
+    kinds, timeline, seconds = set[int](), 0, 0.0
+    for graph, own in runs.items():
+        average = aggregated([message.events for message in own], lambda values: sum(values) // len(values))
+        event = next((event for event in average if event.type in (_CYCLES, _CRITICAL)), None)
+        if event is None:
+            continue
+        kinds.add(event.type)
+        where = f"{graph}: " if len(runs) > 1 else ""
+        nodes |= {where + _node(row.name): row.value for row in event.events}
+        timeline += sum(run.timeline_cycles for run in own) // len(own)
+        seconds += sum(run.timeline_cycles / run.clock_hz for run in own if run.clock_hz) / len(own)
+    if not kinds:
         raise BadProfile(
-            f"{path} has no cycles of nodes, it was profiled at the level {log.level!r}; expected detailed,"
+            f"{name} has no cycles of nodes, it was profiled at the level {log.level!r}; expected detailed,"
             " linting or optrace"
         )
-    lines = [message.timeline_cycles for message in log.messages if message.method in EXECUTED]
-    timeline = sum(lines) // len(lines) if all(lines) else None
-    return _from_event(event, str(path), log.soc, log.clock_hz, timeline)
+    # Votes may have changed between runs: the clock at which all of them together take as long as they did.
+    clock_hz = round(timeline / seconds) if seconds else log.clock_hz
+    kind = _MAIN if _CRITICAL in kinds else _ALL
+    return Side(name=name, soc=log.soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline or None, kind=kind)
 
 
 def _from_event(event: ProfileEvent, name: str, soc: str, clock_hz: int, timeline: int | None) -> Side:
     nodes = {_node(row.name): row.value for row in event.events}
-    kind = "cycles of the main thread" if event.type == _CRITICAL else _ALL
-    return Side(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=kind)
+    return Side(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=_ALL)
 
 
 def _node(row: str) -> str:

@@ -87,7 +87,11 @@ def log_from(data: bytes, where: str = "profile log") -> Log:
         if not 0 <= message.timeline_cycles < _LARGEST:
             raise BadProfile(f"{where}: message {number} has a timeline of {message.timeline_cycles} cycles")
         run = message.run
+        if not 0 <= message.clock_hz < _LARGEST:
+            raise BadProfile(f"{where}: message {number} has a clock of {message.clock_hz} Hz")
         if run is not None:
+            if not 0 <= run.power_up_ns < _LARGEST:
+                raise BadProfile(f"{where}: message {number} powered up for {run.power_up_ns} ns")
             times = (run.received_ns, run.started_ns, run.finished_ns)
             if any(not 0 <= time < _LARGEST for time in times) or sorted(times) != list(times):
                 raise BadProfile(f"{where}: message {number} was received, started and finished at {list(times)}")

@@ -26,6 +26,8 @@ class Span:
     name: str
     start_ns: int
     end_ns: int
+    # How long the chip would take for it, where that is modelled.
+    modelled_ns: int | None = None
 
 
 def run_spans(run: RunTimes) -> list[Span]:
@@ -34,7 +36,7 @@ def run_spans(run: RunTimes) -> list[Span]:
     return [
         Span(_EXECUTE, 0, finished),
         Span(_ACQUIRE, 0, started),
-        Span(_POWER, started, started),  # the emulated chip has nothing to power up
+        Span(_POWER, started, started, run.power_up_ns),  # the emulated chip has nothing to power up
         Span(_GRAPH, started, finished),
     ]
 
@@ -94,6 +96,7 @@ def _tick_event(schematic: Schematic, span: Span, base_ns: int, run: RunTimes, t
         "ts": start,
         "dur": end - start,
         "args": {
+            **modelled_time(span),
             "graph_name": schematic.graph,
             "stat_start_ticks": start,
             "stat_end_ticks": end,
@@ -104,6 +107,11 @@ def _tick_event(schematic: Schematic, span: Span, base_ns: int, run: RunTimes, t
             "summary_time_us": us,
         },
     }
+
+
+def modelled_time(span: Span) -> dict[str, float]:
+    """What is modelled of a span, for its arguments."""
+    return {} if span.modelled_ns is None else {"modelled_us": span.modelled_ns / 1000}
 
 
 def ticks(ns: int) -> int:

@@ -276,7 +276,8 @@ class LoadedGraph(Struct, frozen=True, kw_only=True):
 class Reply(Struct, frozen=True, kw_only=True):
     """Answer to any request. ``error`` is empty on success; ``value`` is what was made or asked for.
 
-    ``where`` says where the error was met: a graph, a node.
+    ``where`` says where the error was met: a graph, a node. ``served_ns`` is how long the device had the request,
+    ``worked_ns`` how much of that it worked for it.
     ``moved``: it is too long for a message; the descriptor beside it is shared memory with the reply itself.
     """
 
@@ -289,6 +290,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     value: int = 0
     graphs: list[LoadedGraph] = []
     info: dict[str, object] = {}
+    served_ns: int = 0
+    worked_ns: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode

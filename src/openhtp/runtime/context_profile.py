@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from openhtp.runtime.calls.sheet import Noted
 from openhtp.runtime.events import free_events, load_events
+from openhtp.runtime.links.served import serving
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
@@ -20,18 +21,20 @@ def restored(device: Device, make: Callable[[], Context], *, tells_heap: bool) -
     begin = link.now()
     heap = _heap(device.info()) if tells_heap and not device._live_contexts() else None
     asked = link.now()
-    context = make()
-    return context, Noted(Method.CREATE_FROM_BINARY, "", load_events(begin, asked, link.now(), heap))
+    with serving() as served:
+        context = make()
+    return context, Noted(Method.CREATE_FROM_BINARY, "", load_events(begin, asked, link.now(), served, heap))
 
 
 def freed(context: Context) -> Noted:
     """Free a context. The device's memory is told by the last one only, as documented."""
     device, link, tells_heap = context.device, context._link, context._chosen.dsp_memory_profiling_enabled
     begin = link.now()
-    context._free()
+    with serving() as served:
+        context._free()
     end = link.now()
     heap = _heap(device.info()) if tells_heap and not device._live_contexts() else None
-    return Noted(Method.DEINIT, "", free_events(begin, begin, end, heap))
+    return Noted(Method.DEINIT, "", free_events(begin, begin, end, served, heap))
 
 
 def _heap(info: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
 from openhtp.runtime.calls.sheet import Executed
+from openhtp.runtime.links.served import Served
 from openhtp.trace.profile import ProfileEvent
 
 # Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
@@ -30,8 +31,8 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
         _us(3002, "QNN accelerator (execute) time", record.finished_ns - record.received_ns),
         ProfileEvent(3009, "Num times yield occured", record.yields, "count"),
     ]
-    if run.switch_ns:
-        events.append(_us(GRAPH_SWITCH, "Graph switch time", run.switch_ns))
+    if run.told.switch_ns:
+        events.append(_us(GRAPH_SWITCH, "Graph switch time", run.told.switch_ns))
     if record.yields:
         events += [
             _us(3006, "Time for initial VTCM release", record.release_ns),
@@ -48,13 +49,15 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
         missed = record.status != QNN_SUCCESS.code or record.finished_ns > run.deadline_at
         events.append(ProfileEvent(DEADLINE_MISSED, "Deadline missed", int(missed), "count"))
     if optrace and run.modelled is not None and run.modelled.is_known:
-        ops = len(run.modelled.schematic.executed)
+        ops = len(run.modelled.schematic(run.clocks).executed)
         events.append(ProfileEvent(600, "Optrace", ops, "object", modelled=True))
     events.append(_us(400, "QNN (execute) time", run.returned_ns - run.called_ns))
     return tuple(events)
 
 
-def finalize_events(level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns: int) -> tuple[ProfileEvent, ...]:
+def finalize_events(
+    level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns: int, served: Served
+) -> tuple[ProfileEvent, ...]:
     """Events of finalize. The stages are the documents'; what is not a stage of its own here is in a neighbour."""
     spent = {
         "Graph Preparation Initializing": 0,
@@ -70,6 +73,8 @@ def finalize_events(level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns
     whole = _us(300, "QNN (finalize) time", end_ns - begin_ns)
     return (
         _us(2001, "RPC (finalize) time", end_ns - compiled_ns),
+        _us(2002, "QNN accelerator (finalize) time", served.served_ns),
+        _us(2003, "Accelerator (finalize) time", served.worked_ns),
         ProfileEvent(whole.type, whole.name, whole.value, whole.unit, stages),
     )
 
@@ -78,44 +83,68 @@ HEAP_BEFORE, HEAP_AFTER = "DSP:before_context_created", "DSP:after_context_freed
 _BACKEND = 1000
 
 
-def load_events(begin_ns: int, asked_ns: int, end_ns: int, heap: int | None) -> tuple[ProfileEvent, ...]:
+def load_events(
+    begin_ns: int, asked_ns: int, end_ns: int, served: Served, heap: int | None
+) -> tuple[ProfileEvent, ...]:
     """Events of a context's creation from a binary; ``heap`` is what the device held before, if that is told."""
     told = () if heap is None else (ProfileEvent(_BACKEND, HEAP_BEFORE, heap, "bytes"),)
     return (
         *told,
         _us(1002, "RPC (load binary) time", end_ns - asked_ns),
+        _us(1003, "QNN accelerator (load binary) time", served.served_ns),
+        _us(1004, "Accelerator (load binary) time", served.worked_ns),
         _us(100, "QNN (load binary) time", end_ns - begin_ns),
     )
 
 
-def free_events(begin_ns: int, asked_ns: int, end_ns: int, heap: int | None) -> tuple[ProfileEvent, ...]:
+def free_events(
+    begin_ns: int, asked_ns: int, end_ns: int, served: Served, heap: int | None
+) -> tuple[ProfileEvent, ...]:
     """Events of a context's end; ``heap`` is what the device still holds, if that is told."""
     told = () if heap is None else (ProfileEvent(_BACKEND, HEAP_AFTER, heap, "bytes"),)
     return (
         _us(4001, "RPC (deinit) time", end_ns - asked_ns),
+        _us(4002, "QNN Accelerator (deinit) time", served.served_ns),  # spelled so in the documents' listings
+        _us(4003, "Accelerator (deinit) time", served.worked_ns),
         _us(500, "QNN (deinit) time", end_ns - begin_ns),
         *told,
     )
 
 
+def apply_events(begin_ns: int, asked_ns: int, end_ns: int, served: Served) -> tuple[ProfileEvent, ...]:
+    """Events of exchanging the data of updateable tensors (LoRA)."""
+    return (
+        _us(9002, "RPC (apply binary section) time", end_ns - asked_ns),
+        _us(9003, "QNN accelerator (apply binary section) time", served.served_ns),
+        _us(9004, "Accelerator (apply binary section) time", served.worked_ns),
+        _us(9001, "QNN (apply binary section) time", end_ns - begin_ns),
+    )
+
+
 def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:
     """What only a detailed or linting profile has: resources, cycles of ops, and times of the device's steps."""
-    steps = tuple(_us(STEP, f"step {index}", time) for index, time in enumerate(run.step_times_ns))
+    times = run.told.step_times_ns
+    steps = tuple(_us(STEP, f"step {index}", time) for index, time in enumerate(times))
     events = [
         _us(3010, "Time for initial VTCM acquire", acquire_ns),
-        ProfileEvent(3011, "Time for HVX + HMX power on and acquire", 0, "us", modelled=True),
-        ProfileEvent(STEPS, "Steps on the device", sum(run.step_times_ns) // 1000, "us", events=steps),
+        # The emulated chip has nothing to switch on, and that of the vendor's library tells nothing.
+        ProfileEvent(3011, "Time for HVX + HMX power on and acquire", _power_up_us(run), "us", modelled=True),
+        ProfileEvent(STEPS, "Steps on the device", sum(times) // 1000, "us", events=steps),
     ]
     if run.modelled is not None and run.modelled.is_known:
-        events.append(run.modelled.node_event(level))
+        events.append(run.modelled.node_event(level, run.clocks))
     return events
+
+
+def _power_up_us(run: Executed) -> int:
+    return 0 if run.modelled is None else run.told.power_up_ns // 1000
 
 
 def _hvx_threads(run: Executed, *, detailed: bool) -> int:
     """What the graph asked for; the chip's number where the graph leaves it to the chip."""
     if run.hvx_threads or not detailed or run.modelled is None or not run.modelled.is_known:
         return run.hvx_threads
-    return run.modelled.schematic.hvx_threads
+    return run.modelled.schematic(run.clocks).hvx_threads
 
 
 def _us(number: int, name: str, nanoseconds: int) -> ProfileEvent:

@@ -34,6 +34,7 @@ from openhtp.runtime.calls.sheet import Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.link import not_asynchronous
+from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import fresh, load_graphs
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.modelled import Modelled
@@ -165,7 +166,7 @@ class Graph:
         check_handle("signal", signal, Signal)
         filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
         halting = stopping(signal, f"finalizing graph {self.name!r}", OF_GRAPH)
-        with self._building("finalize") as builder, filling as fill, halting as stop:
+        with self._building("finalize") as builder, filling as fill, halting as stop, serving() as served:
             link = self.context._link
             begin = link.now()
             source, options = builder.finish(), self._options
@@ -179,7 +180,7 @@ class Graph:
             self._program = program
             self._builder = None
             if fill is not None and profile is not None:
-                events = finalize_events(profile.level, begin, compiled, link.now())
+                events = finalize_events(profile.level, begin, compiled, link.now(), served)
                 fill(Noted(Method.FINALIZE, self.name, events))
 
     def _adopt_loaded(self, packed: PackedGraph, loaded: ms.LoadedGraph) -> None:

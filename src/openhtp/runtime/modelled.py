@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 
 from openhtp.core.errors import UnsupportedError
 from openhtp.core.levels import ProfileLevel
+from openhtp.hw.clocks import FULL, Clocks
 
 if TYPE_CHECKING:
+    from openhtp.program.htp_program import HtpProgram
     from openhtp.program.packed import PackedGraph
     from openhtp.program.qnn_program import QnnProgram
     from openhtp.trace.profile import ProfileEvent
     from openhtp.trace.schematic import Schematic
+
+
+# Clocks for which schematics are kept: votes of several clients make a handful.
+_MOST_KEPT = 16
 
 
 class Modelled:
@@ -25,54 +31,62 @@ class Modelled:
         self._device_steps = steps
         self._core = core
         self._lock = threading.Lock()
-        self._events: dict[ProfileLevel, ProfileEvent] = {}
-        self._found: tuple[Schematic, tuple[tuple[str, ...], ...]] | None = None
+        self._compiled: HtpProgram | None = None
+        self._schematics: dict[Clocks, Schematic] = {}
+        self._events: dict[tuple[ProfileLevel, Clocks], ProfileEvent] = {}
 
-    @property
-    def schematic(self) -> Schematic:
-        """The graph op by op, with modelled times."""
-        return self._made()[0]
+    def schematic(self, clocks: Clocks) -> Schematic:
+        """The graph op by op, with modelled times at these clocks."""
+        from openhtp.report.schematic import schematic_of
+
+        program = self._compile()
+        with self._lock:
+            found = self._schematics.get(clocks)
+            if found is None:
+                while len(self._schematics) >= _MOST_KEPT:
+                    self._schematics.pop(next(iter(self._schematics)))
+                found = self._schematics[clocks] = schematic_of(program, core=self._core, clocks=clocks)
+            return found
 
     @property
     def is_known(self) -> bool:
         """Whether there is a model of it: none of float graphs on a chip that has no half precision."""
         try:
-            self._made()
+            self.schematic(next(iter(self._schematics), FULL))
         except UnsupportedError:
             return False
         return True
 
-    def node_event(self, level: ProfileLevel) -> ProfileEvent:
+    def node_event(self, level: ProfileLevel, clocks: Clocks) -> ProfileEvent:
         """Cycles of all nodes, as a detailed or a linting profile tells them; the same for every run."""
         from openhtp.report.linting import cycles_event, linting_event
 
-        found = self._events.get(level)
+        found = self._events.get((level, clocks))
         if found is None:
             told = linting_event if level is ProfileLevel.LINTING else cycles_event
-            found = self._events[level] = told(self.schematic)
+            if len(self._events) >= _MOST_KEPT:
+                self._events.clear()
+            found = self._events[level, clocks] = told(self.schematic(clocks))
         return found
 
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
         """Nodes of the graph by the step of the device that computes them; empty if that is not known."""
-        return self._made()[1]
+        from openhtp.runtime.step_names import step_nodes
 
-    @property
-    def digest(self) -> str:
+        return tuple(names for names, _ in step_nodes(self._compile(), self._device_steps))
+
+    def digest(self, clocks: Clocks) -> str:
         """By which a log knows the schematic again that it was made with."""
         from openhtp.report.profile_log import schematic_digest
 
-        return schematic_digest(self.schematic)
+        return schematic_digest(self.schematic(clocks))
 
-    def _made(self) -> tuple[Schematic, tuple[tuple[str, ...], ...]]:
+    def _compile(self) -> HtpProgram:
         from openhtp.compiler.driver import program_for
-        from openhtp.report.schematic import schematic_of
-        from openhtp.runtime.step_names import step_nodes
 
         with self._lock:
-            if self._found is None:
+            if self._compiled is None:
                 program = self._packed.program() if self._program is None else self._program
-                compiled = program_for(program, self.soc)
-                nodes = tuple(names for names, _ in step_nodes(compiled, self._device_steps))
-                self._found = schematic_of(compiled, core=self._core), nodes
-            return self._found
+                self._compiled = program_for(program, self.soc)
+            return self._compiled

@@ -63,7 +63,7 @@ class Profile:
         found = self._sheet.found
         if not isinstance(found, Executed) or found.modelled is None or not found.modelled.is_known:
             return None
-        return found.modelled.schematic
+        return found.modelled.schematic(found.clocks)
 
     def message(self) -> Message | None:
         """What a log keeps of the last call; None if there was none."""
@@ -82,14 +82,16 @@ class Profile:
             stamp_us=stamp,
             events=self.events(),
             timeline_cycles=0 if schematic is None else schematic.cycles,
+            clock_hz=0 if schematic is None else schematic.clock_hz,
             run=RunTimes(
                 received_ns=record.received_ns,
                 started_ns=record.started_ns,
                 finished_ns=record.finished_ns,
-                step_times_ns=tuple(found.step_times_ns),
-                pauses=tuple(found.pauses),
+                step_times_ns=tuple(found.told.step_times_ns),
+                pauses=tuple(found.told.pauses),
+                power_up_ns=found.told.power_up_ns,
             ),
-            schematic=modelled.digest if traced and modelled is not None else "",
+            schematic=modelled.digest(found.clocks) if traced and modelled is not None else "",
             steps=modelled.steps if traced and modelled is not None else (),
         )
 

@@ -20,6 +20,7 @@ class ProfileLog:
     """Collects profiles; written when closed, as one file and, with optrace, a schematic of each graph beside it.
 
     ``schematic_folder`` is another folder for those, as the vendor's tools leave them in the working directory.
+    Of a graph that ran at several clocks there is one schematic for each.
 
     Examples:
         >>> with ProfileLog("run.log") as log:  # doctest: +SKIP
@@ -45,7 +46,8 @@ class ProfileLog:
         self._created_us = time.time_ns() // 1000
         self._level = ""
         self._messages: list[Message] = []
-        self._found: dict[str, Schematic] = {}
+        # By graph and digest: votes may give runs of one graph different clocks.
+        self._found: dict[str, dict[str, Schematic]] = {}
         self._soc = ""
         self._clock_hz = 0
         self._closed = False
@@ -65,7 +67,7 @@ class ProfileLog:
             if schematic is not None:
                 self._clock_hz = schematic.clock_hz
                 if profile.optrace:
-                    self._found[message.graph] = schematic
+                    self._found.setdefault(message.graph, {})[message.schematic] = schematic
 
     def note(self, message: Message) -> None:
         """Keep what a program tells of itself: how long it took, how many inferences it ran."""
@@ -92,10 +94,12 @@ class ProfileLog:
                 messages=tuple(self._messages),
             )
             _write(self.path, log_bytes(log))
-            for graph, schematic in self._found.items():
-                target = self._folder / f"{_file_name(graph)}_schematic.bin"
-                _write(target, schematic_bytes(schematic))
-                self.schematics[graph] = target
+            for graph, found in self._found.items():
+                for number, schematic in enumerate(found.values()):
+                    name = graph if not number else f"{graph}_{schematic.clock_hz // 10**6}MHz"
+                    target = self._folder / f"{_file_name(name)}_schematic.bin"
+                    _write(target, schematic_bytes(schematic))
+                    self.schematics[name] = target
 
     def __enter__(self) -> ProfileLog:
         return self

@@ -35,6 +35,7 @@ class Method(enum.Enum):
     FINALIZE = "BACKEND_FINALIZE"
     EXECUTE = "BACKEND_EXECUTE"
     EXECUTE_ASYNC = "BACKEND_EXECUTE_ASYNC"
+    APPLY_BINARY_SECTION = "BACKEND_APPLY_BINARY_SECTION"
     IPS = "APP_EXECUTE_IPS"
     DEINIT = "BACKEND_DEINIT"
 
@@ -60,6 +61,14 @@ class DeviceProfile(Struct, array_like=True):
     pauses: list[Pause]
     # How long it waited for its graph to be loaded, where graphs are switched.
     switch_ns: int = 0
+    # Modelled: how long HVX and HMX took to be ready, and how fast core, HMX and bus went when it began, 1.0 being
+    # the most; None from a device that has no clocks to tell of.
+    power_up_ns: int = 0
+    clocks: tuple[float, float, float] | None = None
+
+
+NOTHING_TOLD = DeviceProfile([], [])
+"""Of an execution that nothing is known of."""
 
 
 class RunTimes(Struct, frozen=True, kw_only=True):
@@ -70,6 +79,8 @@ class RunTimes(Struct, frozen=True, kw_only=True):
     finished_ns: int
     step_times_ns: tuple[int, ...] = ()
     pauses: tuple[Pause, ...] = ()
+    # Modelled, unlike the rest.
+    power_up_ns: int = 0
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -83,6 +94,8 @@ class Message(Struct, frozen=True, kw_only=True):
     events: tuple[ProfileEvent, ...] = ()
     # From the first op's begin to the last one's end on the chip (modelled); 0 if that is not known.
     timeline_cycles: int = 0
+    # Of these cycles, by the votes that stood when it began; 0 if there are none.
+    clock_hz: int = 0
     # With optrace: what happened when, and the digest of the schematic that says what was run.
     run: RunTimes | None = None
     schematic: str = ""

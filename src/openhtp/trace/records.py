@@ -86,13 +86,19 @@ class Ended(Struct, frozen=True, tag="ended", array_like=True, gc=False):
 
 
 class ClocksChanged(Struct, frozen=True, tag="clocks", array_like=True, gc=False):
-    """Votes gave a core other clocks: MHz of core and HMX, and the bus in percent of its highest (modelled)."""
+    """Votes gave a core other clocks: MHz of core and HMX, and the bus in percent of its highest (modelled).
+
+    The corners are those of the votes that won, by name.
+    """
 
     t: int
     core: int
     core_mhz: int
     hmx_mhz: int
     bus_percent: int
+    core_corner: str = ""
+    hmx_corner: str = ""
+    bus_corner: str = ""
 
 
 OfJob = Queued | Granted | Stepped | YieldAsked | Released | Transferred | Ended

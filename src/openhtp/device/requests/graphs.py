@@ -136,6 +136,7 @@ def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.Wante
                 vtcm_bytes=options.vtcm_bytes or has.vtcm_bytes,
             )
         )
+    graph.core = wanted.core
     core.introduce(graph)
 
 
@@ -204,6 +205,7 @@ def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
             page_bytes=request.page_bytes,
         )
     )
+    app.core = request.core
     core.introduce(app)
     return ms.Reply(value=app.number)
 

@@ -154,9 +154,7 @@ class Execution:
         """Times of steps and pauses, which come before the end when a detailed profile was asked for."""
         call = self._call
         if call is not None and call.profile is not None:
-            call.profile.step_times_ns = told.step_times_ns
-            call.profile.pauses = told.pauses
-            call.profile.switch_ns = told.switch_ns
+            call.profile.told = told
 
     def _complete(self, record: Record, text: str = "") -> None:
         """Called by the link when the device has reported the end; again does nothing.

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.levels import ProfileLevel
+from openhtp.hw.clocks import FULL, Clocks
 from openhtp.rpc.frames import Record
 from openhtp.runtime.lifecycle import Life
-from openhtp.trace.profile import Method, Pause, ProfileEvent
+from openhtp.trace.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.callee import Callee
@@ -35,9 +36,12 @@ class Executed:
     deadline_at: int
     hvx_threads: int
     modelled: Modelled | None
-    step_times_ns: list[int]
-    pauses: list[Pause]
-    switch_ns: int
+    told: DeviceProfile
+
+    @property
+    def clocks(self) -> Clocks:
+        """How fast the chip went, by what the device told; as fast as it can if it told nothing."""
+        return FULL if self.told.clocks is None else Clocks.of(self.told.clocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,7 @@ class Sheet:
         self.found: Executed | Noted | None = None
         # The call that fills it.
         self.holder: object = None
-        self.step_times_ns: list[int] = []
-        self.pauses: list[Pause] = []
-        self.switch_ns = 0
+        self.told = NOTHING_TOLD
         self._life = life
 
     def begin(self, holder: object) -> None:
@@ -74,9 +76,7 @@ class Sheet:
                 st.QNN_GRAPH_ERROR_PROFILE_IN_USE,
             )
         self.found = None
-        self.step_times_ns = []
-        self.pauses = []
-        self.switch_ns = 0
+        self.told = NOTHING_TOLD
         self.holder = holder
 
     def abandon(self, holder: object) -> None:
@@ -106,9 +106,7 @@ class Sheet:
             deadline_at,
             callee.hvx_threads,
             callee.modelled,
-            self.step_times_ns,
-            self.pauses,
-            self.switch_ns,
+            self.told,
         )
 
     @contextlib.contextmanager

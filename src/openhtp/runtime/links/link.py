@@ -9,6 +9,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import QnnError, UnsupportedFeature
 from openhtp.rpc import messages as ms
 from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.links.served import note
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.execution import Execution
@@ -102,6 +103,7 @@ def not_asynchronous(call: str) -> QnnError:
 
 def raise_reply(reply: ms.Reply) -> ms.Reply:
     """Raise the error that a reply carries, as the class that it had on the device."""
+    note(reply)
     if not reply.error:
         return reply
     from openhtp.core import errors
