@@ -220,10 +220,21 @@ def test_what_is_no_file_or_no_text_is_told(tmp_path: Path) -> None:
 
 class _Voter:
     def __init__(self) -> None:
-        self.votes: list[tuple[str, dict[str, int | None]]] = []
+        self.votes: list[tuple[int, str, dict[str, int | None]]] = []
 
     def set_perf_profile(self, name: str, **times: int | None) -> None:
-        self.votes.append((name, times))
+        self.votes.append((0, name, times))
+
+    def create_power_config(self, core: int = 0) -> _CoreVoter:
+        return _CoreVoter(self, core)
+
+
+class _CoreVoter:
+    def __init__(self, voter: _Voter, core: int) -> None:
+        self.voter, self.core = voter, core
+
+    def set_perf_profile(self, name: str, **times: int | None) -> None:
+        self.voter.votes.append((self.core, name, times))
 
 
 def test_votes() -> None:
@@ -232,11 +243,19 @@ def test_votes() -> None:
     assert voter.votes == []
     config = parse_config({"devices": [{"cores": [{"rpc_polling_time": 10}]}]})
     config.vote(voter)
-    config.vote(voter, "power_saver")
-    assert [name for name, _ in voter.votes] == ["high_performance", "power_saver"]
-    assert voter.votes[0][1]["rpc_polling_us"] == 10
+    config.with_perf_profile("power_saver").vote(voter)
+    parse_config({}).with_perf_profile("burst").vote(voter)
+    assert [name for _, name, _ in voter.votes] == ["high_performance", "power_saver", "burst"]
+    assert [times["rpc_polling_us"] for *_, times in voter.votes] == [10, 10, None]
     with pytest.raises(InvalidArgument, match="perf profile"):
-        config.vote(voter, "fast")
+        config.with_perf_profile("fast")
+
+
+def test_each_core_has_votes_of_its_own() -> None:
+    voter = _Voter()
+    cores = [{"core_id": 1, "perf_profile": "burst"}, {"core_id": 1, "perf_profile": "balanced"}, {}]
+    parse_config({"devices": [{"cores": cores}]}).vote(voter)
+    assert [(core, name) for core, name, _ in voter.votes] == [(1, "balanced"), (0, "high_performance")]
 
 
 def test_an_empty_config_says_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from openhtp.config import BackendConfig, read_config
+from openhtp.config import BackendConfig, parse_config, read_config
 from openhtp.hw.perf_profiles import PERF_PROFILES, find_perf_profile
 
 ConfigFile = Annotated[
@@ -30,3 +30,15 @@ def config_of(path: Path | None, perf_profile: str | None) -> tuple[BackendConfi
     if perf_profile is None and config is not None:
         perf_profile = config.perf_profile
     return config, perf_profile
+
+
+def preset_of(path: Path | None, perf_profile: str | None, default: str | None = None) -> BackendConfig | None:
+    """What ``create_device`` is given: the config with the perf profile of the command, if there is either.
+
+    ``default`` is the perf profile where neither says one.
+    """
+    config, named = config_of(path, perf_profile)
+    wanted = named or default
+    if wanted is None:
+        return config
+    return (config or parse_config({}, "the command line")).with_perf_profile(wanted)

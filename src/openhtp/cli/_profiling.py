@@ -7,15 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import openhtp as htp
+from openhtp.config import BackendConfig
 from openhtp.runtime.profile_log import ProfileLog
 
 
 def profile_model(
-    model: bytes | Path, samples: Sequence[Mapping[str, Any]], path: Path, *, soc: str, level: str, runs: int
+    model: bytes | Path,
+    samples: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    config: BackendConfig | None,
+    soc: str | None,
+    level: str,
+    runs: int,
 ) -> ProfileLog:
-    """Finalize, run and free a model; every call is in the log. The first run warms up and is not."""
+    """Finalize, run and free a model; every call is in the log. The first run warms up and is not.
+
+    ``soc`` comes before that of the config.
+    """
     graph = htp.onnx.load(model)
-    with ProfileLog(path) as log, htp.Backend() as backend, backend.create_device(soc=soc) as device:
+    options = {} if soc is None else {"soc": soc}
+    with (
+        ProfileLog(path) as log,
+        htp.Backend() as backend,
+        backend.create_device(config=config, **options) as device,  # type: ignore[arg-type]
+    ):
         context = device.create_context()
         ready = context.compose_graph(graph)
         profile = backend.create_profile(level)
@@ -26,8 +42,8 @@ def profile_model(
             ready.execute(dict(samples[number % len(samples)]), profile=profile)
             if profile.schematic() is None and profile.level is not htp.ProfileLevel.BASIC:
                 raise htp.UnsupportedFeature(
-                    f"{soc} has no half precision, so nothing can be told of a float model there; quantize it"
-                    " (openhtp quantize), or profile at the level basic"
+                    f"{device.soc} has no half precision, so nothing can be told of a float model there;"
+                    " quantize it (openhtp quantize), or profile at the level basic"
                 )
             log.add(profile)
         context.free(profile=profile)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
 from openhtp.cli._profiling import profile_model
 from openhtp.cli._terminal import (
@@ -18,11 +19,14 @@ from openhtp.cli._terminal import (
     say,
     write_json,
 )
+from openhtp.config import BackendConfig
 from openhtp.core.errors import BadProfile
 from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
+from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.report.viewer_config import Features, Reader
 from openhtp.report.viewing import Request, view
+from openhtp.session.loading import soc_of
 from openhtp.zoo.feeds import random_feeds
 
 FOLDER = Path("profile")
@@ -33,11 +37,16 @@ _OUTPUTS = {"linting": "chrometrace.json", "optrace": "chrometrace.json"}
 
 def profile(
     model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:mobilenet_v2.")],
-    level: Annotated[str, typer.Option(help="basic, detailed, linting or optrace.")] = "optrace",
+    level: Annotated[
+        str | None,
+        typer.Option(help="basic, detailed, linting or optrace, which it is unless a config says so."),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the log and what is made of it.")
     ] = Path("profile"),
-    soc: Annotated[str, typer.Option(help="Chip to emulate.")] = "SM8650",
+    soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")] = None,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs to profile.")] = 3,
     inputs: Annotated[
         Path | None, typer.Option("--input", "-i", help="Samples as `openhtp run` takes them; else random ones.")
@@ -48,18 +57,18 @@ def profile(
 ) -> None:
     """Profile a model: times measured here, cycles of every op modelled for the chip."""
     with errors_reported():
+        config = preset_of(config_file, perf_profile, MODELLED_PERF_PROFILE)
+        level = level or _level_of(config)
         if level not in LEVELS:
             raise BadProfile(f"--level {level!r}; expected {', '.join(LEVELS)}")
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, {}, {})
-        samples: list[Feeds] = (
-            random_feeds(data, 1, seed=0)
-            if inputs is None
-            else samples_from(inputs, data, normalization_of(mean, std))
-        )
+        samples = _samples(inputs, data, mean, std)
         output.mkdir(parents=True, exist_ok=True)
         with progress_console.status(f"running {runs} times"):
-            log = profile_model(source, samples, output / "profile.log", soc=soc, level=level, runs=runs)
+            log = profile_model(
+                source, samples, output / "profile.log", config=config, soc=soc, level=level, runs=runs
+            )
         request = Request(
             logs=(log.path,),
             reader=_READERS.get(level, Reader.DEFAULT),
@@ -77,5 +86,24 @@ def profile(
         if level == "optrace":
             say("the .html is for a browser, chrometrace.json for ui.perfetto.dev, _htp.json for Netron")
         write_json(
-            json_file, {"model": model, "soc": soc, "level": level, "files": [str(path) for path in written]}
+            json_file,
+            {
+                "model": model,
+                "soc": soc or soc_of(config),
+                "perf_profile": None if config is None else config.perf_profile,
+                "level": level,
+                "files": [str(path) for path in written],
+            },
         )
+
+
+def _samples(inputs: Path | None, model: bytes, mean: str, std: str) -> list[Feeds]:
+    if inputs is None:
+        return random_feeds(model, 1, seed=0)
+    return samples_from(inputs, model, normalization_of(mean, std))
+
+
+def _level_of(config: BackendConfig | None) -> str:
+    """What a config asks for; all there is unless it does."""
+    level = None if config is None else config.profiling_level
+    return "optrace" if level in (None, "off") else str(level)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, overload
 
@@ -17,6 +18,8 @@ from openhtp.core.units import MIB
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, find_perf_profile
 from openhtp.options import CONTEXT, Origin
 
+log = logging.getLogger(__name__)
+
 # A config is a page or two.
 _MOST_BYTES = 16 * MIB
 
@@ -26,6 +29,21 @@ _TIMES = {
     "adaptive_polling_us": "adaptive_polling_time",
     "hmx_timeout_us": "hmx_timeout_us",
 }
+
+
+class CoreVoter(Protocol):
+    """A power config, as far as perf profiles go."""
+
+    def set_perf_profile(
+        self,
+        name: str,
+        *,
+        rpc_polling_us: int | None = None,
+        rpc_control_latency_us: int | None = None,
+        adaptive_polling_us: int | None = None,
+        hmx_timeout_us: int | None = None,
+    ) -> None:
+        """Vote as a perf profile says."""
 
 
 class Voter(Protocol):
@@ -40,7 +58,10 @@ class Voter(Protocol):
         adaptive_polling_us: int | None = None,
         hmx_timeout_us: int | None = None,
     ) -> None:
-        """Vote as a perf profile says."""
+        """Vote as a perf profile says, for the first core."""
+
+    def create_power_config(self, core: int = 0) -> CoreVoter:
+        """An id under which to vote for a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +144,19 @@ class BackendConfig:
         }
 
     def graph_options(self, graph: str) -> dict[str, Any]:
-        """For ``Context.create_graph``: of all entries that name this graph, later ones first."""
+        """For ``Context.create_graph``: of all entries that name this graph, later ones first.
+
+        A config that has options for graphs of other names only is most likely a mistake, and said to the log.
+        """
         found: dict[str, Any] = {}
+        names = self.graph_names
+        if names and graph not in names:
+            log.warning(
+                "%s has options for graphs %s; this one is called %r, so they are not for it",
+                self.source,
+                ", ".join(map(repr, names)),
+                graph,
+            )
         cores = self._device("core_id")
         if cores:
             found["core"] = cores[0]
@@ -144,13 +176,24 @@ class BackendConfig:
         names += [entry["graph_name"] for entry in self.general.get("graph_configs", ())]
         return tuple(dict.fromkeys(names))
 
-    def vote(self, device: Voter, perf_profile: str | None = None) -> None:
-        """Vote as the config says; ``perf_profile``, as a command line has it, comes first."""
-        core = self.cores[0] if self.cores else None
-        name = perf_profile or (None if core is None else core.perf_profile)
-        if name is not None:
-            find_perf_profile(name)
-            device.set_perf_profile(name, **{time: getattr(core, time, None) for time in _TIMES})
+    def vote(self, device: Voter) -> None:
+        """Vote as the config says, core by core; the last entry of a core holds."""
+        for core in {core.core_id: core for core in self.cores}.values():
+            times = {time: getattr(core, time) for time in _TIMES}
+            if core.core_id == 0:
+                device.set_perf_profile(core.perf_profile, **times)
+            else:
+                device.create_power_config(core.core_id).set_perf_profile(core.perf_profile, **times)
+
+    def with_perf_profile(self, name: str) -> BackendConfig:
+        """The same config with this perf profile, for every core that it has."""
+        find_perf_profile(name)
+        devices = [dict(device) for device in self.htp.get("devices", ())] or [{}]
+        for device in devices:
+            device["cores"] = [{**core, "perf_profile": name} for core in device.get("cores", ())]
+        if not any(device["cores"] for device in devices):
+            devices[0]["cores"] = [{"perf_profile": name}]
+        return replace(self, htp={**self.htp, "devices": devices})
 
     def _device(self, key: str) -> Any:
         return next((entry[key] for entry in self.htp.get("devices", ()) if entry.get(key) is not None), None)

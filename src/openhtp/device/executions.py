@@ -103,11 +103,8 @@ class Executions:
                     deadline_at=deadline_at or None,
                 )
             )
-            power_up_ns = self._power_up_ns(job, now) if profile_level >= _DETAILED else 0
-            if session.staged:
-                self.power.stage(session.number, now, busy=True)
-            if power_up_ns:
-                job.powered = power_up_ns, self.power.clocks(graph.core, now)
+            if session.staged or profile_level >= _DETAILED:
+                self._power_up(job, now)
             if graph.switch is not None:
                 graph.switch.admit(job, bind)
         except SchedulerFailed:
@@ -272,11 +269,17 @@ class Executions:
         if job.failure is not None:
             self.loop.handle(AbortRequested(t=self.clock.now(), job=number))
 
-    def _power_up_ns(self, job: Job, now: int) -> int:
-        """How long the units that a job needs will take to be ready."""
-        core = job.graph.core
-        in_use = any(other.graph.core == core for other in self.jobs.values() if other is not job)
-        return self.power.power_up_ns(core, now, in_use=in_use)
+    def _power_up(self, job: Job, now: int) -> None:
+        """Raise the votes of a client for which a job is to run; its profile tells what that comes to."""
+        power, core, profiled = self.power, job.graph.core, job.profile_level >= _DETAILED
+        power_up_ns = 0
+        if profiled:
+            in_use = any(other.graph.core == core for other in self.jobs.values() if other is not job)
+            power_up_ns = power.power_up_ns(core, now, in_use=in_use)
+        if job.session.staged:
+            power.stage(job.session.number, now, busy=True)
+        if profiled:
+            job.powered = power_up_ns, power.clocks(core, now)
 
     def _profile(self, job: Job) -> bytes:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)

@@ -22,10 +22,12 @@ from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
 from openhtp.runtime.log import Log
+from openhtp.runtime.preset import Preset
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
 
 if TYPE_CHECKING:
+    from openhtp.config import Source
     from openhtp.options._arguments import DeviceArguments, ProfileArguments
 
 # How long a program that ends without freeing its backend waits for callbacks that are still to run.
@@ -54,13 +56,15 @@ class Backend:
         rescue.start()
         forks.backends.add(self)
 
-    def create_device(self, **options: Unpack[DeviceArguments]) -> Device:
+    def create_device(self, *, config: Source | None = None, **options: Unpack[DeviceArguments]) -> Device:
         """Start an emulated HTP, or join the named one that already runs (and keeps its own settings).
 
         With ``Backend(library=...)`` it is the vendor's library, which simulates ``soc`` on a PC and is itself
         on a Snapdragon; of the other settings it takes ``policy`` and ``platform``.
 
         Args:
+            config: a backend extensions config (a file, or its content), which then holds for the device, its
+                votes, contexts and graphs, wherever a call does not say otherwise; ``docs/config.md``.
             soc: which chip, by name (``SM8650``), marketing name or SoC model number.
             name: share the device with other processes under this name; None for a device of one's own.
             platform: ``windows`` gives all priorities equal standing, as there the OS decides.
@@ -72,18 +76,25 @@ class Backend:
                 ``execute_async``.
         """
         self._life.require("use")
-        chosen = DEVICE.read(options)
+        preset = Preset(config)
+        chosen = DEVICE.read(preset.device(options))
         choose_driver(chosen)
-        config = DeviceConfig.chosen(chosen)
-        wanted = DeviceOptions(config=config, name=chosen.name)
+        wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name)
         wanted.check()
         connect: Connect | None = None
         if self._library is not None:
             check_one_set(self._library, [other._library for other in forks.backends if other._devices])
             connect = vendor_connect(self._library, wanted, chosen.transport)
         elif chosen.transport == "inprocess":
-            connect = _within(config)
-        return Device(self, wanted, connect)
+            connect = _within(wanted.config)
+        device = Device(self, wanted, connect, preset)
+        try:
+            preset.vote(device)
+        except BaseException:
+            rescue.post((device.free, ()))
+            rescue.flush()
+            raise
+        return device
 
     def create_signal(self, timeout_us: int | None = None) -> Signal:
         """An abort signal, or a timeout signal if ``timeout_us`` is given."""

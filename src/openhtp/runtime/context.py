@@ -114,7 +114,8 @@ class Context:
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
         name = check_name(name, "graph")
-        chosen = GRAPH.read(options, arch=find_soc(self.device.soc).arch)
+        wanted = self.device._preset.graph(name, options)
+        chosen = GRAPH.read(wanted, arch=find_soc(self.device.soc).arch)
         check_graph(self._chosen, name, chosen, [graph._options for graph in list(self._graphs.values())])
         graph = Graph(self, name, chosen)
         if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker

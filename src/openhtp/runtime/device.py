@@ -29,6 +29,7 @@ from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle
 from openhtp.runtime.power import PowerConfig, Votes
+from openhtp.runtime.preset import Preset
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
 from openhtp.runtime.signal import Signal
@@ -54,8 +55,15 @@ class Device:
     memory become stale, and this object starts a fresh process, on which contexts can be built anew.
     """
 
-    def __init__(self, backend: Backend, options: DeviceOptions, connect: Connect | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        options: DeviceOptions,
+        connect: Connect | None = None,
+        preset: Preset | None = None,
+    ) -> None:
         self.backend = backend
+        self._preset = preset or Preset(None)
         self.soc = find_soc(options.config.soc).name
         self.cores = options.config.resources().cores
         self.name = options.name
@@ -118,7 +126,8 @@ class Device:
 
     def _read_options(self, options: ContextArguments, origin: Origin) -> Values:
         """What is chosen for a context of this device."""
-        return read_options(options, origin, find_soc(self.soc), self._platform)
+        wanted = self._preset.context(options, origin)
+        return read_options(wanted, origin, find_soc(self.soc), self._platform)
 
     def _open_context(
         self,

@@ -73,13 +73,6 @@ class Plan:
     def graph_options(self, name: str) -> dict[str, Any]:
         """Options of the graph, in the same way."""
         found = {} if self.config is None else self.config.graph_options(name)
-        if self.config is not None and self.config.graph_names and name not in self.config.graph_names:
-            log.warning(
-                "%s has options for graphs %s; this one is called %r, so they are not for it",
-                self.config.source,
-                ", ".join(map(repr, self.config.graph_names)),
-                name,
-            )
         if self.options.vtcm_mb is not None:
             found.pop("vtcm_bytes", None)
             found["vtcm_mb"] = self.options.vtcm_mb

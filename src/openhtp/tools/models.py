@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openhtp.config import BackendConfig
+from openhtp.config import BackendConfig, parse_config
 from openhtp.core.errors import BadModel, InvalidArgument, QnnError
 from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorKind
@@ -75,10 +75,11 @@ def opened_device(where: Where) -> Iterator[Device]:
         with during(Stage.DEVICE):
             backend = stack.enter_context(Backend(library=where.library))
             device = stack.enter_context(backend.create_device(**where.device_options()))
-            if where.config is not None:
-                where.config.vote(device, where.perf_profile)
-            elif where.perf_profile is not None:
-                device.set_perf_profile(where.perf_profile)
+            config = where.config
+            if where.perf_profile is not None:
+                config = (config or parse_config({})).with_perf_profile(where.perf_profile)
+            if config is not None:
+                config.vote(device)
         yield device
 
 
