@@ -8,6 +8,7 @@ its events meets every such place once; signals then come at any time, in loops 
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -222,6 +223,38 @@ def test_at_every_place(rig: Rig, action: Callable[[Rig], None]) -> None:
     assert rig.contexts_on_device() == len(rig.device._contexts), "a context that nobody can free"
     finalized = {graph.name for graph in rig.context.graphs.values() if graph.is_finalized}
     assert rig.graphs_on_device() == finalized, "a graph that nobody can execute"
+
+
+def unfinished(context: htp.Context) -> htp.Graph:
+    graph = context.create_graph("made")
+    x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+    graph.add_node("Relu", inputs=[x], outputs=[graph.add_tensor("y", (1, 8), "float32", kind="app_read")])
+    return graph
+
+
+@pytest.mark.parametrize("signalled", [False, True], ids=["plain", "with handles"])
+def test_finalize_at_many_places(rig: Rig, signalled: bool) -> None:
+    """Most of it compiles, and is met here and there; what is asked of the device at its end, at every place."""
+    carried: dict[str, Any] = {"signal": rig.signal, "profile": rig.profile} if signalled else {}
+    with rig.device.create_context() as context:
+        graph = unfinished(context)
+        places = places_of(functools.partial(graph.finalize, **carried))
+    sparse = 1 if ROUNDS > 1 else 23
+    kept = 0
+    for event in [*range(1, places - 150, sparse), *range(max(1, places - 150), places + 20)]:
+        with rig.device.create_context() as context:
+            graph = unfinished(context)
+            interrupted = interrupted_at(event, functools.partial(graph.finalize, **carried))
+            rig.settle()
+            there = rig.graphs_on_device() - {"g", "other"}
+            assert there == ({"made"} if graph.is_finalized else set()), f"place {event} of {places}"
+            if not graph.is_finalized:
+                assert interrupted
+                graph.finalize(**carried)
+            kept += interrupted
+            np.testing.assert_array_equal(graph.execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
+    assert kept > 150
+    rig.check()
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError], ids=lambda kind: kind.__name__)

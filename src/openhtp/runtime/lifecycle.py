@@ -159,8 +159,10 @@ class Life:
         """Change state. Raises InternalError for a change that the table does not have."""
         if state not in _CHANGES[self.state]:
             raise InternalError(f"{self._title()} is {self.state.value} and cannot become {state.value}")
+        allowed = _ALLOWED.get((self.kind, state), frozenset())
+        # Nothing is called between these two, so no interrupt comes in between.
         self.state = state
-        self._allowed = _ALLOWED.get((self.kind, state), frozenset())
+        self._allowed = allowed
 
     def end(self, state: State) -> None:
         """Be lost, freed or foreign, if that is news.

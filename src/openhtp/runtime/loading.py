@@ -25,6 +25,7 @@ from openhtp.runtime.links.link import Undo
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
     from openhtp.runtime.graph import Graph
+    from openhtp.runtime.links.link import Link
     from openhtp.runtime.provider import External
     from openhtp.runtime.stopping import Stop
 
@@ -122,14 +123,23 @@ def load_graphs(
     )
     others = () if sending.external is None else sending.external.descriptors
     link, undo = context._link, _undo(context)
-    with sending.descriptor() as fd:
-        reply = link.request(request, (fd, *others), undo, stop)
+    replies: list[ms.Reply] = []
     try:
-        for (graph, packed), loaded in zip(graphs, reply.graphs, strict=True):
+        with sending.descriptor() as fd:
+            replies.append(link.request(request, (fd, *others), undo, stop))
+        for (graph, packed), loaded in zip(graphs, replies[0].graphs, strict=True):
             graph._adopt_loaded(packed, loaded)
     except BaseException:
-        rescue.post((link.tell, (undo(reply),)))
+        rescue.post((_take_back, (link, undo, replies, [graph for graph, _ in graphs])))
         raise
+
+
+def _take_back(link: Link, undo: Undo, replies: Sequence[ms.Reply], graphs: Sequence[Graph]) -> None:
+    """Whoever had graphs loaded was interrupted: unless they were adopted by then, the device frees them."""
+    for reply in replies:
+        numbers = [loaded.graph for loaded in reply.graphs]
+        if [graph._number for graph in graphs if graph.is_finalized] != numbers:
+            link.tell(undo(reply))
 
 
 def _undo(context: Context) -> Undo:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, TimedOut
 from openhtp.core.status import Status
+from openhtp.runtime import rescue
 
 if TYPE_CHECKING:
     from openhtp.device.tasks import Task
@@ -108,10 +109,14 @@ def stopping(signal: Signal | None, what: str, statuses: tuple[Status, Status]) 
     interrupt = signal._interrupt
     stop = Stop(interrupt, what, statuses)
     try:
-        interrupt.begin(stop, stop)
-        yield stop
-    finally:
-        interrupt.end(stop)
+        try:
+            interrupt.begin(stop, stop)
+            yield stop
+        finally:
+            interrupt.end(stop)
+    except BaseException:
+        rescue.post((interrupt.end, (stop,)))  # again, since that may have been what was interrupted
+        raise
 
 
 def do_task(

@@ -15,6 +15,7 @@ from openhtp.core.errors import WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.rpc.frames import Record
+from openhtp.runtime import rescue
 from openhtp.runtime.lifecycle import Life
 from openhtp.trace.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 
@@ -113,12 +114,16 @@ class Sheet:
     def filling(self) -> Iterator[Fill]:
         """For calls that are not executions: taken for as long as they last."""
         holder = object()
-        self.begin(holder)
 
         def fill(noted: Noted) -> None:
             self.found = noted
 
         try:
-            yield fill
-        finally:
-            self.abandon(holder)
+            try:
+                self.begin(holder)
+                yield fill
+            finally:
+                self.abandon(holder)
+        except BaseException:
+            rescue.post((self.abandon, (holder,)))  # again, since that may have been what was interrupted
+            raise
