@@ -1,10 +1,15 @@
-"""``openhtp device status``: what is on a named device."""
+"""``openhtp device status``: what is on every device of this user."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +17,14 @@ from typer.testing import CliRunner
 
 import openhtp as htp
 from openhtp.cli.main import app
+from openhtp.rpc import windows
 from tests.conftest import relu_graph
+
+
+@pytest.fixture(autouse=True)
+def place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices of other tests, and of this user, are elsewhere."""
+    monkeypatch.setenv("OPENHTP_RUNTIME_DIR", str(tmp_path / "run"))
 
 
 def status(*arguments: str) -> tuple[int, str]:
@@ -44,7 +56,9 @@ def test_a_device_is_shown_with_who_runs_and_who_waits(device: htp.Device) -> No
         execution.result(30)
     done, text = status("--pid", str(device.pid), "--json", "-")
     assert done == 0
-    (session,) = json.loads(text)["sessions"]
+    (shown_device,) = json.loads(text)["devices"]
+    (session,) = shown_device["sessions"]
+    assert session["pid"] == os.getpid()
     (shown,) = session["domains"][0]["contexts"]
     assert [one["graph"] for one in shown["graphs"]] == ["detector"]
     assert shown["pending"] == 0
@@ -54,6 +68,69 @@ def test_a_device_can_be_watched_through_a_pipe(device: htp.Device) -> None:
     done, text = status("--name", str(device.name), "--watch", "--looks", "2", "--interval", "0.05")
     assert done == 0
     assert text.count(f"device {device.name}") == 2
+
+
+def test_a_device_without_a_name_is_shown_with_the_program_that_has_it(backend: htp.Backend) -> None:
+    """Also from a process that is not its client, and without a trace of it on the device."""
+    device = backend.create_device(soc="SM8550")
+    context = device.create_context()
+    relu_graph(context, "mine").execute({"x": np.zeros((1, 8), "f4")})
+    command = [sys.executable, "-m", "openhtp", "device", "status", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "COLUMNS": "80"})
+    (shown,) = json.loads(done.stdout)["devices"]
+    assert (shown["name"], shown["soc"], shown["pid"]) == (None, "SM8550", device.pid)
+    (session,) = shown["sessions"]
+    assert (session["pid"], session["executions"], session["graphs"]) == (os.getpid(), 1, ["mine"])
+    assert "pytest" in session["program"]
+    assert len(device.info()["sessions"]) == 1
+    done_, text = status()
+    assert done_ == 0
+    assert f"unnamed device (SM8550, process {device.pid}), 1 client" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert status("--pid", str(os.getpid()))[0] == 0
+
+
+def test_a_device_that_dies_while_it_is_watched(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    command = [sys.executable, "-m", "openhtp", "device", "status", "--watch", "--interval", "0.05"]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "80"})
+    assert watching.stdout is not None
+    try:
+        seen = iter(watching.stdout.readline, "")
+        first = device.pid
+        assert any(f"process {first})" in line for line in seen)
+        os.kill(first, signal.SIGKILL)
+        assert any("process" in line and str(first) not in line for line in seen), "the fresh one is not shown"
+        backend.free()
+        assert any("no device is running" in line for line in seen)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(10) in (0, 130)
+    finally:
+        watching.kill()
+        watching.wait()
+        watching.stdout.close()
+
+
+def test_a_device_that_does_not_answer_holds_up_nobody(
+    backend: htp.Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows.look, "__defaults__", (0.2,))
+    deaf, other = backend.create_device(), backend.create_device(soc="SM8750")
+    os.kill(deaf.pid, signal.SIGSTOP)
+    try:
+        for _ in range(20):  # more often than calls are kept for it
+            done, text = status()
+            assert done == 0
+            assert f"device of process {deaf.pid} does not answer" in text
+            assert f"process {other.pid})" in text
+    finally:
+        os.kill(deaf.pid, signal.SIGCONT)
+
+
+def test_no_device() -> None:
+    done, text = status("--json", "-")
+    assert (done, json.loads(text)) == (0, {"devices": []})
+    assert "no device is running" in status()[1]
 
 
 def test_a_device_that_is_not_there() -> None:

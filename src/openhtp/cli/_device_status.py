@@ -1,7 +1,9 @@
-"""``openhtp device status``: what is on a device, as text that is drawn anew while one watches."""
+"""``openhtp device status``: what is on the devices, as text that is drawn anew while one watches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -10,24 +12,75 @@ from rich.text import Text
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import console
 from openhtp.core.units import bytes_in_words
+from openhtp.rpc import windows
 
 _COLUMNS = ("graph", "context", "PD", "state", "queue", "buffers")
+# Interpreters, of whose program the script says more than they do.
+_INTERPRETERS = ("python", "pypy")
 
 
-def status_of(device: dict[str, Any]) -> Group:
-    """The whole picture: clients, their process domains, and every graph with what it is doing."""
-    name, pid = device["name"], device["pid"]
-    lines: list[Any] = [Text(f"device {name} (process {pid}), {_count(len(device['sessions']), 'client')}")]
+def look_around() -> list[dict[str, Any]]:
+    """All devices of this user, the one started last at the end, each with the programs of its clients."""
+    devices = sorted(windows.look(), key=lambda device: (_started(device["pid"]), device["pid"]))
+    for device in devices:
+        for session in device.get("sessions", ()):
+            session["program"] = program_of(session["pid"])
+    return devices
+
+
+def program_of(pid: int) -> str:
+    """What a process runs, in a few words; empty if it has gone, or is out of sight."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    program, *arguments = [word for word in words if word] or [""]
+    name = Path(program).name
+    if not name.startswith(_INTERPRETERS):
+        return name
+    for place, word in enumerate(arguments):
+        if word in ("-c", "-m"):
+            return f"{name} {word}" if word == "-c" else f"{name} -m {' '.join(arguments[place + 1 : place + 2])}"
+        if not word.startswith("-"):
+            return f"{name} {Path(word).name}"
+    return name
+
+
+def _started(pid: int) -> float:
+    """When a process began; 0 if it has gone."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def status_of(devices: Sequence[dict[str, Any]]) -> Group:
+    """The whole picture: devices, clients, their process domains, and every graph with what it is doing."""
+    if not devices:
+        return Group(Text("no device is running"))
+    parts: list[Any] = []
+    for device in devices:
+        parts += [*([Text("")] if parts and isinstance(parts[-1], Text) else []), *_device(device)]
+    return Group(*parts)
+
+
+def _device(device: dict[str, Any]) -> list[Any]:
+    if "sessions" not in device:
+        return [Text(f"device of process {device['pid']} does not answer", style="red")]
+    name = f"device {device['name']}" if device["name"] else "unnamed device"
+    clients = _count(len(device["sessions"]), "client")
+    lines: list[Any] = [Text(f"{name} ({device['soc']}, process {device['pid']}), {clients}", style="bold")]
     busy = {client["client"]: client for client in device["clients"]}
     for session in device["sessions"]:
         lines += _session(session, busy)
-    return Group(*lines)
+    return lines
 
 
 def _session(session: dict[str, Any], busy: dict[int, dict[str, Any]]) -> list[Any]:
-    label = f" ({session['label']})" if session["label"] else ""
+    label = f" ({session['program']})" if session.get("program") else ""
     head = (
-        f"\nclient {session['pid']}{label}: {session['executions']} executions, {session['pending']} pending,"
+        f"client {session['pid']}{label}: {_count(session['executions'], 'execution')},"
+        f" {session['pending'] or 'none'} pending,"
         f" {len(session['domains'])} of {session['most_domains']} process domains"
     )
     lines: list[Any] = [Text(head), *(_bar(domain) for domain in session["domains"])]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import time
 from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 
-from openhtp.cli._device_status import status_of
+from openhtp.cli._device_status import look_around, status_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_json
-from openhtp.core.errors import DeviceLost, UsageError
+from openhtp.core.errors import UsageError
 from openhtp.core.units import bytes_in_words
 from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE
@@ -80,7 +79,7 @@ def start(
 def list_(json_file: JsonFile = None) -> None:
     """List named devices, their clients and what these hold."""
     with errors_reported():
-        devices = [described for name in rendezvous.names() if (described := _describe(name)) is not None]
+        devices = [device for device in look_around() if device.get("name") is not None]
     columns = ("device", "pid", "client pid", "graphs", "memory", "pending", "executions")
     table = Sheet("named devices", columns, ("graphs",))
     for device in devices:
@@ -96,57 +95,44 @@ def list_(json_file: JsonFile = None) -> None:
 
 @app.command()
 def status(
-    name: Annotated[str | None, typer.Option(help="The device's name; the one started last unless given.")] = None,
-    pid: Annotated[int | None, typer.Option(help="The process of the device, instead of its name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only the device with this name.")] = None,
+    pid: Annotated[int | None, typer.Option(help="Only the device of this process, or of this client.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks.")] = 1.0,
     looks: Annotated[int | None, typer.Option(min=1, help="Watch for so many looks, not until Ctrl-C.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Show what is on a named device: process domains, contexts, graphs, buffers, who runs and who waits."""
+    """Show all devices of this user: clients, process domains, contexts, graphs, buffers, who runs and who waits.
+
+    Devices without a name, which programs start for themselves, are shown, too. Nothing on a device changes by it.
+    """
     with errors_reported():
         found = _wanted(name, pid)
-        if not watch:
-            console.print(status_of(found))
-            write_json(json_file, found)
-            return
-        live = Live(status_of(found), console=console, auto_refresh=False)
-        with live if console.is_terminal else contextlib.nullcontext():
+        if not found and (name is not None or pid is not None):
+            which = f"device {name!r}" if name is not None else f"device of process {pid}"
+            raise UsageError(f"no {which} is running; `openhtp device status` shows all there are")
+        live = Live(console=console, auto_refresh=False)
+        with live if watch and console.is_terminal else contextlib.nullcontext():
             for look in itertools.count(1):
-                if console.is_terminal:
+                if live.is_started:
                     live.update(status_of(found), refresh=True)
                 else:
                     console.print(status_of(found))
-                write_json(json_file, found)
-                if look == looks:
+                write_json(json_file, {"devices": found})
+                if look == looks or not watch:
                     return
                 time.sleep(interval)
-                found = _wanted(found["name"], None)
+                found = _wanted(name, pid)
 
 
-def _wanted(name: str | None, pid: int | None) -> dict[str, Any]:
-    """The device that is asked for, as it is now."""
-    names = rendezvous.names() if name is None else [name]
-    found = [described for one in names if (described := _describe(one)) is not None]
-    if pid is not None:
-        found = [device for device in found if device["pid"] == pid]
-    if not found:
-        which = (
-            f"device {name!r}" if name is not None else f"named device of process {pid}" if pid else "named device"
-        )
-        raise UsageError(
-            f"no {which} is running; see `openhtp device list`. A device without a name is its client's alone, who"
-            " can ask it with Device.info()"
-        )
-    return max(found, key=lambda device: _started(device["pid"]))
-
-
-def _started(pid: int) -> float:
-    """When a process began, to tell the youngest; 0 if it has gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_mtime
-    except OSError:
-        return 0.0
+def _wanted(name: str | None, pid: int | None) -> list[dict[str, Any]]:
+    """The devices that are asked for, as they are now."""
+    return [
+        device
+        for device in look_around()
+        if (name is None or device.get("name") == name)
+        and (pid is None or pid in (device["pid"], *(client["pid"] for client in device.get("sessions", ()))))
+    ]
 
 
 @app.command()
@@ -171,20 +157,6 @@ def _join(name: str) -> RpcLink | None:
         return None
     sock.close()
     return RpcLink(DeviceOptions(name=name), lambda _: None)
-
-
-def _describe(name: str) -> dict[str, Any] | None:
-    try:
-        link = _join(name)
-        if link is None:
-            return None
-        info = link.request(ms.Inspect()).info
-        link.close()
-    except DeviceLost:
-        return None
-    sessions: Any = info["sessions"]
-    others = [session for session in sessions if session["session"] != link.session]
-    return {"name": name, "pid": info["pid"], "sessions": others, "clients": info["clients"]}
 
 
 def _row(device: dict[str, Any], session: dict[str, Any] | None) -> list[str]:

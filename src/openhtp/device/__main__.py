@@ -9,12 +9,14 @@ import os
 import resource
 import socket
 import sys
+from typing import Any
 
 from openhtp.device.build import build_core
 from openhtp.device.config import DeviceConfig
 from openhtp.device.faults import FaultReach
 from openhtp.device.server import Server
 from openhtp.rpc import rendezvous
+from openhtp.rpc.windows import open_window
 
 
 def main() -> int:
@@ -35,14 +37,16 @@ def main() -> int:
     logging.basicConfig(level=level, format="openhtp-device %(process)d %(levelname)s %(name)s: %(message)s")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # memory of all clients comes as descriptors
-    core = build_core(DeviceConfig(**json.loads(options.config)))
+    config = DeviceConfig(**json.loads(options.config))
+    core = build_core(config)
+    looking: dict[str, Any] = {"window": open_window(), "about": {"name": options.name, "soc": config.soc}}
     if options.fd is not None:
-        server = Server(core)
+        server = Server(core, **looking)
         server.adopt(socket.socket(fileno=options.fd))
     else:
         core.faults = FaultReach.SESSION if options.allow_faults else FaultReach.NOBODY
         door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
-        server = Server(core, door=door, keep=options.keep)
+        server = Server(core, door=door, keep=options.keep, **looking)
     server.run()
     return 0
 

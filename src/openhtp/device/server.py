@@ -21,6 +21,7 @@ from openhtp.device.entrance import REST_NS, Entrance
 from openhtp.device.failures import unexpected
 from openhtp.device.intake import Intake
 from openhtp.device.loop import SchedulerFailed
+from openhtp.device.onlookers import Onlookers
 from openhtp.device.outbox import Outbox
 from openhtp.device.sessions import Session
 from openhtp.device.tasks import Pool, Task
@@ -30,6 +31,7 @@ from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.looking import Looking
 from openhtp.rpc.rendezvous import Door
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.rpc.windows import Window
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,16 @@ MAX_DUCTS = 256
 class Server:
     """Serves clients until the last of them has gone (or, if ``keep``, until told to stop)."""
 
-    def __init__(self, core: DeviceCore, *, door: Door | None = None, keep: bool = False) -> None:
+    def __init__(
+        self,
+        core: DeviceCore,
+        *,
+        door: Door | None = None,
+        keep: bool = False,
+        window: Window | None = None,
+        about: dict[str, object] | None = None,
+    ) -> None:
+        """``window`` is where others may look, and are told ``about`` it, too."""
         self.core = core
         self._door = door
         self._keep = keep
@@ -69,6 +80,9 @@ class Server:
         if door is not None:
             self._entrance = Entrance(door.listener, self.adopt)
             self._watch(door.listener.fileno(), self._on_connect)
+        self._onlookers = (
+            None if window is None else Onlookers(window, core, about or {}, self._watch, self._unwatch)
+        )
 
     def run(self) -> None:
         """Serve, as a process does: until it is told to stop by a signal, too."""
@@ -85,6 +99,8 @@ class Server:
             except Exception:
                 log.exception("a turn of the loop failed")
                 select.select([], [], [], BACK_OFF_S)
+        if self._onlookers is not None:
+            self._onlookers.close()
         self._pool.close()
 
     def _leave(self) -> bool:

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from openhtp.device.faults import inject
 from openhtp.device.requests.table import Asked, handles
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
+if TYPE_CHECKING:
+    from openhtp.device.core import DeviceCore
 
-@handles(ms.Inspect)
-def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
-    """All sessions, whoever asks."""
-    sessions = [session.describe() for session in asked.core.sessions.values()]
-    power = asked.core.power.describe(asked.core.clock.now())
+
+def description(core: DeviceCore) -> dict[str, object]:
+    """The device with all its sessions, and who runs or waits."""
     clients = [
         {
             "client": number,
             "running": bool(client.queue) and client.queue[0].share is not None,
             "waiting": sum(job.share is None for job in client.queue),
         }
-        for number, client in asked.core.loop.scheduler.clients.items()
+        for number, client in core.loop.scheduler.clients.items()
         if client.queue
     ]
-    return ms.Reply(info={"pid": os.getpid(), "sessions": sessions, "power": power, "clients": clients})
+    return {
+        "pid": os.getpid(),
+        "sessions": [session.describe() for session in core.sessions.values()],
+        "power": core.power.describe(core.clock.now()),
+        "clients": clients,
+    }
+
+
+@handles(ms.Inspect)
+def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
+    """All sessions, whoever asks."""
+    return ms.Reply(info=description(asked.core))
 
 
 @handles(ms.SetTrace)

@@ -21,7 +21,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
-from openhtp.rpc.shm import SharedBuffer
+from openhtp.rpc.replies import read_reply
 from openhtp.runtime import rescue
 from openhtp.runtime.links.link import Undo, raise_reply
 from openhtp.runtime.locks import make_lock
@@ -212,13 +212,7 @@ class Control:
                 self._asked.popitem()[1].answer()
 
     def _deliver(self, packet: bytes, descriptors: list[int]) -> None:
-        try:
-            reply = ms.decode_reply(packet)
-            data = _content(descriptors.pop()) if descriptors else b""
-            if reply.moved:
-                reply = ms.decode_reply(data)
-        finally:
-            channel.close_all(descriptors)
+        reply, data = read_reply(packet, descriptors)
         # The first answer is that to the greeting, which has no number.
         question = self._asked.pop(reply.number or 1, None)
         if question is None:
@@ -228,8 +222,3 @@ class Control:
         question.answer()
         if question.forsaken:
             self._take_back(question)
-
-
-def _content(fd: int) -> bytes:
-    with contextlib.closing(SharedBuffer.attach(fd)) as buffer:
-        return bytes(buffer.view)

@@ -1,0 +1,124 @@
+"""Windows: where any program of this user can see what a device is doing, and do nothing to it.
+
+Every device process has one, named or not: a socket in the directory where named devices are met, which only this
+user can enter. It answers ``Inspect`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openhtp.core.errors import QnnError
+from openhtp.rpc import channel, rendezvous
+from openhtp.rpc import messages as ms
+from openhtp.rpc.channel import Disconnected, ProtocolError
+from openhtp.rpc.replies import read_reply
+
+log = logging.getLogger(__name__)
+
+# How long all devices together may take to answer: each hears between two steps.
+PATIENCE_S = 2.0
+_SUFFIX = ".window"
+_BACKLOG = 16
+
+
+@dataclass(frozen=True)
+class Window:
+    """A device's own end: where others call, and the name of that place."""
+
+    listener: socket.socket
+    path: Path
+
+    def close(self) -> None:
+        """Nobody can look any more."""
+        self.path.unlink(missing_ok=True)
+        self.listener.close()
+
+
+def open_window() -> Window | None:
+    """A window of this process. None, and a line in the log, where there is no place for one."""
+    try:
+        path = rendezvous.directory() / f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            # Found by others only once somebody listens there: who meets a deaf socket clears it away.
+            early = path.with_suffix(".new")
+            listener.bind(str(early))
+            listener.listen(_BACKLOG)
+            early.rename(path)
+        except BaseException:
+            listener.close()
+            raise
+    except (QnnError, OSError) as error:
+        log.info("nobody will see this device in `openhtp device status`: %s", error)
+        return None
+    return Window(listener, path)
+
+
+def look(patience_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+    """What every device of this user is doing now. One that does not answer is there with its ``pid`` alone."""
+    asked: dict[int, tuple[socket.socket, int]] = {}
+    deaf: list[dict[str, Any]] = []
+    try:
+        for path in sorted(rendezvous.directory().glob(f"*{_SUFFIX}")):
+            try:
+                called = _call(path)
+            except BlockingIOError:  # so many have called before that no more are put through
+                deaf.append({"pid": int(path.name.partition("-")[0])})
+                continue
+            if called is not None:
+                asked[called[0].fileno()] = called
+        seen = dict(_answers(asked, patience_s))
+        return deaf + [seen.get(fd) or {"pid": pid} for fd, (_, pid) in asked.items() if seen.get(fd) != {}]
+    finally:
+        for sock, _ in asked.values():
+            sock.close()
+
+
+def _call(path: Path) -> tuple[socket.socket, int] | None:
+    """Ask at a window; None if there is nobody behind it, whose window is then cleared away."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.setblocking(False)
+        sock.connect(str(path))
+        pid, uid = channel.peer_credentials(sock)
+        if uid == os.getuid():
+            channel.send(sock, ms.encode(ms.Inspect(number=1)))
+            return sock, pid
+        log.warning("user %d listens at %s", uid, path)
+    except BlockingIOError:
+        sock.close()
+        raise
+    except ConnectionRefusedError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    except (OSError, Disconnected) as error:
+        log.debug("%s: %s", path, error)
+    sock.close()
+    return None
+
+
+def _answers(
+    asked: dict[int, tuple[socket.socket, int]], patience_s: float
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Descriptions by descriptor, as they come; an empty one of a device that went away."""
+    until_s = time.monotonic() + patience_s
+    waiting = set(asked)
+    while waiting and (left_s := until_s - time.monotonic()) > 0:
+        for fd in select.select(list(waiting), [], [], left_s)[0]:
+            waiting.discard(fd)
+            try:
+                reply, _ = read_reply(*channel.receive(asked[fd][0]))
+                yield fd, reply.info
+            except (Disconnected, ProtocolError):
+                yield fd, {}
