@@ -18,6 +18,7 @@ OWN = {
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
     "capi/system_profile.py": "writes",
     "cli/_checkup.py": "/proc and /sys",
+    "cli/_device_status.py": "/proc",
     "cli/_running.py": "writes",
     "cli/_terminal.py": "/dev/null",
     "core/status_words.py": "a resource of the package",
