@@ -37,7 +37,9 @@ def device(backend: htp.Backend) -> Iterator[htp.Device]:
     name = f"status-{uuid.uuid4().hex[:8]}"
     made = CliRunner().invoke(app, ["device", "start", "--name", name, "--allow-faults"])
     assert made.exit_code == 0, made.output
-    yield backend.create_device(name=name)
+    client = backend.create_device(name=name)
+    yield client
+    client.free()  # before its device goes: else it would start another
     CliRunner().invoke(app, ["device", "stop", "--name", name])
 
 

@@ -358,6 +358,9 @@ class Device:
         try:
             self._end_of_link.detach()
             old.close()
+            if self._was_freed():
+                self._ready.set()
+                return
             fresh = self._make_link()
             self._votes.restore(fresh)
         except Exception as error:
@@ -366,11 +369,14 @@ class Device:
         with self._lock:
             self._link_now = fresh
             self.restarts += 1
-            freed = self._life.state is State.FREED
+            freed = self._was_freed()
         self._ready.set()
         if freed:
             self._end_of_link.detach()
             fresh.close()
+
+    def _was_freed(self) -> bool:
+        return self._life.state is State.FREED
 
     def _give_up(self, error: Exception) -> None:
         """Whoever waits for the restart gets an answer, if not the one that was hoped for."""

@@ -125,7 +125,11 @@ def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None
                 except BaseException:
                     rendezvous.socket_path(name).unlink(missing_ok=True)
                     raise
-                sock = rendezvous.connect(name)
+                try:
+                    sock = rendezvous.connect(name)
+                except BaseException:
+                    process.end()
+                    raise
     if sock is None:
         raise ResourceError(f"device {name!r} cannot be reached", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION)
     return sock, process
