@@ -56,15 +56,18 @@ def run(
     top_p: Annotated[float, typer.Option(help="Choose among the likeliest that make up this share.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Of the choice.")] = None,
     lookahead: Annotated[int, typer.Option(min=0, help="Guess so many tokens and check them in one pass.")] = 0,
+    adapter: Annotated[
+        str | None, typer.Option(help="LoRA adapter: a PEFT folder, or the name of one in the bundle.")
+    ] = None,
     flat: Flat = False,
     json_file: JsonFile = None,
 ) -> None:
     """Write text on an emulated device, as it comes, with its speed (measured here)."""
     with errors_reported():
         sampling = lm.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        bundle = _bundle(model, precision=precision, native_kv=not flat)
+        bundle, chosen = _bundle(model, adapter, precision=precision, native_kv=not flat)
         with Backend() as backend:
-            chat = lm.Generator(bundle, backend.create_device(soc=soc), lookahead=lookahead)
+            chat = lm.Generator(bundle, backend.create_device(soc=soc), lookahead=lookahead, adapter=chosen)
             text = asyncio.run(_stream(chat, prompt, tokens, sampling))
         stats = chat.stats
         say("")
@@ -99,6 +102,9 @@ def export(
     native_out: Annotated[bool, typer.Option(help="Give new KV in the native layout, too.")] = False,
     masked_softmax: Masked = None,
     calibration: Annotated[Path | None, typer.Option(help="Text, or .npy of tokens, to find ranges.")] = None,
+    adapter: Annotated[
+        list[Path] | None, typer.Option(help="Folder of a LoRA adapter (PEFT) to have in the bundle; repeatable.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Quantize a checkpoint into AR graphs with shared weights: one context binary for each part."""
@@ -115,6 +121,7 @@ def export(
             native_out=native_out,
             masked_softmax=masked_softmax,
             calibration=ids,
+            adapters=[lm.load_adapter(folder, loaded.config) for folder in adapter or ()],
         )
         bundle.save(output)
         sizes = [len(binary) for binary in bundle.binaries]
@@ -122,7 +129,10 @@ def export(
         graphs = [bundle.graph_name(n, part) for part in range(1, bundle.parts + 1) for n in bundle.ar]
         for name in graphs:
             say(f"  {name}", "dim")
-        write_json(json_file, {"folder": str(output), "graphs": graphs, "bytes": sizes})
+        for name, sections in bundle.adapters.items():
+            say(f"  adapter {name}: {sum(map(len, sections)):,} bytes", "dim")
+        found = {"folder": str(output), "graphs": graphs, "bytes": sizes, "adapters": list(bundle.adapters)}
+        write_json(json_file, found)
 
 
 @app.command()
@@ -213,11 +223,14 @@ def _measured(bundle: lm.Bundle, soc: str, ids: list[int], window: int, library:
         return device_nats(chat, ids, window, told)
 
 
-def _bundle(folder: Path, **options: Any) -> lm.Bundle:
-    """A bundle that was exported before, or a checkpoint exported now."""
+def _bundle(folder: Path, adapter: str | None, **options: Any) -> tuple[lm.Bundle, str | None]:
+    """A bundle that was exported before, or a checkpoint exported now; and the name of its adapter."""
     if (folder / "bundle.json").exists():
-        return lm.Bundle.at(folder)
-    return _exported(lm.load(folder), **options)
+        return lm.Bundle.at(folder), adapter
+    model = lm.load(folder)
+    added = [] if adapter is None else [lm.load_adapter(adapter, model.config)]
+    bundle = _exported(model, adapters=added, **options)
+    return bundle, next(iter(bundle.adapters), None)
 
 
 def _exported(model: lm.Llama, **options: Any) -> lm.Bundle:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from openhtp.cost.llm import LlmEstimate, LlmShape
 from openhtp.cost.llm import estimate_llm as estimate
+from openhtp.llm.adapter import Adapter, load_adapter
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache
 from openhtp.llm.checkpoint import load
@@ -19,6 +20,7 @@ from openhtp.llm.sampling import Sampling
 from openhtp.llm.tokenizer import Tokenizer, token_numbers
 
 __all__ = [
+    "Adapter",
     "Bundle",
     "Generator",
     "KvCache",
@@ -32,5 +34,6 @@ __all__ = [
     "estimate",
     "export",
     "load",
+    "load_adapter",
     "token_numbers",
 ]

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 
 from openhtp.core.errors import BadModel, InvalidArgument, error_context
 from openhtp.core.files import read_file
+from openhtp.llm.adapter import check_name
 from openhtp.llm.config import LlamaConfig, RopeScaling
 
 _ABOUT = "bundle.json"
@@ -52,6 +53,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     native_kv: bool
     native_out: bool
     masked_softmax: str
+    adapters: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,8 @@ class Bundle:
     about: About
     binaries: Sequence[bytes]
     tokenizer: Path | None = None
+    # For each adapter a binary section for every part: of its first graph; the other ones take the same data.
+    adapters: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     @property
     def config(self) -> LlamaConfig:
@@ -99,6 +103,9 @@ class Bundle:
         place.mkdir(parents=True, exist_ok=True)
         for number, binary in enumerate(self.binaries, 1):
             _replace(place / part_name(number, self.parts), binary)
+        for name, sections in self.adapters.items():
+            for number, section in enumerate(sections, 1):
+                _replace(place / adapter_part_name(name, number, self.parts), section)
         if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != place / _TOKENIZER:
             shutil.copyfile(self.tokenizer, place / _TOKENIZER)
         # Last: a folder that has it is whole.
@@ -125,7 +132,8 @@ class Bundle:
             if not binaries or not about.ar or not about.contexts:
                 raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
             config_of(about.model)
-        return cls(about, binaries, place / _TOKENIZER)
+            adapters = {name: _sections(place, name, count) for name in about.adapters}
+        return cls(about, binaries, place / _TOKENIZER, adapters)
 
 
 def graph_name(ar: int, context: int, part: int, parts: int) -> str:
@@ -136,6 +144,21 @@ def graph_name(ar: int, context: int, part: int, parts: int) -> str:
 def part_name(part: int, parts: int) -> str:
     """File of one part."""
     return f"part_{part}_of_{parts}.bin"
+
+
+def adapter_part_name(adapter: str, part: int, parts: int) -> str:
+    """File of an adapter's binary section for one part."""
+    return f"adapter_{adapter}_{part}_of_{parts}.bin"
+
+
+def _sections(place: Path, adapter: str, count: int) -> list[bytes]:
+    check_name(adapter)
+    return [
+        read_file(
+            place / adapter_part_name(adapter, n, count), most=_MOST_PART, what="a binary section", error=BadModel
+        )
+        for n in range(1, count + 1)
+    ]
 
 
 def sizes_of(config: LlamaConfig) -> Sizes:

@@ -15,29 +15,13 @@ from openhtp.core.errors import BadModel, error_context
 from openhtp.core.files import read_file
 from openhtp.llm.config import LlamaConfig, config_from
 from openhtp.llm.model import Llama
+from openhtp.llm.names import checkpoint_names
 from openhtp.llm.safetensors import SafetensorsFile
 
 _MOST_JSON = 64 << 20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = ("model.safetensors", "weights.safetensors")
 
-# Our name of a weight: its names in checkpoints. ``N`` is the layer.
-_OUTER = {
-    "embed": ("model.embed_tokens.weight", "tok_embeddings.weight"),
-    "norm": ("model.norm.weight", "norm.weight"),
-    "output": ("lm_head.weight", "output.weight"),
-}
-_INNER = {
-    "attention_norm": ("model.layers.N.input_layernorm.weight", "layers.N.attention_norm.weight"),
-    "ffn_norm": ("model.layers.N.post_attention_layernorm.weight", "layers.N.ffn_norm.weight"),
-    "wq": ("model.layers.N.self_attn.q_proj.weight", "layers.N.wq.weight"),
-    "wk": ("model.layers.N.self_attn.k_proj.weight", "layers.N.wk.weight"),
-    "wv": ("model.layers.N.self_attn.v_proj.weight", "layers.N.wv.weight"),
-    "wo": ("model.layers.N.self_attn.o_proj.weight", "layers.N.wo.weight"),
-    "gate": ("model.layers.N.mlp.gate_proj.weight", "layers.N.w1.weight"),
-    "down": ("model.layers.N.mlp.down_proj.weight", "layers.N.w2.weight"),
-    "up": ("model.layers.N.mlp.up_proj.weight", "layers.N.w3.weight"),
-}
 _IGNORED = ("rotary_emb.inv_freq",)
 
 
@@ -90,9 +74,9 @@ def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dic
     used: set[str] = set()
     for name, shape in shapes.items():
         if name == "output" and config.tied:
-            used.update(_OUTER["output"])  # some write the tied matrix twice
+            used.update(checkpoint_names("output"))  # some write the tied matrix twice
             continue
-        known = _names_of(name)
+        known = checkpoint_names(name)
         source = next((other for other in known if other in tensors), None)
         if source is None:
             raise BadModel(f"tensor {known[0]!r} (or {known[1]!r}) is missing")
@@ -112,10 +96,3 @@ def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dic
             f" weights of {config.layers} layers"
         )
     return found
-
-
-def _names_of(name: str) -> tuple[str, ...]:
-    if name in _OUTER:
-        return _OUTER[name]
-    _, layer, kind = name.split(".")
-    return tuple(other.replace("N", layer, 1) for other in _INNER[kind])

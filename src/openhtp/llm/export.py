@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -11,13 +12,18 @@ from openhtp.compiler.driver import portable_program
 from openhtp.core.checks import items_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, round_up, sizes_problem
+from openhtp.core.tensor import TensorSpec
+from openhtp.llm.adapter import Adapter, AdapterPlan, plan_for
 from openhtp.llm.bundle import About, Bundle, graph_name, sizes_of
 from openhtp.llm.graphs import PartPlan, part_graph
 from openhtp.llm.model import Llama
 from openhtp.llm.quantizing import Precision, Ranges, calibrate, precision_named
 from openhtp.program.binary import BinaryInfo, write_binary
+from openhtp.program.sections import pack_section
 
 Progress = Callable[[str, float], None]
+# A graph, and what is updateable in it.
+_Ends = tuple[str, tuple[TensorSpec, ...]]
 
 _PATTERNS = ("A", "B", "C")
 _MOST_AR = 4096
@@ -36,6 +42,7 @@ def export(
     native_out: bool = False,
     masked_softmax: str | None = None,
     calibration: Sequence[int] | None = None,
+    adapters: Sequence[Adapter] = (),
     progress: Progress | None = None,
 ) -> Bundle:
     """Quantize a model and write its AR graphs.
@@ -51,6 +58,7 @@ def export(
         masked_softmax: the pattern ``"A"``, ``"B"`` or ``"C"`` of masked attention; ``"none"`` adds the mask. With
             8-bit activations C unless given, otherwise none.
         calibration: token numbers of a text to find ranges with; what the model writes itself unless given.
+        adapters: LoRA adapters (``load_adapter``) that the bundle can be run with, one at a time, or without any.
         progress: told what is being done and how far it is.
     """
     chosen = precision_named(precision)
@@ -62,6 +70,7 @@ def export(
     if count is None or not 1 <= count <= model.config.layers:
         raise InvalidArgument(f"parts is {shown(parts)}; expected 1 to {model.config.layers}, a layer each")
     pattern = _pattern(masked_softmax, chosen)
+    room = _checked_adapters(adapters, model)
     about = About(
         model=sizes_of(model.config),
         contexts=list(lengths),
@@ -71,14 +80,23 @@ def export(
         native_kv=native_kv,
         native_out=native_out,
         masked_softmax=pattern,
+        adapters=[adapter.name for adapter in adapters],
     )
-    seen = calibrate(
-        model,
-        calibration,
-        window=min(lengths[-1], _WINDOW),
-        progress=lambda done: _tell(progress, "calibrating", done),
-    )
-    return Bundle(about, _binaries(model, about, _completed(model, seen), progress), model.tokenizer)
+    runs = [] if room is None else room.runs(adapters, model.config)
+    told = functools.partial(_tell, progress, "calibrating")
+    seen = calibrate(model, calibration, window=min(lengths[-1], _WINDOW), adapters=runs, progress=told)
+    binaries, ends = _binaries(model, about, _completed(model, seen), room, progress)
+    sections = {} if room is None else _sections(room, adapters, model, chosen, ends)
+    return Bundle(about, binaries, model.tokenizer, sections)
+
+
+def _sections(
+    room: AdapterPlan, adapters: Sequence[Adapter], model: Llama, precision: Precision, ends: Sequence[_Ends]
+) -> dict[str, list[bytes]]:
+    """For each adapter a binary section for every part."""
+    bits = precision.activation.bits
+    stored = {adapter.name: room.stored(adapter, model.config, bits) for adapter in adapters}
+    return {name: [pack_section(graph, specs, data) for graph, specs in ends] for name, data in stored.items()}
 
 
 def _borders(layers: int, parts: int) -> list[list[int]]:
@@ -87,10 +105,15 @@ def _borders(layers: int, parts: int) -> list[list[int]]:
     return [list(pair) for pair in itertools.pairwise(ends)]
 
 
-def _binaries(model: Llama, about: About, ranges: Ranges, progress: Progress | None) -> list[bytes]:
-    """One binary for each part, with its graphs for every context and number of tokens."""
+def _binaries(
+    model: Llama, about: About, ranges: Ranges, room: AdapterPlan | None, progress: Progress | None
+) -> tuple[list[bytes], list[_Ends]]:
+    """One binary for each part, with its graphs for every context and number of tokens.
+
+    Also the first graph of each, and what is updateable in it.
+    """
     chosen, count = precision_named(about.precision), len(about.parts)
-    binaries = []
+    binaries, ends = [], []
     for number, (begin, end) in enumerate(about.parts, 1):
         plans = [
             PartPlan(
@@ -108,10 +131,29 @@ def _binaries(model: Llama, about: About, ranges: Ranges, progress: Progress | N
             for length in about.contexts
             for tokens in about.ar
         ]
-        programs = [portable_program(part_graph(model, plan, chosen, ranges)) for plan in plans]
+        programs = [portable_program(part_graph(model, plan, chosen, ranges, room)) for plan in plans]
         binaries.append(write_binary(programs, BinaryInfo()))
+        ends.append((programs[0].name, programs[0].updateables))
         _tell(progress, "writing graphs", number / count)
-    return binaries
+    return binaries, ends
+
+
+def _checked_adapters(adapters: Sequence[Adapter], model: Llama) -> AdapterPlan | None:
+    shapes = Llama.shapes(model.config)
+    names: set[str] = set()
+    for adapter in adapters:
+        if not isinstance(adapter, Adapter):
+            raise InvalidArgument(f"adapters has {shown(adapter)}; expected what load_adapter returns")
+        if adapter.name in names:
+            raise InvalidArgument(f"two adapters are named {adapter.name!r}; give another name to load_adapter")
+        names.add(adapter.name)
+        for name, thin in adapter.matrices.items():
+            if shapes.get(name) != (len(thin.up), thin.down.shape[-1]):
+                raise InvalidArgument(
+                    f"adapter {adapter.name!r} is another model's: its {name!r} is"
+                    f" [{len(thin.up)}, {thin.down.shape[-1]}]; expected {list(shapes.get(name, ()))}"
+                )
+    return plan_for(adapters) if adapters else None
 
 
 def _tell(progress: Progress | None, what: str, done: float) -> None:

@@ -56,6 +56,7 @@ class Generator:
         chunk: int | str = "auto",
         context: int | None = None,
         lookahead: int = 0,
+        adapter: str | None = None,
         shares: Generator | None = None,
     ) -> None:
         """Load a bundle.
@@ -67,13 +68,15 @@ class Generator:
             chunk: most tokens of a prefill pass, or ``"auto"``: a smaller pass blocks others for less long.
             context: the size of the cache to begin with; the bundle's smallest unless given.
             lookahead: how many tokens to guess (from n-grams) and check in one pass; the text stays the same.
-            shares: another generator of the same bundle, whose graphs are used, too.
+            adapter: one of the bundle's LoRA adapters, by name.
+            shares: another generator of the same bundle, whose graphs are used, too; adapters stay apart.
         """
         self._bundle = bundle
         self._device = device
         self._priority = Priority.parse(priority)
         self._chunk = _checked_chunk(chunk, bundle)
         self._lookahead = _checked_lookahead(lookahead, bundle)
+        self._adapter = _checked_adapter(adapter, bundle)
         start = bundle.contexts[0] if context is None else context
         if start not in bundle.contexts:
             raise InvalidArgument(
@@ -81,7 +84,7 @@ class Generator:
             )
         self._loaded: LoadedBundle = self._load() if shares is None else shares._loaded
         self._owner = shares is None
-        self._sequencer = Sequencer(self._loaded, None, start)
+        self._sequencer = Sequencer(self._loaded, None, start, self._adapter)
         self._cache = self._sequencer.cache
         self._tokens: list[int] = []
         self._draft = NgramDraft()
@@ -108,6 +111,18 @@ class Generator:
         if self._tokenizer is None:
             self._tokenizer = Tokenizer.of(self._bundle.tokenizer, self._bundle.config.vocab)
         return self._tokenizer
+
+    @property
+    def adapter(self) -> str | None:
+        """The adapter that passes run with."""
+        return self._adapter
+
+    def use_adapter(self, name: str | None) -> None:
+        """Run with another adapter of the bundle, or with none, from the next pass on.
+
+        What is in the cache stays: it was computed with the adapter before. ``reset`` begins anew.
+        """
+        self._adapter = self._sequencer.adapter = _checked_adapter(name, self._bundle)
 
     def rewind(self, count: int) -> None:
         """Take back the last tokens of the text, those in the cache included."""
@@ -275,7 +290,7 @@ class Generator:
         context = self._context_for(ar)
         if lost or context != self._cache.context:
             old = self._sequencer
-            self._sequencer = Sequencer(self._loaded, self._cache, context)
+            self._sequencer = Sequencer(self._loaded, self._cache, context, self._adapter)
             old.free()
 
     def _context_for(self, ar: int) -> int:
@@ -351,6 +366,13 @@ def _checked_chunk(given: object, bundle: Bundle) -> int:
         sizes = ", ".join(map(str, bundle.ar))
         raise InvalidArgument(f"chunk is {shown(given)}; expected 'auto', or one of the AR graphs: {sizes}")
     return number
+
+
+def _checked_adapter(given: object, bundle: Bundle) -> str | None:
+    if given is None or (isinstance(given, str) and given in bundle.adapters):
+        return given
+    there = ", ".join(map(repr, bundle.adapters)) or "none: export(..., adapters=[...]) makes a bundle with some"
+    raise InvalidArgument(f"adapter is {shown(given)}; the bundle has {there}")
 
 
 def _checked_lookahead(given: object, bundle: Bundle) -> int:

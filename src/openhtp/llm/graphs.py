@@ -17,7 +17,8 @@ from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.ir.graph import Graph
-from openhtp.llm.model import Llama
+from openhtp.llm.adapter import AdapterPlan
+from openhtp.llm.model import Llama, product_factor
 from openhtp.llm.quantizing import FIXED, Precision, Range, Ranges, activation_encoding, kv_encoding, weight_levels
 from openhtp.llm.scribe import Scribe
 
@@ -66,14 +67,19 @@ def mask_depth(ranges: Ranges, layers: Sequence[int]) -> float:
     return float(np.ceil(max(high - low for low, high in spans) * 1.1 + MASK_DEPTH))
 
 
-def part_graph(model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges) -> Graph:
-    """Write the graph of one part."""
-    return _Part(model, plan, precision, ranges).write()
+def part_graph(
+    model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges, room: AdapterPlan | None = None
+) -> Graph:
+    """Write the graph of one part, with room for adapters if there is a plan of them."""
+    return _Part(model, plan, precision, ranges, room).write()
 
 
 class _Part:
-    def __init__(self, model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges) -> None:
+    def __init__(
+        self, model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges, room: AdapterPlan | None
+    ) -> None:
         self._model = model
+        self._room = room
         self._config = model.config
         self._plan = plan
         self._precision = precision
@@ -164,7 +170,7 @@ class _Part:
     def _layer(self, layer: int, hidden: TensorSpec, keys: TensorSpec, values: TensorSpec) -> TensorSpec:
         config, ar = self._config, self._plan.ar
         x = self._norm("attention_norm", hidden)
-        q = self._rotated("q", self._linear("q", x, "wq", factor=config.head_dim**-0.5), config.heads)
+        q = self._rotated("q", self._linear("q", x, "wq"), config.heads)
         k = self._rotated("k", self._linear("k", x, "wk"), config.kv_heads)
         v = self._in_heads("v", self._linear("v", x, "wv"), config.kv_heads)
         old = [self._updated("key", layer, keys, k), self._updated("value", layer, values, v)]
@@ -276,15 +282,30 @@ class _Part:
             axes=np.array([1], np.uint32),
         )
 
-    def _linear(
-        self, name: str, x: TensorSpec, weight: str, *, factor: float = 1.0, bits: int | None = None
-    ) -> TensorSpec:
-        matrix = self._model.weights[self._name(weight)] * np.float32(factor)
+    def _linear(self, name: str, x: TensorSpec, weight: str, *, bits: int | None = None) -> TensorSpec:
+        factor = np.float32(product_factor(self._name(weight), self._config))
+        matrix = self._model.weights[self._name(weight)] * factor
         stored, quant = weight_levels(matrix, self._precision.weight_bits if bits is None else bits)
         levels = self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)
         made = self._name(name) if name != "logits" else "logits_rows"
-        shape = (x.shape[0], matrix.shape[0])
+        if self._room is not None and self._name(weight) in self._room.ranks:
+            base = self._product(f"{made}_base", x, levels, f"{name}_base")
+            return self._binary(name, "ElementWiseAdd", base, self._added(name, x, weight))
+        return self._product(made, x, levels, name)
+
+    def _product(self, made: str, x: TensorSpec, levels: TensorSpec, name: str) -> TensorSpec:
+        shape = (x.shape[0], levels.shape[0])
         return self._scribe.made(made, "FullyConnected", [x, levels], shape, quant=self._encoding(name))
+
+    def _added(self, name: str, x: TensorSpec, weight: str) -> TensorSpec:
+        """What an adapter adds: a product with two thin matrices that can be exchanged."""
+        assert self._room is not None
+        halves = self._room.halves(self._name(weight), self._config, self._dtype.bits)
+        for half, made in zip(halves, ("down", "up"), strict=True):
+            empty = np.zeros(half.shape, half.dtype.numpy)
+            matrix = self._scribe.constant(half.name, empty, half.dtype, half.quant, updateable=True)
+            x = self._product(self._name(f"{name}_{made}"), x, matrix, f"{name}_{made}")
+        return x
 
     def _binary(self, name: str, op: str, left: TensorSpec, right: TensorSpec) -> TensorSpec:
         return self._scribe.made(self._name(name), op, [left, right], left.shape, quant=self._encoding(name))

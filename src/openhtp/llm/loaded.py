@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import math
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache, PartCache, part_shapes
 from openhtp.llm.graphs import hidden_name
 from openhtp.llm.quantizing import KV_ZERO
+from openhtp.program.sections import section_for
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
@@ -31,6 +34,8 @@ from openhtp.runtime.mem import Mem
 Array = npt.NDArray[Any]
 
 _TURNS = ("position_ids_cos", "position_ids_sin")
+# What a graph holds while its adapter is being exchanged, or if that failed: no adapter has this name.
+_UNKNOWN = "?"
 # Each array of a buffer begins at a multiple of this.
 _ALIGNED = 64
 
@@ -44,6 +49,10 @@ class LoadedBundle:
         self.bundle = bundle
         self.device = device
         self.contexts: list[Context] = []
+        # Which adapter each graph holds; graphs that are not in it hold what they came with: none.
+        self._held: dict[str, str | None] = {}
+        self._base: dict[str, bytes] = {}
+        self._applying = threading.Lock()
         try:
             for binary in bundle.binaries:
                 context = device.create_context_from_binary(binary, priority=priority, queue_depth=queue_depth)
@@ -55,6 +64,21 @@ class LoadedBundle:
     def graph(self, ar: int, part: int, context: int) -> Graph:
         """The graph of one part (from 0) for so many tokens."""
         return self.contexts[part].graph(self.bundle.graph_name(ar, part + 1, context))
+
+    def holds(self, graph: Graph, adapter: str | None) -> bool:
+        """Whether a graph has this adapter."""
+        return self._held.get(graph.name) == adapter
+
+    def apply(self, part: int, graph: Graph, adapter: str | None) -> None:
+        """Give a graph of one part an adapter; executions that were queued before keep theirs."""
+        context, name = self.contexts[part], graph.name
+        with self._applying:
+            if name not in self._base:
+                self._base[name] = context.get_binary_section(name)
+            section = self._base[name] if adapter is None else self.bundle.adapters[adapter][part]
+            self._held[name] = _UNKNOWN
+            context.apply_binary_section(name, section_for(section, name))
+            self._held[name] = adapter
 
     def free(self) -> None:
         """Free what is still there."""
@@ -80,7 +104,9 @@ class _Stage:
 class Sequencer:
     """Memory of one sequence, and passes on it."""
 
-    def __init__(self, loaded: LoadedBundle, cache: KvCache | None, context: int) -> None:
+    def __init__(
+        self, loaded: LoadedBundle, cache: KvCache | None, context: int, adapter: str | None = None
+    ) -> None:
         """``cache`` is what an earlier one held, if its tokens are to be kept."""
         self._loaded = loaded
         self._bundle = loaded.bundle
@@ -90,6 +116,7 @@ class Sequencer:
         self._under_way: list[Execution] = []
         self._past: dict[str, Array] = {}
         self.kv_update_ns = 0
+        self.adapter = adapter
         try:
             parts = [self._part_cache(number, context) for number in range(self._bundle.parts)]
         except OutOfMemory as error:
@@ -119,6 +146,9 @@ class Sequencer:
         self._fill(stages, ar, tokens)
         begin, count = self.cache.valid, len(tokens)
         for number, stage in enumerate(stages):
+            # Another sequence may change it while this one waits, so it is looked at until it is right.
+            while not self._loaded.holds(stage.graph, self.adapter):
+                await asyncio.to_thread(self._loaded.apply, number, stage.graph, self.adapter)
             execution = stage.graph.execute_async(stage.inputs, stage.outputs)
             self._under_way.append(execution)
             if number:

@@ -7,9 +7,9 @@ What is exported is compared with this, and calibrated by it: every tensor that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,13 @@ class Past:
     def tokens(self) -> int:
         """How many there are."""
         return int(self.keys[0].shape[1])
+
+
+class Thin(NamedTuple):
+    """Two thin matrices that are added to a weight as ``up @ down``: [rank, in] and [out, rank]."""
+
+    down: Array
+    up: Array
 
 
 class Llama:
@@ -118,14 +125,23 @@ class Llama:
         none = np.zeros((config.kv_heads, 0, config.head_dim), np.float32)
         return Past((none,) * config.layers, (none,) * config.layers)
 
-    def forward(self, ids: Sequence[int], past: Past | None = None, watch: Watch = ignore) -> tuple[Array, Past]:
-        """Logits [tokens, vocab] of tokens that follow ``past``, and the past with them."""
+    def forward(
+        self,
+        ids: Sequence[int],
+        past: Past | None = None,
+        watch: Watch = ignore,
+        added: Mapping[str, Thin] | None = None,
+    ) -> tuple[Array, Past]:
+        """Logits [tokens, vocab] of tokens that follow ``past``, and the past with them.
+
+        ``added`` has matrices of an adapter, by the weights that they are added to.
+        """
         config = self.config
         before = self.empty_past() if past is None else past
         numbers = np.asarray(ids, np.int64)
         if numbers.ndim != 1 or not len(numbers) or numbers.min() < 0 or numbers.max() >= config.vocab:
             raise InvalidArgument(f"ids are not a row of token numbers from 0 to {config.vocab - 1}")
-        run = _Pass(self, config.rotations(before.tokens, len(numbers)), watch)
+        run = _Pass(self, config.rotations(before.tokens, len(numbers)), watch, added or {})
         hidden = watch("embed_out", self.weights["embed"][numbers])
         keys, values = [], []
         for layer in range(config.layers):
@@ -134,6 +150,11 @@ class Llama:
             values.append(value)
         last = watch("norm_out", rms_norm(hidden, self.weights["norm"], config.eps))
         return watch("logits", last @ self.weights["output"].T), Past(tuple(keys), tuple(values))
+
+
+def product_factor(weight: str, config: LlamaConfig) -> float:
+    """What the product with a weight is multiplied by: queries are scaled once, rather than all their scores."""
+    return float(config.head_dim**-0.5) if weight.endswith(".wq") else 1.0
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -145,7 +166,8 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 class _Pass:
     model: Llama
     rotations: tuple[Array, Array]
-    watch: Watch = field(default=ignore)
+    watch: Watch
+    added: Mapping[str, Thin]
 
     def layer(self, number: int, hidden: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
         config, watch = self.model.config, self.watch
@@ -157,23 +179,32 @@ class _Pass:
         def seen(name: str, x: Array) -> Array:
             return watch(place + name, x)
 
+        def linear(name: str, x: Array, kind: str) -> Array:
+            scale = np.float32(product_factor(place + kind, config))
+            y = x @ weight(kind).T * scale
+            thin = self.added.get(place + kind)
+            if thin is not None:
+                low = seen(f"{name}_down", x @ thin.down.T)
+                y = seen(f"{name}_base", y) + seen(f"{name}_up", low @ thin.up.T * scale)
+            return seen(name, np.asarray(y, np.float32))
+
         x = seen("attention_norm_out", rms_norm(hidden, weight("attention_norm"), config.eps))
-        q = self._rotated(seen, "q", x @ weight("wq").T * np.float32(config.head_dim**-0.5), config.heads)
-        new_k = seen("key", self._rotated(seen, "k", x @ weight("wk").T, config.kv_heads))
-        new_v = seen("value", _in_heads(seen("v", x @ weight("wv").T), config.kv_heads))
+        q = self._rotated(seen, "q", linear("q", x, "wq"), config.heads)
+        new_k = seen("key", self._rotated(seen, "k", linear("k", x, "wk"), config.kv_heads))
+        new_v = seen("value", _in_heads(linear("v", x, "wv"), config.kv_heads))
         keys = np.concatenate([keys, new_k], axis=1)
         values = np.concatenate([values, new_v], axis=1)
         attended = seen("attended", _attention(seen, q, keys, values))
-        hidden = seen("after_attention", hidden + seen("o", attended @ weight("wo").T))
+        hidden = seen("after_attention", hidden + linear("o", attended, "wo"))
         x = seen("ffn_norm_out", rms_norm(hidden, weight("ffn_norm"), config.eps))
-        gate = seen("gate_out", x @ weight("gate").T)
+        gate = linear("gate_out", x, "gate")
         slope = seen("sigmoid", np.asarray(1.0 / (1.0 + np.exp(-gate)), np.float32))
-        inner = seen("inner", seen("silu", gate * slope) * seen("up_out", x @ weight("up").T))
-        hidden = seen("after_ffn", hidden + seen("down_out", inner @ weight("down").T))
+        inner = seen("inner", seen("silu", gate * slope) * linear("up_out", x, "up"))
+        hidden = seen("after_ffn", hidden + linear("down_out", inner, "down"))
         return hidden, keys, values
 
     def _rotated(self, seen: Watch, name: str, x: Array, heads: int) -> Array:
-        x = _in_heads(seen(name, x), heads)
+        x = _in_heads(x, heads)
         first, second = np.split(x, 2, axis=-1)
         cos, sin = self.rotations
         low = seen(f"{name}_low", first * cos) - seen(f"{name}_low_turned", second * sin)

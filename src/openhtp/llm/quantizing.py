@@ -12,7 +12,7 @@ from openhtp.core.checks import shown
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
-from openhtp.llm.model import Array, Llama
+from openhtp.llm.model import Array, Llama, Thin
 
 Range = tuple[float, float]
 Ranges = Mapping[str, Range]
@@ -79,11 +79,13 @@ def calibrate(
     text: Sequence[int] | None,
     *,
     window: int,
+    adapters: Sequence[Mapping[str, Thin]] = (),
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Range]:
     """The range of every tensor over some text, by the name that it has in graphs.
 
-    Without text, over what the model itself writes: no data is needed then.
+    Without text, over what the model itself writes: no data is needed then. ``adapters`` are all those that it may
+    run with, that of zeros included.
     """
     ids = list(sampled_text(model, _SAMPLED_TOKENS)) if text is None else [int(token) for token in text]
     if len(ids) < 2:
@@ -95,10 +97,11 @@ def calibrate(
         ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
         return values
 
-    for begin in range(0, len(ids), window):
-        model.forward(ids[begin : begin + window], watch=watch)
+    runs = [(added, begin) for added in adapters or ({},) for begin in range(0, len(ids), window)]
+    for done, (added, begin) in enumerate(runs, 1):
+        model.forward(ids[begin : begin + window], watch=watch, added=added)
         if progress is not None:
-            progress(min(1.0, (begin + window) / len(ids)))
+            progress(done / len(runs))
     return ranges
 
 

@@ -37,12 +37,15 @@ class Scribe:
         """An input."""
         return self._added(TensorSpec(name, shape, dtype, quant, TensorKind.APP_WRITE, data_format=data_format))
 
-    def constant(self, name: str, data: Array, dtype: DType, quant: Encoding | None = None) -> TensorSpec:
-        """A constant, written once however often it is asked for."""
+    def constant(
+        self, name: str, data: Array, dtype: DType, quant: Encoding | None = None, *, updateable: bool = False
+    ) -> TensorSpec:
+        """A constant, written once however often it is asked for; ``updateable``: it can be exchanged later."""
         known = self._builder.tensors.get(name)
         if known is not None:
             return known
-        spec = TensorSpec(name, data.shape, dtype, quant, TensorKind.STATIC)
+        kind = TensorKind.UPDATEABLE_STATIC if updateable else TensorKind.STATIC
+        spec = TensorSpec(name, data.shape, dtype, quant, kind)
         self._builder.add_tensor(spec, np.ascontiguousarray(data))
         return spec
 

@@ -56,6 +56,21 @@ def pack_section(graph: str, specs: Sequence[TensorSpec], data: Mapping[str, Arr
     return b"".join([_HEAD.pack(_MAGIC, _VERSION, checksum, len(header)), *body])
 
 
+def section_for(section: bytes, graph: str) -> bytes:
+    """The same data for another graph, whose updateable tensors are the same: one that has the same weights.
+
+    Whether they are is found out when it is applied.
+    """
+    nbytes = _header_bytes(memoryview(section), validate=True)
+    header = _decoded(section[_HEAD.size : _HEAD.size + nbytes])
+    renamed = msgspec.msgpack.encode(_Header(graph, header.tensors))
+    body = [struct.pack("<Q", len(renamed)), renamed, section[_HEAD.size + nbytes :]]
+    checksum = 0
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([_HEAD.pack(_MAGIC, _VERSION, checksum, len(renamed)), *body[1:]])
+
+
 def read_section(
     buffer: bytes | bytearray | memoryview, graph: str, specs: Sequence[TensorSpec], *, validate: bool
 ) -> dict[str, Array]:
@@ -65,6 +80,14 @@ def read_section(
     InvalidArgument for what is another graph's.
     """
     view = memoryview(buffer).cast("B")
+    nbytes = _header_bytes(view, validate=validate)
+    return _arrays(
+        view, _HEAD.size + nbytes, _decoded(bytes(view[_HEAD.size : _HEAD.size + nbytes])), graph, specs
+    )
+
+
+def _header_bytes(view: memoryview, *, validate: bool) -> int:
+    """How long the header of a section is, which seems to be whole."""
     if view.nbytes < _HEAD.size:
         raise BadBinary(f"binary section of {view.nbytes} bytes is shorter than its {_HEAD.size}-byte head")
     magic, version, checksum, nbytes = _HEAD.unpack_from(view)
@@ -79,9 +102,7 @@ def read_section(
         raise BadBinary(f"binary section of {view.nbytes} bytes says that its header has {nbytes} (truncated?)")
     if validate and zlib.crc32(view[_HEAD.size - 8 :]) != checksum:
         raise BadBinary("binary section does not match its checksum; it is damaged")
-    return _arrays(
-        view, _HEAD.size + nbytes, _decoded(bytes(view[_HEAD.size : _HEAD.size + nbytes])), graph, specs
-    )
+    return int(nbytes)
 
 
 def _decoded(header: bytes) -> _Header:

@@ -1,0 +1,228 @@
+"""LoRA adapters: two thin matrices beside a large one, read from a PEFT folder, and fitted to a common shape.
+
+An adapter adds ``up @ (down @ x)`` to what a weight makes of ``x``. Graphs hold both as updateable tensors, so one
+adapter is exchanged for another without a graph being made again; all adapters of a bundle then have one rank for
+each weight, and one encoding. Rows of ``down`` are scaled to 1, which ``up`` makes good, so that one suits all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.checks import real_number, shown, whole_number
+from openhtp.core.dtype import DType
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
+from openhtp.core.files import read_file
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
+from openhtp.llm.config import LlamaConfig
+from openhtp.llm.model import Llama, Thin, product_factor
+from openhtp.llm.names import our_name
+from openhtp.llm.safetensors import SafetensorsFile
+
+Array = npt.NDArray[np.float32]
+
+_MOST_CONFIG = 1 << 20
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# What training tools put before the names of the checkpoint.
+_PREFIX = "base_model.model."
+_KEY = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
+# It becomes the name of files.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """What is added to which weights, by our names; scaling by alpha is in ``up`` already."""
+
+    name: str
+    matrices: Mapping[str, Thin]
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+
+    def merged(self, model: Llama) -> Llama:
+        """The model with the adapter added to its weights."""
+        weights = dict(model.weights)
+        for name, thin in self.matrices.items():
+            weights[name] = weights[name] + thin.up @ thin.down
+        if model.config.tied:
+            weights.pop("output", None)
+        return Llama.of(model.config, weights, tokenizer=model.tokenizer)
+
+
+class Half(NamedTuple):
+    """One of an adapter's matrices as a graph holds it."""
+
+    name: str
+    shape: tuple[int, int]
+    dtype: DType
+    quant: ScaleOffset | AxisScaleOffset
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    """Which weights have room for adapters, and for what rank; the largest of every row of ``up`` seen."""
+
+    ranks: Mapping[str, int]
+    largest: Mapping[str, Array]
+
+    def fitted(self, adapter: Adapter, config: LlamaConfig) -> Adapter:
+        """The adapter with all weights of the plan and its ranks; what it leaves alone is zero."""
+        shapes = Llama.shapes(config)
+        found = {}
+        for name, rank in self.ranks.items():
+            rows, columns = shapes[name]
+            down, up = np.zeros((rank, columns), np.float32), np.zeros((rows, rank), np.float32)
+            thin = adapter.matrices.get(name)
+            if thin is not None:
+                scaled = _scaled(thin)
+                down[: len(scaled.down)] = scaled.down
+                up[:, : len(scaled.down)] = scaled.up
+            found[name] = Thin(down, up)
+        return Adapter(adapter.name, found)
+
+    def halves(self, weight: str, config: LlamaConfig, bits: int) -> tuple[Half, Half]:
+        """The updateable tensors beside a weight, for activations of so many bits."""
+        rows, columns = Llama.shapes(config)[weight]
+        rank, dtype = self.ranks[weight], DType.SFIXED_POINT_16 if bits == 16 else DType.SFIXED_POINT_8
+        most = dtype.integer_range[1]
+        scales = np.maximum(self.largest[weight] * product_factor(weight, config), 1e-8) / most
+        return (
+            Half(f"{weight}.lora_a", (rank, columns), dtype, ScaleOffset(1.0 / most, 0)),
+            Half(f"{weight}.lora_b", (rows, rank), dtype, AxisScaleOffset(0, tuple(map(float, scales)))),
+        )
+
+    def stored(self, adapter: Adapter, config: LlamaConfig, bits: int) -> dict[str, npt.NDArray[Any]]:
+        """The data of all updateable tensors for an adapter, by their names."""
+        found = {}
+        for weight, thin in self.fitted(adapter, config).matrices.items():
+            real = thin.down, thin.up * product_factor(weight, config)
+            for half, values in zip(self.halves(weight, config, bits), real, strict=True):
+                steps = half.quant.quantize(values, *half.dtype.integer_range)
+                found[half.name] = steps.astype(half.dtype.numpy)
+        return found
+
+    def runs(self, adapters: Sequence[Adapter], config: LlamaConfig) -> list[Mapping[str, Thin]]:
+        """What a model may have to run with: none, which is zeros, and each of these."""
+        return [self.fitted(adapter, config).matrices for adapter in (Adapter("none", {}), *adapters)]
+
+
+def check_name(name: object) -> None:
+    """Whether an adapter may have this name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"an adapter is named {shown(name)}; expected letters, digits, '.', '_' and '-', 64 at most"
+        )
+
+
+def plan_for(adapters: Sequence[Adapter]) -> AdapterPlan:
+    """Room for any of these adapters."""
+    ranks: dict[str, int] = {}
+    largest: dict[str, Array] = {}
+    for adapter in adapters:
+        for name, thin in adapter.matrices.items():
+            ranks[name] = max(ranks.get(name, 0), len(thin.down))
+            found = np.abs(_scaled(thin).up).max(axis=1)
+            largest[name] = np.maximum(largest.get(name, found), found)
+    return AdapterPlan(ranks, largest)
+
+
+def _scaled(thin: Thin) -> Thin:
+    """The same product with rows of ``down`` that reach 1."""
+    peaks = np.abs(thin.down).max(axis=1)
+    peaks = np.where(peaks > 0, peaks, 1.0).astype(np.float32)
+    return Thin(thin.down / peaks[:, None], thin.up * peaks)
+
+
+def load_adapter(folder: str | os.PathLike[str], config: LlamaConfig, name: str | None = None) -> Adapter:
+    """Read a LoRA adapter of a model of this size from a PEFT folder.
+
+    Its name is the folder's unless given. Raises BadModel, naming the tensor, for one that is missing, too much or
+    misshapen, and UnsupportedFeature for other kinds of adapters.
+    """
+    place = Path(folder)
+    with error_context(adapter=str(place)):
+        about = _config(place / _CONFIG)
+        file = SafetensorsFile(place / _WEIGHTS)
+        return Adapter(place.resolve().name if name is None else name, _matrices(file, about, config))
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    text = read_file(path, most=_MOST_CONFIG, what="an adapter's configuration", error=BadModel)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadModel(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise BadModel(f"{str(path)!r} holds a {type(content).__name__}; expected an object")
+    kind = content.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise UnsupportedFeature(f"the adapter is of type {shown(kind)}; expected 'LORA'")
+    for option, expected in (("use_dora", False), ("fan_in_fan_out", False), ("bias", "none")):
+        if content.get(option, expected) != expected:
+            raise UnsupportedFeature(f"{option} is {shown(content[option])}; expected {expected!r}")
+    for option in ("modules_to_save", "alpha_pattern"):
+        if content.get(option):
+            raise UnsupportedFeature(f"{option} is {shown(content[option])}; expected none")
+    return content
+
+
+def _matrices(file: SafetensorsFile, about: Mapping[str, Any], config: LlamaConfig) -> dict[str, Thin]:
+    shapes = Llama.shapes(config)
+    halves: dict[str, dict[str, str]] = {}
+    for key in file.names:
+        found = _KEY.fullmatch(key.removeprefix(_PREFIX))
+        weight = None if found is None else our_name(f"{found['module']}.weight")
+        if found is None or len(shapes.get(weight or "", ())) != 2 or weight in ("embed", "output"):
+            raise BadModel(f"tensor {key!r} belongs to no matrix of a Llama with {config.layers} layers")
+        halves.setdefault(str(weight), {})[found["half"]] = key
+    if not halves:
+        raise BadModel(f"{_WEIGHTS} holds no tensors; expected pairs like ...q_proj.lora_A.weight, lora_B.weight")
+    found_all = {}
+    for weight, pair in halves.items():
+        if len(pair) < 2:
+            only = next(iter(pair.values()))
+            raise BadModel(f"tensor {only!r} has no partner; expected lora_A and lora_B of each matrix")
+        found_all[weight] = _pair(file, pair, shapes[weight], about)
+    return found_all
+
+
+def _pair(
+    file: SafetensorsFile, pair: Mapping[str, str], shape: tuple[int, ...], about: Mapping[str, Any]
+) -> Thin:
+    rows, columns = shape
+    rank = file.shape(pair["A"])[0] if len(file.shape(pair["A"])) == 2 else 0
+    for key, expected in ((pair["A"], (rank, columns)), (pair["B"], (rows, rank))):
+        if file.shape(key) != expected or not 1 <= rank <= min(shape):
+            raise BadModel(
+                f"tensor {key!r} has shape {list(file.shape(key))}; expected [rank, {columns}] for lora_A and"
+                f" [{rows}, rank] for lora_B"
+            )
+    down, up = file.read(pair["A"]), file.read(pair["B"])
+    for key, array in ((pair["A"], down), (pair["B"], up)):
+        if not np.isfinite(array).all():
+            raise BadModel(f"tensor {key!r} holds numbers that are not finite")
+    return Thin(down, up * np.float32(_scaling(about, rank)))
+
+
+def _scaling(about: Mapping[str, Any], rank: int) -> float:
+    """What PEFT multiplies by. ``r`` may be another one for this matrix (rank_pattern): its own shape says it."""
+    alpha = real_number(about.get("lora_alpha", about.get("r", rank)))
+    stated = whole_number(about.get("r", rank))
+    if alpha is None or stated is None or stated < 1:
+        raise BadModel(
+            f"{_CONFIG} gives lora_alpha {shown(about.get('lora_alpha'))} and r {shown(about.get('r'))}; expected"
+            " numbers"
+        )
+    if stated != rank and not about.get("rank_pattern"):
+        raise BadModel(f"{_CONFIG} says rank {stated}; tensors have {rank}")
+    return float(alpha / (rank**0.5 if about.get("use_rslora") else rank))
