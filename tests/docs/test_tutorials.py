@@ -15,7 +15,11 @@ import typer
 from openhtp.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "profiling.md"]
+TUTORIALS = [
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    ROOT / "docs" / "profiling.md",
+    ROOT / "docs" / "tools.md",
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:

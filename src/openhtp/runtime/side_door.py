@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.hw.clocks import FULL
 from openhtp.rpc import messages as ms
 from openhtp.runtime.app import App
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
+from openhtp.trace.schematic import Schematic
 
 
 def ask(device: Device, message: ms.Request) -> ms.Reply:
@@ -28,3 +30,9 @@ def number_of(graph: Graph) -> int:
 def graphs_on(device: Device) -> list[Graph]:
     """All graphs of a device, of this process."""
     return [graph for context in list(device._contexts) for graph in context.graphs.values()]
+
+
+def schematic_on(graph: Graph) -> Schematic | None:
+    """What the chip runs for a loaded graph, op by op (modelled, at full clocks); None if that is not known."""
+    modelled = None if graph._callee is None else graph._callee.modelled
+    return modelled.schematic(FULL) if modelled is not None and modelled.is_known else None

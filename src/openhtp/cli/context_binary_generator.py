@@ -1,0 +1,155 @@
+"""``openhtp context-binary-generator``: models as one context binary, with the vendor's options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openhtp.cli import _tool_options as opt
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, confirm_written, progress_console, show, write_json
+from openhtp.config import read_config
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.units import bytes_in_words
+from openhtp.frontend.data_formats import read_data_formats
+from openhtp.tools.generating import Generation, Outcome, generate
+from openhtp.tools.models import Changes, Where, library_of, unused_keys
+from openhtp.tools.profiling import profiling_of
+
+
+def _option(name: str, words: str, **rest: Any) -> Any:
+    return typer.Option(f"--{name}", help=words, **rest)
+
+
+BinaryFile = Annotated[str, _option("binary_file", "Stem of the file: .bin is appended, always.")]
+EnableGraphs = Annotated[str | None, _option("enable_graphs", "Only these graphs, with commas.")]
+DataFormats = Annotated[
+    Path | None, _option("data_format_config", "JSON: tensors in HMX weight layout (docs/llm.md).")
+]
+Intermediate = Annotated[bool, _option("enable_intermediate_outputs", "All tensors become outputs.")]
+MemType = Annotated[
+    str, _option("input_output_tensor_mem_type", "raw or memhandle; either can be used with both.")
+]
+Socs = Annotated[str | None, _option("htp_socs", "Chips, with commas: a file for each, <stem>.<SOC>.bin.")]
+Vtcm = Annotated[int | None, _option("vtcm_override", "MB of VTCM of all graphs; 0: all that there is.", min=0)]
+Hvx = Annotated[int | None, _option("hvx_threads_override", "HVX threads of all graphs.", min=1)]
+Sharing = Annotated[
+    bool | None,
+    typer.Option(
+        "--weight_sharing/--no_weight_sharing", help="Weights that graphs have in common are there once."
+    ),
+]
+SharingOverride = Annotated[
+    str | None, _option("reference_weight_sharing_enabled_override", "The same: true or false.")
+]
+OpMapping = Annotated[bool, _option("save_backend_op_mapping", "Write <graph>_bottom_mapping.json, for Netron.")]
+
+
+def context_binary_generator(
+    ctx: typer.Context,
+    model: opt.Models,
+    binary_file: BinaryFile,
+    backend: opt.BackendPath = None,
+    output_dir: opt.OutputDir = Path("output"),
+    config_file: opt.ToolConfig = None,
+    data_format_config: DataFormats = None,
+    enable_graphs: EnableGraphs = None,
+    set_output_tensors: opt.SetOutputs = None,
+    enable_intermediate_outputs: Intermediate = False,
+    input_output_tensor_mem_type: MemType = "raw",
+    htp_socs: Socs = None,
+    vtcm_override: Vtcm = None,
+    hvx_threads_override: Hvx = None,
+    weight_sharing: Sharing = None,
+    reference_weight_sharing_enabled_override: SharingOverride = None,
+    save_backend_op_mapping: OpMapping = False,
+    profiling_level: opt.ProfilingLevel = None,
+    profiling_option: opt.ProfilingOption = None,
+    soc: opt.Soc = None,
+    platform_options: opt.PlatformOptions = None,
+    op_packages: opt.OpPackages = None,
+    model_prefix: opt.ModelPrefix = None,
+    log_level: opt.LogLevel = None,
+    version: opt.Version = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Save models as a context binary. With --backend, the library at that path saves it in its own format."""
+    with opt.tool_errors(), opt.logged(log_level):
+        order = _order_of(ctx.params)
+        with opt.progress() as tell:
+            outcome = generate(order, tell)
+        _report(outcome, order)
+        write_json(json_file, _as_json(outcome))
+
+
+def _order_of(given: dict[str, Any]) -> Generation:
+    opt.refuse_op_packages(given["op_packages"])
+    if given["set_output_tensors"] and given["enable_intermediate_outputs"]:
+        raise InvalidArgument("--set_output_tensors and --enable_intermediate_outputs exclude each other")
+    if given["input_output_tensor_mem_type"] not in ("raw", "memhandle"):
+        raise InvalidArgument(
+            f"--input_output_tensor_mem_type {given['input_output_tensor_mem_type']!r}; expected raw or memhandle"
+        )
+    config = None if given["config_file"] is None else read_config(given["config_file"])
+    formats = None if given["data_format_config"] is None else read_data_formats(given["data_format_config"])
+    level = given["profiling_level"]
+    if level == "client":
+        raise InvalidArgument("--profiling_level client is for net-run; expected basic, detailed or backend")
+    return Generation(
+        where=Where(library=library_of(given["backend"]), soc=given["soc"], config=config),
+        models=opt.split_models(given["model"], "--model"),
+        binary_file=given["binary_file"],
+        output_dir=given["output_dir"],
+        changes=Changes(
+            all_outputs=given["enable_intermediate_outputs"],
+            outputs=opt.by_graph(given["set_output_tensors"], "--set_output_tensors"),
+            formats=formats,
+            graph_options=_graph_options(given),
+            context_options=_context_options(given),
+        ),
+        only=opt.split_models(given["enable_graphs"], "--enable_graphs"),
+        socs=opt.split_models(given["htp_socs"], "--htp_socs"),
+        profiling=profiling_of(level, given["profiling_option"], config),
+        op_mapping=given["save_backend_op_mapping"],
+    )
+
+
+def _graph_options(given: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if given["vtcm_override"] is not None:
+        found["vtcm_mb"] = given["vtcm_override"] or "max"
+    if given["hvx_threads_override"] is not None:
+        found["hvx_threads"] = given["hvx_threads_override"]
+    return found
+
+
+def _context_options(given: dict[str, Any]) -> dict[str, Any]:
+    word = given["reference_weight_sharing_enabled_override"]
+    if word not in (None, "true", "false"):
+        raise InvalidArgument(f"--reference_weight_sharing_enabled_override {word!r}; expected true or false")
+    chosen = given["weight_sharing"] if word is None else word == "true"
+    return {} if chosen is None else {"weight_sharing_enabled": chosen}
+
+
+def _report(outcome: Outcome, order: Generation) -> None:
+    names = [name for saved in outcome.binaries[:1] for name in saved.graphs]
+    for note in unused_keys(order.where.config, names, stored=False):
+        progress_console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    sheet = Sheet("", ("binary", "SoC", "size", "graphs"), ("SoC", "graphs"))
+    for saved in outcome.binaries:
+        sheet.add(saved.path.name, saved.soc, bytes_in_words(saved.nbytes), ", ".join(saved.graphs))
+    show(sheet)
+    for path in (*(saved.path for saved in outcome.binaries), *outcome.beside):
+        confirm_written(path)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "binaries": [
+            {"path": str(saved.path), "soc": saved.soc, "bytes": saved.nbytes, "graphs": list(saved.graphs)}
+            for saved in outcome.binaries
+        ],
+        "beside": [str(path) for path in outcome.beside],
+    }

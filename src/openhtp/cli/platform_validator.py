@@ -1,0 +1,78 @@
+"""``openhtp platform-validator``: whether what a backend needs is there, with the vendor's options and words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openhtp.capi import identity
+from openhtp.cli import _tool_options as opt
+from openhtp.cli._terminal import JsonFile, progress_console, say, write_file, write_json
+from openhtp.core.errors import InvalidArgument
+from openhtp.tools.results import make_folder
+from openhtp.tools.validating import BACKENDS, COLUMNS, Finding, Wanted, as_csv, library_in, validate
+
+_HERE = ("localhost", "127.0.0.1")
+
+
+def _option(name: str, words: str, **rest: Any) -> Any:
+    return typer.Option(f"--{name}", help=words, **rest)
+
+
+def platform_validator(
+    backend: Annotated[str, _option("backend", "dsp (the HTP), gpu, or all.")] = "dsp",
+    directory: Annotated[
+        Path | None, _option("directory", "Folder of an SDK whose library is looked at; without it, the emulator.")
+    ] = None,
+    dsp_type: Annotated[str | None, _option("dsp_type", "Architecture, as v75.")] = None,
+    test_backend: Annotated[bool, _option("testBackend", "Compute something and look at the result.")] = False,
+    core_version: Annotated[bool, _option("coreVersion", "Tell the architecture.")] = False,
+    lib_version: Annotated[bool, _option("libVersion", "Tell the library's version.")] = False,
+    target_path: Annotated[Path, _option("targetPath", "Folder for the result.")] = Path("output"),
+    build_variant: Annotated[
+        str | None, _option("buildVariant", "Accepted; it is this computer that is looked at.")
+    ] = None,
+    device_id: Annotated[str | None, _option("deviceId", "Accepted; there is one device.")] = None,
+    remote_host: Annotated[str, _option("remoteHost", "Only this computer.")] = "localhost",
+    debug: Annotated[bool, _option("debug", "Tell of every step.")] = False,
+    version: opt.Version = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Validate the platform; exit status 1 if a backend that was asked for is of no use here."""
+    with opt.tool_errors(), opt.logged("debug" if debug else None):
+        if backend not in (*BACKENDS, "all"):
+            raise InvalidArgument(f"--backend {backend!r}; expected one of {', '.join(BACKENDS)}, all")
+        if remote_host not in _HERE:
+            raise InvalidArgument(f"--remoteHost {remote_host!r}; only this computer can be looked at")
+        wanted = Wanted(
+            library=None if directory is None else library_in(directory),
+            dsp_type=dsp_type,
+            core_version=core_version,
+            lib_version=lib_version,
+            test=test_backend,
+        )
+        chosen = BACKENDS if backend == "all" else (backend,)
+        found = [validate(each, wanted, identity.build_id()) for each in chosen]
+        for finding in found:
+            _print(finding)
+        write_file(make_folder(target_path) / "Result.csv", as_csv(found))
+        write_json(json_file, {"backends": [dict(zip(COLUMNS, each.row, strict=True)) for each in found]})
+    if any(finding.problem or finding.unit_test == "Failed" for finding in found):
+        raise typer.Exit(1)
+
+
+def _print(finding: Finding) -> None:
+    if finding.problem:
+        progress_console.print(
+            f"PF_VALIDATOR: ERROR: backend {finding.backend}: {finding.problem}",
+            style="red",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    say(f"Backend = {finding.backend}\n{{")
+    for title, value in zip(COLUMNS[1:], finding.row[1:], strict=True):
+        say(f"  {title:<18}: {value}")
+    say("}")

@@ -1,0 +1,160 @@
+"""``qnn-context-binary-generator``: models are prepared and saved as one context binary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from openhtp.compiler.driver import CompileOptions, portable_program
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.hw.catalog import find_soc
+from openhtp.ir.graph import Graph as IrGraph
+from openhtp.options import GRAPH
+from openhtp.report.netron import schematic_to_netron
+from openhtp.report.profile_log import schematic_bytes
+from openhtp.runtime.context import Context
+from openhtp.runtime.side_door import schematic_on
+from openhtp.tools.models import Changes, Where, composed, import_models, opened_device
+from openhtp.tools.net_run import Tell
+from openhtp.tools.profiling import Profiling, Recorder
+from openhtp.tools.results import file_stems, make_folder
+from openhtp.tools.stages import Stage, during
+from openhtp.vendor.engine import program_to_recipe
+from openhtp.vendor.worker import VendorProcess
+
+_DEFAULT_SOC = "SM8650"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What is to be saved, where, and for which chips; none: for that of ``where``."""
+
+    where: Where
+    models: Sequence[str]
+    binary_file: str
+    output_dir: Path
+    changes: Changes = field(default_factory=Changes)
+    only: Sequence[str] = ()
+    socs: Sequence[str] = ()
+    profiling: Profiling = field(default_factory=Profiling)
+    op_mapping: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A file that was written."""
+
+    path: Path
+    soc: str
+    nbytes: int
+    graphs: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it: the binaries, and files beside them."""
+
+    binaries: list[Saved] = field(default_factory=list)
+    beside: list[Path] = field(default_factory=list)
+
+
+def generate(order: Generation, tell: Tell) -> Outcome:
+    """Prepare and save. Of several chips, each has a file of its own."""
+    tell("Composing graphs", 0, None)
+    with during(Stage.CREATE):
+        graphs = _chosen(import_models(order.models, order.changes), order.only)
+    make_folder(order.output_dir)
+    outcome = Outcome()
+    for number, soc in enumerate(order.socs or [None]):
+        tell("Preparing", number, len(order.socs) or 1)
+        where = order.where if soc is None else replace(order.where, soc=soc)
+        path = _path(order, soc)
+        if where.library is None:
+            saved = _prepared(order, where, graphs, path, outcome)
+        else:
+            saved = _by_library(order, where, graphs, path)
+        outcome.binaries.append(saved)
+    return outcome
+
+
+def _chosen(graphs: list[IrGraph], only: Sequence[str]) -> list[IrGraph]:
+    names = [graph.name for graph in graphs]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise InvalidArgument(f"--enable_graphs names {unknown[0]!r}; the models make {', '.join(names)}")
+    return [graph for graph in graphs if not only or graph.name in only]
+
+
+def _path(order: Generation, soc: str | None) -> Path:
+    """The file: the stem that was given and ``.bin``, always; an absolute one is not put into the folder."""
+    ending = ".bin" if soc is None else f".{find_soc(soc).name}.bin"
+    path = order.output_dir / f"{order.binary_file}{ending}"
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"--binary_file {order.binary_file!r}: there is no folder {str(path.parent)!r}")
+    return path
+
+
+def _prepared(order: Generation, where: Where, graphs: Sequence[IrGraph], path: Path, outcome: Outcome) -> Saved:
+    recorder = Recorder(order.profiling, order.output_dir)
+    changes = replace(order.changes, context_options={**order.changes.context_options, "prepare_only": True})
+    with ExitStack() as stack:
+        device = stack.enter_context(opened_device(where))
+        profile = recorder.profile(device.backend)
+        context = composed(device, graphs, where.config, changes, profile=profile, log=recorder.log)
+        with during(Stage.FINALIZE):
+            data = context.get_binary()
+        path.write_bytes(data)
+        if order.profiling.level == "optrace" or order.op_mapping:
+            outcome.beside += _schematics(order, context)
+        log = recorder.close(())
+        outcome.beside += [] if log is None else [log]
+        return Saved(path=path, soc=device.soc, nbytes=len(data), graphs=tuple(context.graphs))
+
+
+def _schematics(order: Generation, context: Context) -> list[Path]:
+    """What the chip runs: for the trace viewer in the working directory, and for Netron in the output folder."""
+    written = []
+    stems = file_stems(list(context.graphs))
+    for graph in context.graphs.values():
+        found = schematic_on(graph)
+        if found is None:
+            raise UnsupportedFeature(
+                f"{context.device.soc} has no half precision, so nothing can be told of graph {graph.name!r};"
+                " quantize it (openhtp quantize), or leave out optrace and --save_backend_op_mapping"
+            )
+        if order.profiling.level == "optrace":
+            written.append(Path(f"{stems[graph.name]}_schematic.bin"))
+            written[-1].write_bytes(schematic_bytes(found))
+        if order.op_mapping:
+            written.append(order.output_dir / f"{stems[graph.name]}_bottom_mapping.json")
+            written[-1].write_text(json.dumps(schematic_to_netron(found), indent=1) + "\n", encoding="utf-8")
+    return written
+
+
+def _by_library(order: Generation, where: Where, graphs: Sequence[IrGraph], path: Path) -> Saved:
+    """Saved by the library itself, in its own format."""
+    if order.profiling.level is not None or order.op_mapping:
+        raise UnsupportedFeature("profiles and op mappings are those of the emulator; leave out --backend")
+    soc = find_soc(where.device_options().get("soc", _DEFAULT_SOC))
+    context_options = {} if where.config is None else where.config.context_options()
+    sharing = {**context_options, **order.changes.context_options}.get("weight_sharing_enabled", False)
+    with during(Stage.DEVICE):
+        process = VendorProcess(where.library, soc=soc.soc_model)
+    with process:
+        with during(Stage.CREATE):
+            context = process.create_context(weight_sharing=bool(sharing))
+            made = []
+            for graph in graphs:
+                config = {} if where.config is None else where.config.graph_options(graph.name)
+                options = GRAPH.read({**config, **order.changes.graph_options}, arch=soc.arch)
+                program = portable_program(graph, CompileOptions(graph=options))
+                made.append(process.build(program_to_recipe(program), context))
+        with during(Stage.FINALIZE):
+            for each in made:
+                process.finalize(each)
+            data = process.get_binary(context)
+    path.write_bytes(data)
+    return Saved(path=path, soc=soc.name, nbytes=len(data), graphs=tuple(graph.name for graph in graphs))

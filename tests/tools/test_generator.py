@@ -1,0 +1,79 @@
+"""``openhtp context-binary-generator``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openhtp.program.binary import read_binary
+from tests.tools.conftest import model_bytes, read, run
+
+
+def test_a_binary_of_two_models_runs(folder: Path) -> None:
+    Path("triple.onnx").write_bytes(model_bytes(3.0))
+    words = ("--model", "double.onnx,triple.onnx", "--binary_file", "both.serialized", "--weight_sharing")
+    made = run("context-binary-generator", *words, "--set_output_tensors", "triple:between", "--json", "j.json")
+    assert made.exit_code == 0, made.output
+    told = json.loads(Path("j.json").read_text())
+    assert told["binaries"] == [
+        {
+            "path": "output/both.serialized.bin",
+            "soc": "SM8650",
+            "bytes": Path("output/both.serialized.bin").stat().st_size,
+            "graphs": ["double", "triple"],
+        }
+    ]
+    ran = run(
+        *("net-run", "--model", "output/both.serialized.bin", "--validate_binary", "--use_mmap"),
+        *("--input_list", "list.txt,list.txt", "--output_dir", "ran", "--retrieve_context_timeout", 60_000_000),
+    )
+    assert ran.exit_code == 2, "the timeout is for --retrieve_context"
+    ran = run(
+        *("net-run", "--retrieve_context", "output/both.serialized.bin", "--validate_binary", "--use_mmap"),
+        *("--input_list", "list.txt,list.txt", "--output_dir", "ran", "--retrieve_context_timeout", 60_000_000),
+    )
+    assert ran.exit_code == 0, ran.output
+    assert read(Path("ran/triple/Result_0/between.raw")) == [-3.0, 0.0, 3.0, 6.0]
+    assert read(Path("ran/double/Result_2/y.raw")) == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_options_of_the_config_and_of_the_command(folder: Path) -> None:
+    Path("htp.json").write_text('{"graphs": [{"graph_names": ["double"], "vtcm_mb": 2, "hvx_threads": 2}]}')
+    words = ("--model", "double.onnx", "--binary_file", "b", "--config_file", "htp.json")
+    made = run("context-binary-generator", *words, "--hvx_threads_override", 3, "--htp_socs", "sm8750,SM8550")
+    assert made.exit_code == 0, made.output
+    for soc in ("SM8750", "SM8550"):
+        binary = read_binary(Path(f"output/b.{soc}.bin").read_bytes())
+        assert binary.info.soc == soc
+        options = binary.graph_info("double").options
+        assert (options.vtcm_bytes, options.hvx_threads) == (2 << 20, 3)
+
+
+def test_schematics_and_the_op_mapping(folder: Path) -> None:
+    words = ("--profiling_level", "detailed", "--profiling_option", "optrace", "--save_backend_op_mapping")
+    made = run("context-binary-generator", "--model", "double.onnx", "--binary_file", "b", *words)
+    assert made.exit_code == 0, made.output
+    assert Path("double_schematic.bin").is_file()
+    assert json.loads(Path("output/double_bottom_mapping.json").read_text())["model.cpp"] == "htp_graph"
+    assert Path("output/qnn-profiling-data_0.log").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "double.onnx,sub/double.onnx", "--binary_file", "b"), "two models make a graph 'double'"),
+        (("--model", "double.onnx", "--binary_file", "no/b"), "no folder"),
+        (("--model", "double.onnx", "--binary_file", "b", "--enable_graphs", "other"), "'other'"),
+        (("--model", "double.onnx", "--binary_file", "b", "--data_format_config", "list.txt"), "list.txt"),
+        (("--model", "double.onnx", "--binary_file", "b", "--htp_socs", "sm1"), "sm1"),
+    ],
+)
+def test_what_is_wrong_is_named(folder: Path, words: tuple[str, ...], said: str) -> None:
+    Path("sub").mkdir()
+    Path("sub/double.onnx").write_bytes(model_bytes())
+    done = run("context-binary-generator", *words)
+    assert done.exit_code in (2, 14), done.output
+    assert said in done.output
+    assert not list(Path().rglob("*.bin"))
