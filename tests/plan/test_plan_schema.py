@@ -129,4 +129,5 @@ def test_every_key_is_described() -> None:
         *keys.POLICY,
         *keys.SWITCHING,
         *keys.LLM,
+        *keys.VOTES,
     }

@@ -80,7 +80,8 @@ def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
             " (memory_limit_hint)"
         )
     phases = Phases()
-    run = simulate(scenario, phases=phases)
+    # How long a run takes is given to the live device with the run: it cannot change on the way.
+    run = simulate(scenario.without_votes(), phases=phases)
     factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
     tracks = scenario.tracks
     with _Stage(scenario, factor) as stage:
@@ -192,6 +193,8 @@ class _Stage(ExitStack):
                 options = DeviceOptions(config=device_config(self._scenario), name=name)
                 devices[spec.pd] = Device(backend, options)
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
+            if spec.perf_profile is not None:
+                devices[spec.pd].create_power_config(spec.core).set_perf_profile(spec.perf_profile)
             self._actors.append(Actor(spec, contexts[spec.pd], self._stretch))
         self._device = next(iter(devices.values()))
         return self

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import US
-from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PERF_PROFILES
+from openhtp.hw.clocks import Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.plan import keys
 from openhtp.plan.ranges import DIM, FROZEN
 from openhtp.plan.reading import Fields, Value
 from openhtp.plan.scenario import DEFAULT_STEPS, ModelChoice
+from openhtp.plan.voting import Ballot
 
 if TYPE_CHECKING:
     from openhtp.program.qnn_program import QnnProgram
@@ -56,26 +57,17 @@ def _frozen(value: Value) -> float | tuple[float, ...]:
     return value.raw if isinstance(value.raw, bool) else value.number(FROZEN)
 
 
-def profile_in_force(device: Value, clients: Iterable[Value]) -> str:
-    """The perf profile whose clocks hold: of those that the device and its clients name, the highest."""
-    named = [
-        fields["perf_profile"].choice(*PERF_PROFILES)
-        for fields in (device.fields(keys.DEVICE), *(client.fields(keys.CLIENT) for client in clients))
-        if "perf_profile" in fields
-    ]
-    return max(named, key=lambda name: PERF_PROFILES[name].clocks().core, default=MODELLED_PERF_PROFILE)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelRun:
-    """One run of a model: its time and its yield points."""
+    """One run of a model: its time, its yield points, and its times at other clocks, if it has any."""
 
     run_ns: int
     steps: int = DEFAULT_STEPS
+    times: tuple[tuple[Clocks, int], ...] = ()
 
 
-_Timed = tuple[ModelChoice, str, str]
-"""A model, by where it lies, and the names of a SoC and of the perf profile in force."""
+_Timed = tuple[ModelChoice, str, Ballot]
+"""A model, by where it lies, the name of a SoC, and who votes on its clocks."""
 
 
 class ModelCache:
@@ -99,12 +91,13 @@ class Models:
         soc: SocSpec | None,
         model_time: ModelTime | None,
         cache: ModelCache | None = None,
-        perf_profile: str = MODELLED_PERF_PROFILE,
+        voting: Sequence[Ballot] = (),
     ) -> None:
+        """``voting`` tells who votes on the clocks of each core."""
         self._folder = folder
         self.soc = soc
         self._model_time = model_time
-        self._perf_profile = perf_profile
+        self._voting = voting
         self._cache = cache or ModelCache()
         self._notes: dict[_Timed, tuple[str, ...]] = {}
 
@@ -113,15 +106,16 @@ class Models:
         """What there is to say about the times, model by model."""
         return [note for notes in self._notes.values() for note in notes]
 
-    def run(self, choice: ModelChoice, at: Value) -> ModelRun:
-        """The run of a model; a complaint names the place in the scenario."""
+    def run(self, choice: ModelChoice, at: Value, core: int) -> ModelRun:
+        """The run of a model on a core; a complaint names the place in the scenario."""
         if self.soc is None:
             at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")
-        key = (self._placed(choice), self.soc.name, self._perf_profile)
+        ballot = self._voting[core] if core < len(self._voting) else Ballot()
+        key = (self._placed(choice), self.soc.name, ballot)
         runs = self._cache.runs
         if key not in runs:
             try:
-                runs[key] = self._timed(choice, self.soc)
+                runs[key] = self._timed(choice, self.soc, ballot)
             except (QnnError, OSError) as error:
                 message = error.message if isinstance(error, QnnError) else str(error)
                 at.fail(f"model {choice.name!r}: {message}")
@@ -132,26 +126,34 @@ class Models:
         """A choice that means the same in scenarios of any folder."""
         return replace(choice, name=model_place(choice.name, self._folder))
 
-    def _timed(self, choice: ModelChoice, soc: SocSpec) -> tuple[ModelRun, tuple[str, ...]]:
+    def _timed(self, choice: ModelChoice, soc: SocSpec, ballot: Ballot) -> tuple[ModelRun, tuple[str, ...]]:
         model = choice.name
         if self._model_time is not None:
             return ModelRun(self._model_time(self._folder / model, soc)), ()
         # Brings in onnx, which a scenario without models does not need.
-        from openhtp.estimation import compiled, estimate
+        from openhtp.compiler.driver import program_for
+        from openhtp.cost import NumberFormat, estimate
+        from openhtp.estimation import compiled
 
         placed = replace(self._placed(choice), precision=None)
         programs = self._cache.programs
         if placed not in programs:
             source = self._cache.sources.get(placed.name, placed.name)
             programs[placed] = compiled(source, dict(choice.dims), dict(choice.freeze))
-        found = estimate(programs[placed], soc, precision=choice.precision, perf_profile=self._perf_profile)
-        mode = "" if self._perf_profile == MODELLED_PERF_PROFILE else f" in {self._perf_profile}"
+        program = program_for(programs[placed], soc)
+        precision = None if choice.precision is None else NumberFormat.parse(choice.precision)
+        possible = ballot.possible
+        found, *others = [estimate(program, precision, clocks) for clocks in possible]
         modelled = (
-            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}{mode}: modelled, likely"
-            f" between {found.low_us:,.0f} and {found.high_us:,.0f} us"
+            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}{ballot.words}: modelled,"
+            f" likely between {found.low_us:,.0f} and {found.high_us:,.0f} us"
         )
+        if others:
+            modelled += f"; up to {others[-1].total_us:,.0f} us when votes are low"
         notes = (modelled, *(f"{model}: {note}" for note in found.notes))
-        return ModelRun(max(1, round(found.total_us * US)), found.steps), notes
+        times = [max(1, round(each.total_us * US)) for each in (found, *others)]
+        by_clocks = tuple(zip(possible, times, strict=True)) if others else ()
+        return ModelRun(times[0], found.steps, by_clocks), notes
 
 
 def model_place(model: str, folder: Path) -> str:

@@ -15,12 +15,13 @@ from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
 from openhtp.plan import keys
 from openhtp.plan.amount import verify_amount
-from openhtp.plan.models import ModelCache, Models, ModelTime, profile_in_force, read_choice
+from openhtp.plan.models import ModelCache, ModelRun, Models, ModelTime, read_choice
 from openhtp.plan.ranges import MAX_CLIENTS, RANGES
 from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.plan.switched_reading import read_switching
 from openhtp.plan.talking import read_talk, slack_of
+from openhtp.plan.voting import ballots, read_profile, read_votes
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named
 from openhtp.sched.resources import DeviceResources, resources_of
@@ -55,8 +56,8 @@ def scenario_from(
         clients_value.fail("a scenario needs at least one client")
     if len(clients_value.items()) > MAX_CLIENTS:
         clients_value.fail(f"{len(clients_value.items())} clients; at most {MAX_CLIENTS} are planned")
-    mode = profile_in_force(top["device"], clients_value.items())
-    models = Models(folder, soc, model_time, cache, mode)
+    voting = ballots(top["device"], clients_value.items(), soc, device.cores)
+    models = Models(folder, soc, model_time, cache, voting)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
     parsed, said = _with_talks(clients_value.items(), parsed, device, soc)
     clients = tuple(client for client, _ in parsed)
@@ -76,13 +77,14 @@ def scenario_from(
         duration_ns=duration,
         soc=soc.name if soc else None,
         switching=read_switching(top.get("switching"), clients),
+        perf_profile=read_profile(top["device"].fields(keys.DEVICE)),
         notes=(*_notes(soc, eviction), *models.notes, *said),
     )
     verify_amount(scenario, top["events"], [item for item, _ in placed])
     return scenario
 
 
-_Parsed = list[tuple[ClientSpec, int | None]]
+_Parsed = list[tuple[ClientSpec, ModelRun | None]]
 
 
 def _with_talks(
@@ -95,9 +97,10 @@ def _with_talks(
         if value is None:
             continue
         client = parsed[number][0]
-        slack = slack_of(client, parsed, flat=device.flat_priorities)
+        others = [(other, None if run is None else run.run_ns) for other, run in parsed]
+        slack = slack_of(client, others, flat=device.flat_priorities)
         talk, words = read_talk(value, None if soc is None else soc.name, slack)
-        found[number] = replace(client, talk=talk), talk.total_ns
+        found[number] = replace(client, talk=talk), ModelRun(talk.total_ns)
         said.append(f"{client.name}: {words}")
     return found, said
 
@@ -170,15 +173,18 @@ def _megabytes(fields: Fields, key: str) -> int | None:
     return None if number is None else round(number * MIB)
 
 
-def _client(value: Value, times: _Times, device: DeviceResources, models: Models) -> tuple[ClientSpec, int | None]:
-    """Return the client, and the duration of its runs if it is given here."""
+def _client(
+    value: Value, times: _Times, device: DeviceResources, models: Models
+) -> tuple[ClientSpec, ModelRun | None]:
+    """Return the client, and its runs if they are given here."""
     fields = value.fields(keys.CLIENT)
     if "run" in fields and "model" in fields:
         fields["run"].fail("give 'run' or 'model', not both")
     if "llm" in fields and ("run" in fields or "model" in fields):
         fields["llm"].fail("give 'llm' or how long a run takes, not both")
     model = read_choice(fields)
-    timed = models.run(model, fields["model"]) if model is not None else None
+    core = fields.integer("core", 0)
+    timed = models.run(model, fields["model"], core) if model is not None else None
     kind = ClientKind(fields["kind"].choice(*keys.KINDS)) if "kind" in fields else ClientKind.GRAPH
     graph = kind is ClientKind.GRAPH
     vtcm = _vtcm(fields)
@@ -187,7 +193,7 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
         kind=kind,
         priority=_priority(fields.get("priority")),
         pd=fields.integer("pd", 1),
-        core=fields.integer("core", 0),
+        core=core,
         hmx=fields.integer("hmx", int(graph)),
         hvx=fields.integer("hvx", device.hvx if graph else 1),
         vtcm_bytes=vtcm if vtcm is not None else (device.vtcm_bytes if graph else 0),
@@ -199,9 +205,12 @@ def _client(value: Value, times: _Times, device: DeviceResources, models: Models
         model=model,
         size_bytes=_megabytes(fields, "size_mb") or 0,
         load_ns=times.get(fields, "load"),
+        perf_profile=read_profile(fields),
+        votes=read_votes(fields, models.soc),
     )
     _verify_fits(value, fields, client, device, models.soc)
-    return client, timed.run_ns if timed else times.get(fields, "run")
+    run = times.get(fields, "run")
+    return client, ModelRun(run) if timed is None and run is not None else timed
 
 
 def _priority(value: Value | None) -> Priority:
@@ -262,7 +271,7 @@ class _Sources:
     def __init__(
         self,
         clients: tuple[ClientSpec, ...],
-        runs: list[int | None],
+        runs: list[ModelRun | None],
         times: _Times,
         duration: int | None,
         models: Models,
@@ -279,10 +288,12 @@ class _Sources:
         fields = value.fields(keys.EVENT)
         client = self._number(fields["client"])
         pattern = self._pattern(value, fields)
+        run = self._run(value, fields, client)
         base = Source(
             client=client,
             pattern=pattern,
-            run_ns=self._run(value, fields, client),
+            run_ns=run.run_ns,
+            times=run.times,
             start_ns=self._times.get(fields, "from") or 0,
             until_ns=self._times.get(fields, "until"),
             count=fields["count"].integer(RANGES["count"]) if "count" in fields else None,
@@ -335,7 +346,7 @@ class _Sources:
             value.choice(*self._numbers)
         return self._numbers[name]
 
-    def _run(self, value: Value, fields: Fields, client: int) -> int:
+    def _run(self, value: Value, fields: Fields, client: int) -> ModelRun:
         run = self._times.get(fields, "run")
         if self._clients[client].talk is not None and (
             run is not None or any(key in fields for key in keys.MODEL)
@@ -344,10 +355,10 @@ class _Sources:
         if run is not None and any(key in fields for key in keys.MODEL):
             value.fail("give 'run' or 'model', not both")
         if run is not None:
-            return run
+            return ModelRun(run)
         model = read_choice(fields, self._clients[client].model)
         if model is not None:
-            return self._models.run(model, fields.get("model") or value).run_ns
+            return self._models.run(model, fields.get("model") or value, self._clients[client].core)
         default = self._runs[client]
         if default is None:
             value.fail("how long does it run? Give 'run' here or at the client, or a 'model'")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, MS, SECOND, US
+from openhtp.hw.clocks import Clocks, Standing
+from openhtp.hw.waking import WARM_NS
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy
 from openhtp.sched.resources import DeviceResources
@@ -19,8 +21,8 @@ UNITS = {"ns": 1, "us": US, "ms": MS, "s": SECOND}
 DEFAULT_STEPS = 64
 """Yield points of one run where the scenario does not say; a small network has about as many steps."""
 
-WAKE_NS = 26 * US
-"""Switching HVX and HMX to another client; published for one device as the power-up time of a warm HTP."""
+WAKE_NS = WARM_NS
+"""Switching HVX and HMX to another client."""
 
 
 class Pattern(enum.Enum):
@@ -86,6 +88,9 @@ class ClientSpec:
     talk: Talk | None = None
     size_bytes: int = 0
     load_ns: int | None = None
+    # What it votes for: by what is done for it, or all the time.
+    perf_profile: str | None = None
+    votes: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +98,8 @@ class Source:
     """One source of requests: a pattern, its numbers, and how long each run takes.
 
     ``gap_ns`` is the period (every, and repeated bursts), the mean gap (poisson), the thinking time (closed)
-    or the delay (after). ``count`` bounds the number of requests; bursts count as one each.
+    or the delay (after). ``count`` bounds the number of requests; bursts count as one each. ``times`` has the time
+    of a run at all clocks that votes can come to, if it depends on them; ``run_ns`` is the shortest.
     """
 
     client: int
@@ -107,6 +113,7 @@ class Source:
     in_flight: int = 1
     seed: int = 0
     after: int | None = None
+    times: tuple[tuple[Clocks, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +140,15 @@ class Scenario:
     duration_ns: int | None = None
     soc: str | None = None
     switching: tuple[Switched, ...] = ()
+    # Of the device itself: it always stands.
+    perf_profile: str | None = None
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def has_votes(self) -> bool:
+        """Whether anybody votes on the clocks of a known chip."""
+        voters = any(client.perf_profile or client.votes for client in self.clients)
+        return self.soc is not None and (voters or self.perf_profile is not None)
 
     @property
     def unit_ns(self) -> int:
@@ -161,6 +176,11 @@ class Scenario:
     def load_ns(self, client: ClientSpec) -> int:
         """How long loading a switched graph takes: as given, else what moving its bytes from DDR takes."""
         return round(client.size_bytes / self.dma_gbs) if client.load_ns is None else client.load_ns
+
+    def without_votes(self) -> Scenario:
+        """The same scenario at the clocks that all votes together come to, as if they always stood."""
+        clients = tuple(replace(client, perf_profile=None, votes=None) for client in self.clients)
+        return replace(self, clients=clients, perf_profile=None)
 
     def with_choice(
         self, *, policy: Policy, priorities: tuple[Priority, ...], depths: tuple[int, ...]

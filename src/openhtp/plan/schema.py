@@ -20,6 +20,7 @@ from openhtp.plan import keys
 from openhtp.plan.ranges import DIM, FROZEN, MAX_CLIENTS, RANGES, TIME, Range
 from openhtp.plan.reading import MAX_TEXT
 from openhtp.plan.scenario import UNITS
+from openhtp.plan.voting import CORNERS, HMX_CORNERS
 
 PATH = Path(__file__).with_name("scenario.schema.json")
 """Where the schema lies: name it in an editor's settings."""
@@ -48,7 +49,8 @@ _WORDS = {
     "windowing": "Whether clients of different process domains may share VTCM (some chips from v79 on).",
     "parallel_graphs": "Whether two graphs of equal priority may run side by side.",
     "platform": "With windows all priorities have equal standing.",
-    "perf_profile": "Votes on clocks, which models' times follow; the highest of all wins. Burst unless given.",
+    "perf_profile": "Votes on clocks, which models' times follow; the highest wins. A client's rise and fall.",
+    "votes": "Votes on clocks that always stand, instead of a perf_profile: corners by name.",
     "kind": "A graph takes 1 HMX and, unless given, all HVX and VTCM; an app takes 1 HVX unless given.",
     "priority": "How urgent it is; normal unless given.",
     "page_mb": "Size of the VTCM page, where it is not the whole VTCM.",
@@ -83,6 +85,7 @@ _WORDS = {
     "generate": "Tokens that are written; 64 unless given.",
     "chunk": "Tokens of a pass over the prompt, 128 unless given; auto: what the deadlines of others allow.",
     "parts": "Pieces that a pass is split into; 1 unless given or chosen by chunk: auto.",
+    "bus": "The bus to memory.",
     "client": "Whose run it is.",
     "at": "At this time, or these times.",
     "every": "Periodically.",
@@ -112,7 +115,7 @@ def schema() -> _Schema:
             "type": "array",
             "minItems": 1,
             "maxItems": MAX_CLIENTS,
-            "items": _mapping(keys.CLIENT, required=("name",), llm=_llm()),
+            "items": _mapping(keys.CLIENT, required=("name",), llm=_llm(), votes=_votes()),
         },
         events={"type": "array", "items": _mapping(keys.EVENT, required=("client",), anyOf=_one_pattern())},
         switching={"type": "array", "items": _mapping(keys.SWITCHING, required=("graphs",))},
@@ -124,6 +127,15 @@ def schema() -> _Schema:
         "description": "Clients that share one NPU, for `openhtp plan` and `openhtp run-scenario`.",
         **top,
     }
+
+
+def _votes() -> _Schema:
+    known = {"core": CORNERS, "bus": CORNERS, "hmx": HMX_CORNERS}
+    corners: dict[str, Any] = {
+        clock: {"description": f"Voltage corner of the {clock}'s clock.", "enum": list(names)}
+        for clock, names in known.items()
+    }
+    return _mapping(keys.VOTES, **corners, minProperties=1)
 
 
 def _llm() -> _Schema:

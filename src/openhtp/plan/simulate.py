@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from openhtp.plan.clockwork import Clockwork
 from openhtp.plan.scenario import Scenario
 from openhtp.plan.sources import Asked, Traffic
 from openhtp.plan.switched import Board
@@ -14,6 +15,7 @@ from openhtp.sched.recorder import Recorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.virtual import JobRun, Log, VirtualLoop
 from openhtp.trace.phases import Phases
+from openhtp.trace.records import ClocksChanged
 
 _DONE = Outcome.DONE  # looked up once: a member of an enum costs more to find than to compare
 
@@ -80,6 +82,7 @@ class _Tally:
         self.run = run
         self.traffic: Traffic | None = None
         self.boards: dict[int, Board] = {}
+        self.clockwork: Clockwork | None = None
         self._figures = run.clients
         self._deadlines = [client.deadline_ns for client in run.scenario.clients]
 
@@ -112,6 +115,8 @@ class _Tally:
             self._count_tokens(asked, figures, t)
         if self.boards and client in self.boards:
             self.boards[client].ended(finish.job, t)
+        if self.clockwork is not None:
+            self.clockwork.ended(client, finish.job, t)
         assert self.traffic is not None
         self.traffic.finished(asked, t)
 
@@ -122,6 +127,10 @@ class _Tally:
         if asked.writes_last and asked.first_token:
             figures.tokens += asked.tokens - 1
             figures.writing_ns += t - asked.first_token
+
+
+def _unheard(changed: ClocksChanged) -> None:
+    """Nobody wants to know what the clocks do."""
 
 
 Progress = Callable[[float], None]
@@ -163,13 +172,17 @@ def simulate(
         )
     boards = [Board(scenario, switched, loop) for switched in scenario.switching]
     tally.boards = {number: board for board in boards for number in board.loads}
-    tally.traffic = Traffic(scenario, loop, tally.boards)
+    if scenario.has_votes:
+        tally.clockwork = Clockwork(scenario, loop, _unheard if phases is None else phases.add)
+    tally.traffic = Traffic(scenario, loop, tally.boards, tally.clockwork)
     if progress is not None and scenario.duration_ns is not None:
         for part in range(1, _REPORTS + 1):
             loop.run_until(scenario.duration_ns * part // _REPORTS)
             progress(part / _REPORTS)
     run.events = loop.run_until()
     run.log = loop.log
+    if phases is not None:
+        phases.close(run.end_ns)
     for switched, board in tally.boards.items():
         run.clients[switched].loads = board.loads[switched]
         run.clients[switched].load_ns = board.load_times_ns[switched]

@@ -5,13 +5,16 @@ Nothing is generated ahead, so an hour of arrivals needs no memory; randomness c
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec import Struct
 
+from openhtp.hw.clocks import Clocks
+from openhtp.plan.clockwork import Clockwork, PaceAt
 from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source, Talk
 from openhtp.plan.switched import Board
 from openhtp.sched.events import Event, Submitted
@@ -44,6 +47,7 @@ class _Running:
         "every",
         "fire",
         "left",
+        "pace_at",
         "random",
         "spec",
         "talk",
@@ -51,9 +55,12 @@ class _Running:
         "work",
     )
 
-    def __init__(self, spec: Source, work: Pace, client: _Client, until: int | None, talk: _Talk | None) -> None:
+    def __init__(
+        self, spec: Source, work: Pace, pace_at: PaceAt, client: _Client, until: int | None, talk: _Talk | None
+    ) -> None:
         self.spec = spec
         self.work = work
+        self.pace_at = pace_at
         self.talk = talk
         self.client = client
         self.left = spec.count
@@ -84,13 +91,14 @@ class _Running:
 class _Talk:
     """The runs that a request of a language model consists of."""
 
-    __slots__ = ("prompt_runs", "runs", "token_work", "tokens")
+    __slots__ = ("prompt_runs", "runs", "token_at", "token_work", "tokens")
 
-    def __init__(self, talk: Talk, token_work: Pace) -> None:
+    def __init__(self, talk: Talk, token_work: Pace, token_at: PaceAt) -> None:
         self.prompt_runs = talk.prompt_runs
         self.runs = talk.runs
         self.tokens = talk.tokens
         self.token_work = token_work
+        self.token_at = token_at
 
 
 class Asked(Struct, eq=False, gc=False):
@@ -127,9 +135,16 @@ class Asked(Struct, eq=False, gc=False):
 class Traffic:
     """All sources of a scenario, feeding one loop."""
 
-    def __init__(self, scenario: Scenario, loop: VirtualLoop, boards: Mapping[int, Board] | None = None) -> None:
-        """``boards`` are those of clients that are switched, by client."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        loop: VirtualLoop,
+        boards: Mapping[int, Board] | None = None,
+        clockwork: Clockwork | None = None,
+    ) -> None:
+        """``boards`` are those of clients that are switched, by client; ``clockwork`` is there if clients vote."""
         self._loop = loop
+        self._clockwork = clockwork
         self._boards = boards or {}
         self._clients = [_Client(number, spec) for number, spec in enumerate(scenario.clients)]
         self._followers: dict[int, list[_Running]] = {}
@@ -138,12 +153,16 @@ class Traffic:
             ends = [end for end in (spec.until_ns, scenario.duration_ns) if end is not None]
             asks = scenario.clients[spec.client]
             talk = None
-            run_ns = spec.run_ns
+            work = scenario.work_for(asks, spec.run_ns)
+            pace_at = _priced(scenario, asks, spec, work)
             if asks.talk is not None:
-                run_ns = asks.talk.prompt_ns
-                talk = _Talk(asks.talk, scenario.work_for(asks, asks.talk.token_ns))
-            work = scenario.work_for(asks, run_ns)
-            self._add(_Running(spec, work, self._clients[spec.client], min(ends, default=None), talk))
+                # Reading a prompt multiplies matrices, writing a token reads weights.
+                work = scenario.work_for(asks, asks.talk.prompt_ns)
+                pace_at = _scaled(scenario, asks, asks.talk.prompt_ns, lambda clocks: clocks.hmx)
+                token_at = _scaled(scenario, asks, asks.talk.token_ns, lambda clocks: clocks.bus)
+                talk = _Talk(asks.talk, scenario.work_for(asks, asks.talk.token_ns), token_at)
+            client = self._clients[spec.client]
+            self._add(_Running(spec, work, pace_at, client, min(ends, default=None), talk))
 
     def _add(self, source: _Running) -> None:
         spec = source.spec
@@ -184,7 +203,10 @@ class Traffic:
         client = source.client
         client.in_queue += 1
         job = self._last_job = self._last_job + 1
-        self._loop.expect(job, source.work, Asked(client.number, source, asked, 0, asked))
+        work = source.work
+        if self._clockwork is not None:
+            work = self._clockwork.asked(client.number, job, source.pace_at, now)
+        self._loop.expect(job, work, Asked(client.number, source, asked, 0, asked))
         if self._boards and client.number in self._boards:
             self._boards[client.number].asked(job, client.number, now)
         timeout = None if client.timeout is None else asked + client.timeout
@@ -197,8 +219,11 @@ class Traffic:
         assert talk is not None
         job = self._last_job = self._last_job + 1
         number = before.run + 1
-        work = source.work if number < talk.prompt_runs else talk.token_work
-        client = source.client
+        reads, client = number < talk.prompt_runs, source.client
+        work = source.work if reads else talk.token_work
+        if self._clockwork is not None:
+            pace_at = source.pace_at if reads else talk.token_at
+            work = self._clockwork.asked(client.number, job, pace_at, now)
         self._loop.expect(job, work, Asked(client.number, source, now, number, before.began, before.first_token))
         timeout = None if client.timeout is None else now + client.timeout
         deadline = None if client.deadline is None else now + client.deadline
@@ -220,3 +245,19 @@ class Traffic:
         if self._followers:
             for follower in self._followers.get(client.number, ()):
                 self._request_at(follower, now + follower.spec.gap_ns)
+
+
+def _priced(scenario: Scenario, client: ClientSpec, source: Source, work: Pace) -> PaceAt:
+    """How a run of a model goes at clocks that votes can come to; a time that was given is the same at all."""
+    known = {clocks: scenario.work_for(client, time_ns) for clocks, time_ns in source.times}
+    return lambda clocks: known.get(clocks, work)
+
+
+def _scaled(scenario: Scenario, client: ClientSpec, run_ns: int, speed: Callable[[Clocks], float]) -> PaceAt:
+    """How a run goes that one unit decides."""
+
+    @functools.cache
+    def pace_at(clocks: Clocks) -> Pace:
+        return scenario.work_for(client, max(1, round(run_ns / speed(clocks))))
+
+    return pace_at

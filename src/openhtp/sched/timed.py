@@ -104,3 +104,18 @@ class TimedRun(Struct, eq=False, gc=False):
         self.due = free
         self.stops = True
         return True
+
+    def change_pace(self, work: Pace, now: int) -> bool:
+        """Go on at another pace: what is left of the step takes as much longer as a whole one does.
+
+        Returns whether ``due`` has changed by it. Saving and restoring that are under way are not.
+        """
+        before, self.work = self.work.step_ns[self.step], work
+        after = work.step_ns[self.step]
+        if self.left_ns:
+            self.left_ns = max(1, self.left_ns * after // before)
+        if self.stops or now >= self.due or before == after:
+            return False
+        since = max(now, self.started)
+        self.due = since + max(1, (self.due - since) * after // before)
+        return True

@@ -36,6 +36,7 @@ class JobRun(TimedRun, eq=False, gc=False):
     tag: Any = None
     # The answer that counts, by its place in the heap. Earlier ones were overtaken by a yield.
     sequence: int = 0
+    token: int = 0
     granted: int | None = None
     held_ns: int = 0
     yields: int = 0
@@ -98,6 +99,13 @@ class VirtualLoop:
         run = self._runs.get(job)
         return None if run is None else run.work
 
+    def change_pace(self, job: int, work: Pace) -> None:
+        """A job that is under way, or waits, goes on like this from now on."""
+        run = self._runs.get(job)
+        if run is not None and run.change_pace(work, self.now):
+            run.sequence = self._sequence + 1
+            self._push(run.due, _ANSWER, StepDone(run.due, job, run.token))
+
     def run_until(self, t: int | None = None) -> int:
         """Deliver events up to and including time ``t`` (all of them if None); return how many so far."""
         heap = self._heap
@@ -128,6 +136,7 @@ class VirtualLoop:
                     if run.granted is None:
                         run.granted = now
                     due = run.start(now, action.step)  # type: ignore[union-attr]
+                    run.token = action.token  # type: ignore[union-attr]
                     run.sequence = self._sequence = sequence = self._sequence + 1
                     step_done = StepDone(due, action.job, action.token)  # type: ignore[union-attr]
                     heappush(heap, (due, _ANSWER, sequence, step_done))
