@@ -44,6 +44,7 @@ def main() -> int:
         server = Server(core, **looking)
         server.adopt(socket.socket(fileno=options.fd))
     else:
+        core.serves_one = False
         core.faults = FaultReach.SESSION if options.allow_faults else FaultReach.NOBODY
         door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
         server = Server(core, door=door, keep=options.keep, **looking)

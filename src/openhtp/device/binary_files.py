@@ -16,7 +16,7 @@ from openhtp.rpc.shm import SharedBuffer, is_unchangeable
 class Scattered:
     """A binary of which some pieces lie in buffers of the client's, and are used there.
 
-    Their size is sealed; what is in them the client could still change, and would then have other weights.
+    What is in them the client could still change, and would then have other weights.
     """
 
     def __init__(self, rest: Source, pieces: Sequence[tuple[int, int, memoryview]]) -> None:
@@ -54,14 +54,16 @@ class BinaryFile:
             os.close(fd)
             raise
 
-    def overlay(self, pieces: Sequence[ms.ExternalPiece], descriptors: list[int]) -> None:
+    def overlay(
+        self, pieces: Sequence[ms.ExternalPiece], descriptors: list[int], *, may_shrink: bool = False
+    ) -> None:
         """Take these pieces from buffers of the client's. Takes the descriptors of those that can be used."""
         views: list[tuple[int, int, memoryview]] = []
         for piece in pieces:
             if not 0 <= piece.begin < piece.end <= self.source.nbytes or piece.offset < 0:
                 raise InvalidArgument(f"a buffer for bytes {piece.begin}..{piece.end} of a binary")
             size = piece.offset + piece.end - piece.begin
-            buffer = SharedBuffer.attach(descriptors.pop(0), size)
+            buffer = SharedBuffer.attach(descriptors.pop(0), size, may_shrink=may_shrink)
             views.append((piece.begin, piece.end, buffer.view[piece.offset : size].toreadonly()))
             buffer.close()
         if views:

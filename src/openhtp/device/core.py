@@ -52,6 +52,8 @@ class DeviceCore:
         self.sessions: dict[int, Session] = {}
         self.closing: deque[Session] = deque()
         self.faults = FaultReach.DEVICE
+        # Who has a device alone may end it, if only by cutting its own memory short.
+        self.serves_one = True
         self.target = target
         self._numbers = itertools.count(1)
         # Has slow work done and tells what came of it; by whoever has threads, else here and now.

@@ -37,6 +37,10 @@ _DMA_BUF = ("/dmabuf:", "anon_inode:dmabuf")
 
 ALIGNMENT = 64
 
+_CAN_SHRINK = (
+    "the size of this memory cannot be sealed, and the device serves several programs: who cut it short would end"
+    " it for all. Expected a dma-buf, or a memfd made with MFD_ALLOW_SEALING"
+)
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
@@ -107,15 +111,20 @@ class SharedBuffer:
         return buffer
 
     @classmethod
-    def attach(cls, fd: int, nbytes: int = 0) -> SharedBuffer:
+    def attach(cls, fd: int, nbytes: int = 0, *, may_shrink: bool = False) -> SharedBuffer:
         """Map a descriptor that another process sent, or its first ``nbytes``; takes ownership of it.
 
-        Raises InvalidArgument unless it is memory of a sealed, fixed size.
+        Raises InvalidArgument unless it is memory of a sealed size. With ``may_shrink`` any memory will do: who
+        cuts it short ends the process that maps it.
         """
-        size = _lasting_size(fd)
+        size = _lasting_size(fd) or (may_shrink and _memory_size(fd))
         if not 0 <= nbytes <= size or not size:
+            unsealed = _memory_size(fd) >= max(1, nbytes)
             os.close(fd)
-            raise InvalidArgument("the descriptor is not shared memory of a sealed size")
+            raise InvalidArgument(
+                _CAN_SHRINK if unsealed else "the descriptor is not shared memory of a sealed size",
+                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+            )
         try:
             return cls(fd, nbytes or size)
         except (OSError, OverflowError, ValueError) as error:
@@ -126,7 +135,7 @@ class SharedBuffer:
     def of_client(cls, fd: int, nbytes: int) -> SharedBuffer:
         """Share the first ``nbytes`` of memory that the client made, by a descriptor of our own.
 
-        The size of a memfd is sealed if that was not done. Raises InvalidArgument for what can be cut short.
+        The size of a memfd is sealed where it can be. Raises InvalidArgument for what is no memory.
         """
         try:
             own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
@@ -139,7 +148,7 @@ class SharedBuffer:
             if is_regular and not _is_dma_buf(own):
                 _check_size(fd, os.fstat(own).st_size, nbytes)  # before anything is done about it
             _seal(own, fd)
-            _check_size(fd, _lasting_size(own), nbytes)
+            _check_size(fd, _lasting_size(own) or _memory_size(own), nbytes)
             return cls(own, nbytes)
         except (OSError, ValueError) as error:
             os.close(own)
@@ -204,6 +213,15 @@ def _lasting_size(fd: int) -> int:
         return 0
 
 
+def _memory_size(fd: int) -> int:
+    """Size of shared memory as it is now; 0 for files on disks and all else."""
+    try:
+        fcntl.fcntl(fd, _F_GET_SEALS)
+        return os.fstat(fd).st_size
+    except OSError:
+        return 0
+
+
 def _check_size(fd: int, size: int, nbytes: int) -> None:
     if nbytes > size:
         raise InvalidArgument(
@@ -213,19 +231,18 @@ def _check_size(fd: int, size: int, nbytes: int) -> None:
 
 
 def _seal(own: int, fd: int) -> None:
-    """See to it that the size of a client's memory lasts."""
+    """See to it that the size of a client's memory lasts, if it can be had."""
     if _is_dma_buf(own) or _lasting_size(own):
         return
     try:
         fcntl.fcntl(own, _F_ADD_SEALS, _SEAL_SHRINK)
     except OSError as error:
-        is_memory = error.errno == errno.EPERM
-        raise InvalidArgument(
-            f"descriptor {fd} is {'memory whose size cannot be sealed' if is_memory else 'no shared memory'};"
-            " expected a dma-buf, or a memfd made with MFD_ALLOW_SEALING: what can be cut short would end the"
-            " device's process",
-            st.QNN_MEM_ERROR_INVALID_ARGUMENT if is_memory else st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
-        ) from error
+        # Made without MFD_ALLOW_SEALING, or by shm_open: the device decides whether it takes that.
+        if error.errno != errno.EPERM:
+            raise InvalidArgument(
+                f"descriptor {fd} is no shared memory; expected a dma-buf, a memfd or what shm_open gives",
+                st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
+            ) from error
 
 
 def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> int:

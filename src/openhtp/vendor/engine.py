@@ -60,7 +60,9 @@ class VendorEngine:
             if buffer.address <= address < buffer.address + buffer.nbytes:
                 if number not in self._shared:
                     # A descriptor of our own: the client may take its memory back while a step still uses it.
-                    self._shared[number] = _Shared(self.process, SharedBuffer.attach(os.dup(buffer.fd)))
+                    self._shared[number] = _Shared(
+                        self.process, SharedBuffer.attach(os.dup(buffer.fd), may_shrink=True)
+                    )
                 return self._shared[number], address - buffer.address
         raise InternalError(f"tensor {name!r} lies in no registered memory")
 

@@ -101,7 +101,7 @@ class Service:
 
     def attach(self, descriptor: int) -> wire.Answer:
         """Map memory that the parent shares."""
-        buffer = SharedBuffer.attach(descriptor)
+        buffer = SharedBuffer.attach(descriptor, may_shrink=True)
         number = next(self._ids)
         self._memory[number] = buffer
         return wire.Answer(id=number)

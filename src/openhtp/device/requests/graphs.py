@@ -36,7 +36,7 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     context = find(session.contexts, request.context, "context")
     file = BinaryFile(asked.first_descriptor(len(request.external)))
     try:
-        file.overlay(request.external, asked.descriptors)
+        file.overlay(request.external, asked.descriptors, may_shrink=asked.core.serves_one)
         if request.external and request.switching:
             raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
         if request.nbytes <= 0:

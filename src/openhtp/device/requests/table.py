@@ -77,7 +77,7 @@ class Asked:
 
     def memory(self, nbytes: int = 0) -> SharedBuffer:
         """The shared memory that must have come, or its first ``nbytes``."""
-        return SharedBuffer.attach(self.descriptor(), nbytes)
+        return SharedBuffer.attach(self.descriptor(), nbytes, may_shrink=self.core.serves_one)
 
 
 @dataclass(frozen=True, slots=True)
