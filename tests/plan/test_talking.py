@@ -54,6 +54,18 @@ def test_auto_cuts_passes_so_that_no_frame_is_late(platform: str) -> None:
         assert auto["assistant"].ttft_p50 == whole["assistant"].ttft_p50
 
 
+def test_auto_leaves_time_for_others_that_wait_too() -> None:
+    crowd = scenario({"prompt": 512, "generate": 64, "chunk": "auto"})
+    crowd["clients"].insert(1, {"name": "rear", "priority": "high", "deadline": 66, "run": 8})
+    crowd["events"].insert(1, {"client": "rear", "every": 66, "from": 1})
+    found = openhtp.plan.plan(crowd)
+    assert found.missed == 0
+    # What a frame may have ahead of it: a part of a pass, and the other camera's frame.
+    talk = parse_scenario(json.dumps(crowd)).clients[2].talk
+    assert talk is not None
+    assert talk.prompt_ns <= (33 - 5 - 8) * 1e6
+
+
 def test_the_example_has_no_late_frame() -> None:
     found = openhtp.plan.plan(EXAMPLE)
     assert found.missed == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core.priority import Priority
-from openhtp.cost.llm import PRESETS
+from openhtp.cost.llm_shapes import PRESETS
 from openhtp.hw.catalog import catalog
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.platforms import PLATFORMS

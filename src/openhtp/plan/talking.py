@@ -6,7 +6,8 @@ import math
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import MS
-from openhtp.cost.llm import PRESETS, LlmEstimate, LlmShape, estimate_llm
+from openhtp.cost.llm import LlmEstimate, estimate_llm
+from openhtp.cost.llm_shapes import PRESETS, LlmShape
 from openhtp.plan import keys
 from openhtp.plan.ranges import RANGES
 from openhtp.plan.reading import Fields, Value
@@ -50,11 +51,15 @@ def read_talk(value: Value, soc: str | None, slack_ns: int | None) -> tuple[Talk
 
 
 def slack_of(llm: ClientSpec, others: list[tuple[ClientSpec, int | None]], *, flat: bool) -> int | None:
-    """How long others can wait at most: their deadline less their own run. Who may interrupt need not wait."""
+    """How long others can wait for a run of the language model. Who may interrupt it need not wait.
+
+    That is their deadline less their own run, and less one run of everybody else who may be ahead of them then.
+    """
+    known = [(other, run) for other, run in others if other is not llm and run is not None]
     waiting = [
-        other.deadline_ns - run
-        for other, run in others
-        if other.deadline_ns is not None and run is not None and (flat or other.priority <= llm.priority)
+        other.deadline_ns - sum(time for each, time in known if flat or each.priority <= other.priority)
+        for other, _ in known
+        if other.deadline_ns is not None and (flat or other.priority <= llm.priority)
     ]
     return max(1, min(waiting)) if waiting else None
 
