@@ -25,7 +25,7 @@ OWN = {
     "cost/published/__init__.py": "resources of the package",
     "cost/rates.py": "a resource of the package",
     "device/entrance.py": "/dev/null",
-    "cost/llm.py": "a resource of the package",
+    "cost/llm_fit.py": "a resource of the package",
     "llm/tokenizer.py": "bytes that came through core/files.py",
     "engine/prepared.py": "opens sessions, not files",
     "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",
