@@ -27,6 +27,7 @@ OWN = {
     "device/entrance.py": "/dev/null",
     "cost/llm_fit.py": "a resource of the package",
     "llm/tokenizer.py": "bytes that came through core/files.py",
+    "engine/cutting.py": "opens sessions, not files",
     "engine/prepared.py": "opens sessions, not files",
     "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",
     "engine/sessions.py": "what ONNX Runtime just wrote to a folder of ours; /proc",

@@ -14,7 +14,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.half import MARK, place_rounding
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.ort import OrtEngine
-from openhtp.engine.sessions import _optimised
+from openhtp.engine.sessions import optimised
 from openhtp.engine.values import Rounding
 from openhtp.ir.builder import GraphBuilder
 from openhtp.program.htp_program import HtpProgram
@@ -61,7 +61,7 @@ def output(program: HtpProgram) -> np.ndarray:
 def test_every_mark_becomes_a_pair_of_casts(program: HtpProgram) -> None:
     lowered = lower_program(program)
     assert len(lowered.marks) == 5
-    model, _ = _optimised(lowered, 1)
+    model, _ = optimised(lowered, 1)
     assert place_rounding(model, lowered.marks)
     kinds = Counter(node.op_type for node in model.graph.node)
     assert kinds["Cast"] == 2 * (5 + 1), "one pair per op, one for the input"
@@ -73,12 +73,12 @@ def test_every_mark_becomes_a_pair_of_casts(program: HtpProgram) -> None:
 def test_marks_and_plain_casts_give_the_same_numbers(program: HtpProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     marked = output(program)
     assert np.array_equal(marked, marked.astype(np.float16)), "results are half-precision numbers"
-    monkeypatch.setattr("openhtp.engine.sessions.place_rounding", lambda model, marks: False)
+    monkeypatch.setattr("openhtp.engine.cutting.place_rounding", lambda model, marks: False)
     assert not lower_program(program, Rounding.CASTS).marks
     np.testing.assert_array_equal(output(program), marked)
 
 
 def test_a_lost_mark_is_noticed(program: HtpProgram) -> None:
     lowered = lower_program(program)
-    model, _ = _optimised(lowered, 1)
+    model, _ = optimised(lowered, 1)
     assert not place_rounding(model, {**lowered.marks, "n0/999": "n0/998"})

@@ -16,11 +16,12 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.precision import Precision
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.engine import segments
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.protocol import Engine, LoadedProgram, Run
-from openhtp.engine.sessions import _optimised
+from openhtp.engine.sessions import optimised
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import find_op
 from openhtp.options import GRAPH
@@ -70,7 +71,7 @@ def mobilenet() -> tuple[HtpProgram, bytes]:
 def test_a_quantized_network_becomes_the_same_integer_kernels_as_its_qdq_model(
     mobilenet: tuple[HtpProgram, bytes],
 ) -> None:
-    ours = Counter(node.op_type for node in _optimised(lower_program(mobilenet[0]), 1)[0].graph.node)
+    ours = Counter(node.op_type for node in optimised(lower_program(mobilenet[0]), 1)[0].graph.node)
     assert ours["QLinearConv"] == 52
     assert ours["QLinearAdd"] == 10
     assert ours["QGemm"] == 1
@@ -97,7 +98,7 @@ def test_segments_compute_what_the_whole_does(
     x = np.random.default_rng(4).integers(0, 256, (1, 96, 96, 3)).astype(np.uint8)
     results = []
     for count in (1, 4, 12):
-        monkeypatch.setattr("openhtp.engine.sessions.segment_count", lambda seconds, count=count: count)
+        monkeypatch.setattr(segments, "longest_seconds", lambda seconds, count=count: 1.1 * seconds / count)
         loaded = OrtEngine().load(program)
         assert loaded.steps >= min(count, 4)
         y = np.zeros((1, 1000), np.uint8)
@@ -110,7 +111,7 @@ def test_segments_compute_what_the_whole_does(
 def test_two_runs_under_way_do_not_disturb_each_other(
     mobilenet: tuple[HtpProgram, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openhtp.engine.sessions.segment_count", lambda seconds: 5)
+    monkeypatch.setattr(segments, "longest_seconds", lambda seconds: seconds / 5)
     loaded = OrtEngine().load(mobilenet[0])
     rng = np.random.default_rng(5)
     xs = [rng.integers(0, 256, (1, 96, 96, 3)).astype(np.uint8) for _ in range(2)]

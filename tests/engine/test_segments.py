@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.engine import segments as segments_module
+from openhtp.engine.cutting import prepare
 from openhtp.engine.lowering import lower_program, origin
 from openhtp.engine.onnx_graph import parse_model
 from openhtp.engine.segments import (
-    MAX_SEGMENTS,
     Segment,
     choose_cuts,
     crossing_bytes,
     cut,
-    segment_count,
+    even_ends,
+    longest_seconds,
     share_memory,
     used_nodes,
 )
-from openhtp.engine.sessions import prepare
 from openhtp.frontend.onnx_import import load
 
 
@@ -44,29 +44,53 @@ def names(segments: list[Segment]) -> list[str]:
     return [" ".join(name for each in segment.nodes for name in each.output) for segment in segments]
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(0.0, 1), (1e-4, 1), (5e-3, 2), (20e-3, 10), (10.0, MAX_SEGMENTS)])
-def test_short_work_is_not_cut_and_long_work_not_too_often(seconds: float, count: int) -> None:
-    assert segment_count(seconds) == count
+def test_short_work_is_not_cut_and_long_work_not_too_often() -> None:
+    assert longest_seconds(1e-4) > 1e-4
+    assert longest_seconds(10.0) >= 10.0 / 25
 
 
 @pytest.mark.parametrize(
-    ("seconds", "crossing", "count", "cuts"),
+    ("seconds", "crossing", "longest", "cuts"),
     [
-        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 0], 2, [2]),
-        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 0], 1, []),
+        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 0], 2.0, [2]),
+        ([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 0], 4.0, []),
         # Two places are as good: the one that less crosses is taken.
-        ([1.0] * 5, [9, 9, 1, 9, 0], 2, [3]),
-        # Nothing ends near the middle of a single long step.
-        ([0.1, 9.0, 0.1], [1, 1, 0], 2, []),
-        # Nothing ends near the middle, but something not too far from it.
-        ([2.3, 3.2, 2.5], [1, 1, 0], 2, [2]),
-        ([1.0, 1.0, 1.0], [1, 1, 0], 3, [1, 2]),
+        ([1.0] * 5, [9, 9, 1, 9, 0], 3.0, [3]),
+        # A step that is longer by itself is a segment; what is short goes with it only within the limit.
+        ([0.1, 9.0, 0.1], [1, 1, 0], 5.0, [1, 2]),
+        ([1.0, 1.0, 1.0], [1, 1, 0], 1.5, [1, 2]),
+        # One cut more costs more than anything that crosses here.
+        ([1.0] * 6, [0, 0, 9000, 0, 0, 0], 3.0, [3]),
     ],
 )
-def test_cuts_are_even_and_where_little_crosses(
-    seconds: list[float], crossing: list[int], count: int, cuts: list[int]
+def test_cuts_keep_to_the_limit_and_cost_little(
+    seconds: list[float], crossing: list[int], longest: float, cuts: list[int]
 ) -> None:
-    assert choose_cuts(seconds, crossing, count) == cuts
+    assert choose_cuts(seconds, crossing, longest) == cuts
+
+
+def test_steps_in_strips_are_cut_off_on_both_sides() -> None:
+    assert choose_cuts([1.0] * 4, [0] * 4, 10.0, alone={1}) == [1, 2]
+
+
+@given(st.lists(st.floats(0.01, 2.0), min_size=1, max_size=40), st.floats(0.5, 4.0))
+def test_no_segment_is_longer_than_the_limit_but_a_single_step(seconds: list[float], longest: float) -> None:
+    cuts = choose_cuts(seconds, [1] * len(seconds), longest)
+    for begin, end in itertools.pairwise([0, *cuts, len(seconds)]):
+        assert end - begin == 1 or sum(seconds[begin:end]) <= longest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ends", "pieces", "chosen"),
+    [((8, 16, 24), 2, (16,)), ((8, 16, 24), 9, (8, 16, 24)), ((8, 16), 2, (16,)), ((8,), 1, ())],
+)
+def test_strips_end_where_tiles_do(ends: tuple[int, ...], pieces: int, chosen: tuple[int, ...]) -> None:
+    assert even_ends(ends, pieces) == chosen
+
+
+def test_a_node_that_is_alone_has_a_segment_of_its_own() -> None:
+    segments = cut(CHAIN, ["y"], step_of, [2], alone=lambda node: node.output[0] == "c")
+    assert names(segments) == ["a b", "c", "d y"]
 
 
 def test_segments_are_steps_between_cuts_and_name_what_crosses() -> None:

@@ -64,21 +64,47 @@ def inspect_part(data: bytes, constants: Collection[str]) -> None:
 
 
 def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
-    """Raise Unusable unless all ends meet: each value is made once, before it is read, in that shape."""
+    """Raise Unusable unless all ends meet: each value is made once, before it is read, in that shape.
+
+    What is made in windows is made when its last byte is, each window right behind the one before.
+    """
     given = (*info.inputs, *info.updateables)
     inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in given}
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
+    whole_bytes = _windows_in_bounds(staged, info)
     made: set[str] = set()
+    begun: dict[str, int] = {}
     for stage in staged.stages:
         reads = inputs | {name: between[name] for name in made if name in between}
-        _check_ends(stage.session.get_inputs(), stage.inputs, reads)
-        _check_ends(stage.session.get_outputs(), stage.outputs, outputs | between)
-        if made.intersection(stage.outputs):
+        windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
+        seen = {name: end for name, end in windows.items() if staged.windows[name].of in reads}
+        _check_ends(stage.session.get_inputs(), stage.inputs, reads | seen)
+        _check_ends(stage.session.get_outputs(), stage.outputs, outputs | between | windows)
+        if made.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
             raise Unusable("a value is made twice")
-        made.update(stage.outputs)
+        for name in stage.outputs:
+            if name not in staged.windows:
+                made.add(name)
+                continue
+            window = staged.windows[name]
+            if window.of in made or window.begin != begun.get(window.of, 0):
+                raise Unusable(f"value {window.of!r} is made twice, or with a gap")
+            begun[window.of] = window.begin + window.nbytes
+            if begun[window.of] == whole_bytes[window.of]:
+                made.add(window.of)
     if not made.issuperset(outputs):
         raise Unusable("an output is never made")
+
+
+def _windows_in_bounds(staged: Staged, info: GraphInfo) -> dict[str, int]:
+    """Bytes of every value that windows are of. Raises Unusable if one looks beyond, or at what may vary."""
+    sizes = {name: buffer.nbytes for name, buffer in staged.buffers.items()}
+    sizes |= {f"in:{spec.name}": spec.nbytes for spec in info.inputs if not any(spec.free)}
+    for name, window in staged.windows.items():
+        if name in sizes or window.begin + window.nbytes > sizes.get(window.of, -1):
+            raise Unusable(f"window {name!r} is not within a value")
+    return sizes
 
 
 def _check_ends(values: list[Any], names: tuple[str, ...], known: Mapping[str, _End]) -> None:

@@ -1,7 +1,7 @@
 """The engine that computes: ONNX Runtime's CPU kernels.
 
 A program becomes one ONNX model (``lowering.py``), is optimised as a whole, and is cut into segments when it is
-long (``sessions.py``). What comes of that can be stored, and is then ready quickly (``prepared.py``). Inputs and
+long (``cutting.py``). What comes of that can be stored, and is then ready quickly (``prepared.py``). Inputs and
 outputs are bound to the caller's arrays, so nothing is copied on the way.
 """
 
@@ -17,13 +17,14 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
+from openhtp.engine.cutting import make_stages, prepare
 from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.native_kv import Mirrors, NativeState
 from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
-from openhtp.engine.sessions import Staged, make_stages, prepare
+from openhtp.engine.sessions import Staged
 from openhtp.engine.workshop import Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
@@ -133,7 +134,7 @@ class OrtProgram:
         """Bind arrays that are as the sessions take them."""
         with error_context(graph=self.name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
-        places |= self._stages.new_buffers()
+        places = self._stages.with_buffers(places)
         calls = []
         for stage in self._stages.stages:
             binding = stage.session.io_binding()
@@ -204,8 +205,7 @@ class OrtEngine:
         except Unusable as reason:
             log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
             return None
-        ends = {name for stage in staged.stages for name in (*stage.inputs, *stage.outputs)}
-        names = {name: name for name in ends if name not in staged.buffers}
+        names = {name: name for name in staged.ends}
         specs = (*info.inputs, *info.outputs, *info.updateables)
         updateable = packed.updateable_data() if info.updateables else {}
         native = self._native(native_kv)

@@ -20,6 +20,7 @@ from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged
+from openhtp.engine.strips import Window
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.container import digest, make_section
@@ -60,6 +61,16 @@ class BufferWords(msgspec.Struct, frozen=True):
     slot: Count
 
 
+class WindowWords(msgspec.Struct, frozen=True):
+    """Rows of a value, as one segment reads or makes them."""
+
+    name: str
+    of: str
+    begin: Count
+    dtype: int
+    shape: list[Count]
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """What is sealed. ``program`` and ``blobs`` are hashes of the packed graph that it belongs to."""
 
@@ -72,6 +83,7 @@ class Manifest(msgspec.Struct, frozen=True):
     buffers: list[BufferWords]
     slot_bytes: list[Count]
     native_kv: NativeKv | None = None
+    windows: list[WindowWords] = []
 
 
 _DECODER = msgspec.msgpack.Decoder(Manifest)
@@ -104,6 +116,10 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         ],
         slot_bytes=list(staged.slot_bytes),
         native_kv=program.native_kv,
+        windows=[
+            WindowWords(name, window.of, window.begin, onnx_type(window.dtype), list(window.shape))
+            for name, window in staged.windows.items()
+        ],
     )
     words = msgspec.msgpack.encode(manifest)
     return dataclasses.replace(
@@ -130,7 +146,11 @@ def open_prepared(
         if number not in used:  # it is the program's alone; what runs must still be what the whole file says
             _data(packed, manifest, number)
     makings = [_making(packed, manifest, part, threads) for part in manifest.parts]
-    staged = Staged(tuple(workshop.make(makings)), buffers, tuple(manifest.slot_bytes))
+    windows = {
+        words.name: Window(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))
+        for words in manifest.windows
+    }
+    staged = Staged(tuple(workshop.make(makings)), buffers, tuple(manifest.slot_bytes), windows)
     inspect_sessions(staged, info)
     return staged, manifest.native_kv
 

@@ -1,37 +1,62 @@
 """Which steps of a program are computed as one segment, and which nodes of the optimised model belong to it.
 
-A program may yield after every step. On this machine a cut costs 7 to 20 microseconds, more where large values
-cross, and the device's own loop empties the caches. So several steps are joined to a segment, and cuts are few:
-about one per millisecond of measured time, and about a dozen at most. More would not help, as the longest segment
-of a network is often a single convolution. They are placed at the ends of steps that leave little data behind.
+A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
+machine a cut costs some 10 microseconds, more where large values cross, and the device's own loop empties the
+caches. So steps are joined to segments of at most 6 % of the whole or about a millisecond, whichever is longer.
+A convolution that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from openhtp.ops import Work
-from openhtp.program.htp_program import HtpProgram
+from openhtp.ops import Work, find_op
+from openhtp.program.htp_program import HtpNode, HtpProgram, Step
 
-MAX_SEGMENTS = 13
-# Rough rates of one CPU core, only used to decide how many segments there are and where. What counts is their
-# ratio, chosen so that the segments of convolutional networks come out alike; the sum is high by about a factor
-# of three, so that a segment of this many estimated seconds takes a millisecond or so.
-_INTEGER_MACS_PER_SECOND = 3e11
-_FLOAT_MACS_PER_SECOND = 4e10
-_VECTOR_OPS_PER_SECOND = 1e9
-_BYTES_PER_SECOND = 1e10
-_SEGMENT_SECONDS = 2.0e-3
-# How far from its ideal place a cut may be, in segments: where several places are as good, and where none is.
-_NEAR = 0.25
-_FARTHEST = 0.5
-# Depthwise convolutions do so few products per result that matrix kernels do not help them.
-_SHALLOW_DEPTH = 32
-_SHALLOW_MACS_PER_SECOND = 4e10
+MAX_SEGMENTS = 64
+# Rates of one CPU core with VNNI, measured on convolutional networks; only used to decide where to cut, so what
+# counts is their ratio.
+_INTEGER_MACS_PER_SECOND = 2.1e11
+_FLOAT_MACS_PER_SECOND = 5.7e10
+_VECTOR_OPS_PER_SECOND = 5e9
+_BYTES_PER_SECOND = 2.5e10
+# The pixels under a window are put together before they are multiplied: one piece of memory for each.
+_PIECES_PER_SECOND = 8e8
+# No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
+_LONGEST_SHARE = 0.06
+_SEGMENT_SECONDS = 1e-3
+# A strip is shorter: how long a convolution of an image takes differs most from machine to machine.
+_STRIP_SHARE = 0.7
+# What a cut costs, apart from what crosses it.
+_CUT_SECONDS = 1e-5
+# Where each filter has one channel, matrix kernels do not help.
+_DEPTHWISE_MACS_PER_SECOND = 1.5e10
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a convolution looks at: channels at a time, and pieces of memory that are put together for it."""
+
+    depth: int
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where a program is cut: after how many steps, and after which rows of the result of a step."""
+
+    after: tuple[int, ...] = ()
+    rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def segments(self) -> int:
+        """How many segments that makes."""
+        return 1 + len(self.after) + sum(map(len, self.rows.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +68,40 @@ class Segment:
     outputs: tuple[str, ...]
 
 
-def node_seconds(work: Work, *, integer: bool) -> float:
+def node_seconds(work: Work, *, integer: bool, window: Window | None = None) -> float:
     """About how long a node takes on this machine."""
     rate = _INTEGER_MACS_PER_SECOND if integer else _FLOAT_MACS_PER_SECOND
-    if work.macs < _SHALLOW_DEPTH * work.vector_ops:
-        rate = _SHALLOW_MACS_PER_SECOND
+    if window is not None and window.depth == 1:
+        rate = _DEPTHWISE_MACS_PER_SECOND
     moved = (work.bytes_read + work.bytes_written) / _BYTES_PER_SECOND
     # Added up: the kernels multiply first and requantize what they have got afterwards.
-    return work.macs / rate + work.vector_ops / _VECTOR_OPS_PER_SECOND + moved
+    gathered = window.pieces / _PIECES_PER_SECOND if integer and window is not None else 0.0
+    return work.macs / rate + work.vector_ops / _VECTOR_OPS_PER_SECOND + moved + gathered
 
 
 def step_seconds(program: HtpProgram) -> list[float]:
     """Estimates for all steps."""
     return [
         sum(
-            node_seconds(node.work, integer=program.tensors[node.outputs[0]].dtype.bits == 8)
+            node_seconds(
+                node.work,
+                integer=program.tensors[node.outputs[0]].dtype.bits == 8,
+                window=_window(program, node),
+            )
             for kernel in program.kernels_of(step)
             for node in kernel.nodes
         )
         for step in program.steps
     ]
+
+
+def _window(program: HtpProgram, node: HtpNode) -> Window | None:
+    if find_op(node.op).weights is None or node.inputs[1] is None:
+        return None
+    *sizes, depth, _ = program.tensors[node.inputs[1]].shape
+    taps = math.prod(sizes)
+    pixels = math.prod(program.tensors[node.outputs[0]].shape[:-1])
+    return Window(depth, 0 if taps == 1 or depth == 1 else taps * pixels)
 
 
 def crossing_bytes(program: HtpProgram) -> list[int]:
@@ -80,9 +119,41 @@ def crossing_bytes(program: HtpProgram) -> list[int]:
     return [after[step.end - 1] for step in program.steps]
 
 
-def segment_count(seconds: float) -> int:
-    """How many segments work of this length is cut into."""
-    return max(1, min(MAX_SEGMENTS, round(seconds / _SEGMENT_SECONDS)))
+def longest_seconds(seconds: float) -> float:
+    """How long a segment of work of this length may be."""
+    return max(seconds * _LONGEST_SHARE, _SEGMENT_SECONDS)
+
+
+def cuts_of(program: HtpProgram) -> Cuts:
+    """Where a program is cut. It depends on nothing but the program, so others can tell, too."""
+    if program.source.is_dynamic:
+        return Cuts()
+    seconds = step_seconds(program)
+    longest = longest_seconds(sum(seconds))
+    rows = {}
+    for place, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
+        if time > longest * _STRIP_SHARE and step.rows and _in_strips(program, step):
+            rows[place] = even_ends(step.rows, -(-time // (longest * _STRIP_SHARE)))
+    # Cutting finer than the longest step that stays whole would cost, and bring nothing.
+    longest = max([longest, *(time for place, time in enumerate(seconds) if place not in rows)])
+    return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, rows)), rows)
+
+
+def _in_strips(program: HtpProgram, step: Step) -> bool:
+    """Whether the runtime computes a step in channel-last order, so that rows are pieces of memory."""
+    node = program.kernels[step.end - 1].nodes[0]
+    if find_op(node.op).weights is None:
+        return False
+    ends = [program.tensors[name] for name in (*node.inputs[:2], *node.outputs) if name is not None]
+    one_image = ends[0].shape[0] == ends[-1].shape[0] == 1
+    return one_image and all(spec.dtype.is_fixed_point and spec.dtype.bits == 8 for spec in ends)
+
+
+def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
+    """Of the rows at which a step may be left, those that make about so many pieces of it."""
+    tiles = len(ends) + 1
+    count = min(int(pieces), tiles)
+    return tuple(ends[round(tiles * piece / count) - 1] for piece in range(1, count))
 
 
 def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
@@ -95,35 +166,43 @@ def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
     return kept[::-1]
 
 
-def choose_cuts(seconds: Sequence[float], crossing: Sequence[int], count: int) -> list[int]:
-    """After how many steps to cut, for about ``count`` segments of similar estimated time.
+def choose_cuts(
+    seconds: Sequence[float], crossing: Sequence[int], longest: float, alone: Collection[int] = ()
+) -> list[int]:
+    """After how many steps to cut, so that no segment takes longer than ``longest``, at the least cost.
 
-    Both lists have one entry for each step. Near each ideal place the cut goes where the fewest bytes cross; where
-    no step ends that near, to the nearest end, if that is less than halfway to another ideal place.
+    Both lists have one entry for each step; a cut costs more, the more bytes cross. A step that is longer is a
+    segment of its own, and so is each in ``alone``.
     """
     done = [0.0, *itertools.accumulate(seconds)]
-    each = done[-1] / count
-    cuts: list[int] = []
-    for index in range(1, count):
-        left = range(cuts[-1] + 1 if cuts else 1, len(seconds))
-        away = {place: abs(done[place] - each * index) for place in left}
-        near = [place for place in away if away[place] <= _NEAR * each]
-        if near:
-            cuts.append(min(near, key=lambda place: (crossing[place - 1], away[place])))
-            continue
-        nearest = min(away, key=lambda place: away[place], default=0)
-        if nearest and away[nearest] <= _FARTHEST * each:
-            cuts.append(nearest)
-    return cuts
+    cost = [0.0, *(_CUT_SECONDS + nbytes / _BYTES_PER_SECOND for nbytes in crossing)]
+    best, before = [0.0] + [math.inf] * len(seconds), [0] * (len(seconds) + 1)
+    for end in range(1, len(seconds) + 1):
+        for begin in reversed(range(end)):
+            if begin < end - 1 and (done[end] - done[begin] > longest or begin in alone or end - 1 in alone):
+                break
+            if best[begin] + cost[begin] < best[end]:
+                best[end], before[end] = best[begin] + cost[begin], begin
+    cuts = []
+    place = before[-1]
+    while place:
+        cuts.append(place)
+        place = before[place]
+    return cuts[::-1]
 
 
 def cut(
-    nodes: Sequence[Any], outputs: Sequence[str], step_of: Callable[[Any], int | None], cuts: Sequence[int]
+    nodes: Sequence[Any],
+    outputs: Sequence[str],
+    step_of: Callable[[Any], int | None],
+    cuts: Sequence[int],
+    alone: Callable[[Any], bool] = lambda node: False,
 ) -> list[Segment]:
     """Deal the nodes of a model out to segments, each with the steps between two cuts.
 
     ``step_of`` tells which step a node was made from. Where the runtime made one node of two steps it belongs to
     the later one; a node that it made up itself goes with what it reads or, reading nothing, with what reads it.
+    A node that is ``alone`` is a segment of its own.
     """
     numbers: dict[int, int] = {}
     made: dict[str, int] = {}
@@ -145,7 +224,22 @@ def cut(
     parts: list[list[Any]] = [[] for _ in range(len(cuts) + 1)]
     for place, node in enumerate(nodes):
         parts[numbers[place]].append(node)
-    return _with_borders([tuple(part) for part in parts if part], outputs)
+    apart = (list(run) for part in parts for _, run in itertools.groupby(part, _by_turns(alone)))
+    return _with_borders([tuple(part) for part in apart], outputs)
+
+
+def _by_turns(alone: Callable[[Any], bool]) -> Callable[[Any], int]:
+    """Numbers for nodes one after the other: the same as long as they may be together."""
+    number, lonely = 0, False
+
+    def turn(node: Any) -> int:
+        nonlocal number, lonely
+        now = alone(node)
+        number += now or lonely
+        lonely = now
+        return number
+
+    return turn
 
 
 def _with_borders(parts: Sequence[tuple[Any, ...]], outputs: Sequence[str]) -> list[Segment]:

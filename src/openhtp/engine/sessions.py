@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: made from a lowered program, optimised as a whole, then cut into segments."""
+"""ONNX Runtime sessions: how they are made, what each is made of, and how a model is optimised as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,32 +17,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto
 
-from openhtp.engine.half import place_rounding
-from openhtp.engine.lowering import Lowered, lower_program, origin
+from openhtp.engine.lowering import Lowered
 from openhtp.engine.onnx_graph import (
     INLINE_BYTES,
-    external_tensor,
     is_inline,
     model_bytes,
     numpy_type,
-    onnx_type,
     parse_model,
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.engine.segments import (
-    Segment,
-    choose_cuts,
-    crossing_bytes,
-    cut,
-    segment_count,
-    share_memory,
-    step_seconds,
-    used_nodes,
-)
-from openhtp.engine.values import Rounding
-from openhtp.program.htp_program import HtpProgram
+from openhtp.engine.strips import Window
 
 Array = npt.NDArray[Any]
 
@@ -73,7 +59,7 @@ class Part:
 
     def open(self, threads: int) -> Stage:
         """Make the session."""
-        session = _session(self.model, self.constants, _options(threads, optimise=False))
+        session = open_session(self.model, self.constants, session_options(threads, optimise=False))
         return Stage(session, self.inputs, self.outputs)
 
 
@@ -93,19 +79,30 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """All stages of a program and the buffers between them."""
+    """All stages of a program, the buffers between them, and the windows that stages have on values."""
 
     stages: tuple[Stage, ...]
     buffers: Mapping[str, Buffer]
     slot_bytes: tuple[int, ...] = ()
+    windows: Mapping[str, Window] = dataclasses.field(default_factory=dict)
 
-    def new_buffers(self) -> dict[str, Array]:
-        """Memory for one execution's intermediate values."""
+    @property
+    def ends(self) -> set[str]:
+        """The inputs and outputs of the program that its stages read and write."""
+        named = {name for stage in self.stages for name in (*stage.inputs, *stage.outputs)}
+        whole = {self.windows[name].of if name in self.windows else name for name in named}
+        return whole.difference(self.buffers)
+
+    def with_buffers(self, ends: Mapping[str, Array]) -> dict[str, Array]:
+        """The arrays of the ends, memory for one execution's values between them, and what the windows show."""
         slots = [np.empty(nbytes, np.uint8) for nbytes in self.slot_bytes]
-        return {
-            name: slots[buffer.slot][: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
-            for name, buffer in self.buffers.items()
-        }
+        arrays = dict(ends)
+        for name, buffer in self.buffers.items():
+            arrays[name] = slots[buffer.slot][: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
+        for name, window in self.windows.items():
+            seen = arrays[window.of].reshape(-1).view(np.uint8)[window.begin : window.begin + window.nbytes]
+            arrays[name] = seen.view(window.dtype).reshape(window.shape)
+        return arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,35 +111,6 @@ class Prepared:
 
     parts: tuple[Part, ...]
     staged: Staged
-
-
-def make_stages(program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Staged:
-    """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
-    prepared = prepare(program, lowered, threads, yield_points=yield_points)
-    if prepared is not None:
-        return prepared.staged
-    if lowered.marks:
-        lowered = lower_program(program, Rounding.CASTS)
-    session = _session(model_bytes(lowered.model), lowered.external, _options(threads, optimise=True))
-    stage = Stage(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
-    return Staged((stage,), {})
-
-
-def prepare(
-    program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True, whole: bool = False
-) -> Prepared | None:
-    """Optimise a program as a whole and cut it. None if it cannot be cut, or is too short to be worth it.
-
-    ``whole``: one part is worth it, too.
-    """
-    seconds = step_seconds(program)
-    count = 1 if program.source.is_dynamic or not yield_points else segment_count(sum(seconds))
-    if count == 1 and not lowered.marks and not whole:
-        return None
-    model, external = _optimised(lowered, threads)
-    if not place_rounding(model, lowered.marks):
-        return None
-    return _cut_model(model, external, choose_cuts(seconds, crossing_bytes(program), count), threads)
 
 
 @cache
@@ -167,7 +135,8 @@ def _share_one_arena() -> None:
     ort.create_and_register_allocator(memory, None)
 
 
-def _options(threads: int, *, optimise: bool) -> Any:
+def session_options(threads: int, *, optimise: bool) -> Any:
+    """How sessions are made."""
     _share_one_arena()
     options = ort.SessionOptions()
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -185,7 +154,8 @@ def _options(threads: int, *, optimise: bool) -> Any:
     return options
 
 
-def _session(model: bytes, external: Mapping[str, Array], options: Any) -> Any:
+def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> Any:
+    """A session of a model and the constants that it names."""
     if external:
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
         options.add_external_initializers(list(external), values)
@@ -194,7 +164,7 @@ def _session(model: bytes, external: Mapping[str, Array], options: Any) -> Any:
     )
 
 
-def _optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
+def optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
     """The model after all of the runtime's optimisations, and its large constants."""
     if sum(array.nbytes for array in lowered.external.values()) > _LARGEST_MESSAGE:
         return _optimised_in_a_folder(lowered, threads)
@@ -202,7 +172,7 @@ def _optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Ar
     fd = os.memfd_create("openhtp-model", os.MFD_CLOEXEC)
     try:
         options = _saving_options(threads, f"/proc/self/fd/{fd}")
-        _session(model_bytes(lowered.model), lowered.external, options)
+        open_session(model_bytes(lowered.model), lowered.external, options)
         size = os.fstat(fd).st_size
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
             model = parse_model(data[:])
@@ -219,7 +189,7 @@ def _optimised_in_a_folder(lowered: Lowered, threads: int) -> tuple[ModelProto, 
         add = options.add_session_config_entry
         add("session.optimized_model_external_initializers_file_name", "data")
         add("session.optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES))
-        _session(model_bytes(lowered.model), lowered.external, options)
+        open_session(model_bytes(lowered.model), lowered.external, options)
         model = parse_model((folder / "model.onnx").read_bytes())
         data = folder / "data"
         return model, _read_external(model, np.fromfile(data, np.uint8) if data.exists() else None)
@@ -229,7 +199,7 @@ def _optimised_in_a_folder(lowered: Lowered, threads: int) -> tuple[ModelProto, 
 
 def _saving_options(threads: int, path: str) -> Any:
     """For a session that is made to save its optimised model and never runs."""
-    options = _options(threads, optimise=True)
+    options = session_options(threads, optimise=True)
     options.optimized_model_filepath = path
     options.add_session_config_entry("session.disable_prepacking", "1")
     return options
@@ -258,76 +228,6 @@ def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
             raw = data[begin : begin + int(place["length"])]
             found[tensor.name] = raw.view(numpy_type(tensor.data_type)).reshape(tuple(tensor.dims))
     return found
-
-
-def _cut_model(
-    model: ModelProto, external: Mapping[str, Array], cuts: Sequence[int], threads: int
-) -> Prepared | None:
-    external = _write_folded_outputs(model, external)
-    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
-    outputs = [value.name for value in model.graph.output]
-    segments = cut(used_nodes(model.graph.node, outputs), outputs, _step_of, cuts)
-    known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
-    parts: list[Part] = []
-    stages: list[Stage] = []
-    buffers: dict[str, Buffer] = {}
-    for segment in segments:
-        parts.append(_make_part(model, segment, initializers, external, known))
-        stage = parts[-1].open(threads)
-        stages.append(stage)
-        for value in stage.session.get_outputs():
-            if value.name in known:
-                continue
-            if not all(isinstance(size, int) for size in value.shape):
-                return None
-            buffers[value.name] = Buffer(type_in_words(value.type), tuple(value.shape))
-            known[value.name] = helper.make_tensor_value_info(
-                value.name, onnx_type(buffers[value.name].dtype), value.shape
-            )
-    slots, sizes = share_memory(segments, {name: buffer.nbytes for name, buffer in buffers.items()})
-    placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in buffers.items()}
-    return Prepared(tuple(parts), Staged(tuple(stages), placed, tuple(sizes)))
-
-
-def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Let a node write every output that was folded to a constant, as segments are made of nodes alone."""
-    outputs = {value.name for value in model.graph.output}
-    renamed = {}
-    for tensor in model.graph.initializer:
-        if tensor.name in outputs:
-            renamed[tensor.name] = f"{tensor.name} folded"
-            tensor.name = renamed[tensor.name]
-    for node in model.graph.node if renamed else ():
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-    model.graph.node.extend(helper.make_node("Identity", [new], [old]) for old, new in renamed.items())
-    return {renamed.get(name, name): array for name, array in external.items()}
-
-
-def _step_of(node: Any) -> int | None:
-    """The step of the program that a node of the optimised model was made from; its last one, if of several."""
-    return next((found for name in (*node.output, node.name) if (found := origin(name)) is not None), None)
-
-
-def _make_part(
-    model: ModelProto,
-    segment: Segment,
-    initializers: Mapping[str, TensorProto],
-    external: Mapping[str, Array],
-    known: Mapping[str, ValueInfoProto],
-) -> Part:
-    inputs = tuple(name for name in segment.inputs if name not in initializers)
-    constants = [name for name in segment.inputs if name in initializers]
-    graph = helper.make_graph(
-        segment.nodes,
-        "segment",
-        [known[name] for name in inputs],
-        # The runtime infers types that are not given; a later segment is told what it found.
-        [known.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
-        [external_tensor(name, external[name]) if name in external else initializers[name] for name in constants],
-    )
-    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    mine = {name: external[name] for name in constants if name in external}
-    return Part(model_bytes(part), mine, inputs, segment.outputs)
 
 
 def type_in_words(words: str) -> np.dtype[Any]:

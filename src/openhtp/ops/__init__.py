@@ -20,8 +20,9 @@ from openhtp.core.opcall import OpCall
 from openhtp.ops._node import Array, Node
 from openhtp.ops._opdef import OpDef, Work
 from openhtp.ops._resolve import resolve_call
+from openhtp.ops._tiles import TileAxis
 
-__all__ = ["PACKAGE", "Node", "OpDef", "Work", "find_op", "op_names", "resolve"]
+__all__ = ["PACKAGE", "Node", "OpDef", "TileAxis", "Work", "find_op", "op_names", "resolve"]
 
 PACKAGE = "qti.aisw"
 

@@ -95,10 +95,15 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Kernels ``begin`` to ``end`` (not included), after which the program may yield."""
+    """Kernels ``begin`` to ``end`` (not included), after which the program may yield.
+
+    Where its last kernel is computed strip by strip, it may yield between the tiles, too: ``rows`` are their ends
+    in rows of the kernel's result, but for that of the last one.
+    """
 
     begin: int
     end: int
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from openhtp.compiler.driver import program_for
-from openhtp.engine.segments import choose_cuts, crossing_bytes, segment_count, step_seconds
+from openhtp.engine.segments import Cuts, cuts_of
 
 if TYPE_CHECKING:
     from openhtp.program.htp_program import HtpProgram
@@ -27,18 +27,14 @@ def ops_of_steps(graph: Graph) -> list[StepOps]:
 
 def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
     """The same for a compiled program that a device cut into so many steps."""
-    whole = list(range(len(program.steps)))
-    if steps == len(whole):
-        cuts = whole[1:]
-    elif steps == 1:
-        cuts = []
-    else:
-        seconds = step_seconds(program)
-        cuts = choose_cuts(seconds, crossing_bytes(program), segment_count(sum(seconds)))
-    if len(cuts) + 1 != steps:
+    whole = tuple(range(1, len(program.steps)))
+    cuts = Cuts(whole) if steps == len(program.steps) else Cuts() if steps == 1 else cuts_of(program)
+    if cuts.segments != steps:
         return []
     found = []
-    for begin, end in pairwise((0, *cuts, len(whole))):
+    for begin, end in pairwise((0, *cuts.after, len(program.steps))):
         nodes = [node for step in program.steps[begin:end] for k in program.kernels_of(step) for node in k.nodes]
-        found.append((tuple(node.name for node in nodes), tuple(node.op for node in nodes)))
+        names = (tuple(node.name for node in nodes), tuple(node.op for node in nodes))
+        # A step that is computed in strips is there once for each.
+        found += [names] * (1 + len(cuts.rows.get(begin, ())))
     return found

@@ -1,0 +1,183 @@
+"""A lowered program as sessions: optimised as a whole, then cut into segments, long convolutions into strips."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from openhtp.engine.half import place_rounding
+from openhtp.engine.lowering import Lowered, lower_program, origin
+from openhtp.engine.onnx_graph import external_tensor, model_bytes, numpy_type, onnx_type
+from openhtp.engine.segments import Cuts, Segment, cut, cuts_of, share_memory, used_nodes
+from openhtp.engine.sessions import (
+    Buffer,
+    Part,
+    Prepared,
+    Stage,
+    Staged,
+    open_session,
+    optimised,
+    session_options,
+    type_in_words,
+)
+from openhtp.engine.strips import Strip, Window, can_be_cut, cut_into_strips
+from openhtp.engine.values import Rounding
+from openhtp.program.htp_program import HtpProgram
+
+Array = npt.NDArray[Any]
+
+
+def make_stages(program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True) -> Staged:
+    """Sessions for a lowered program: one, or several when it is long enough to be worth cutting."""
+    prepared = prepare(program, lowered, threads, yield_points=yield_points)
+    if prepared is not None:
+        return prepared.staged
+    if lowered.marks:
+        lowered = lower_program(program, Rounding.CASTS)
+    session = open_session(model_bytes(lowered.model), lowered.external, session_options(threads, optimise=True))
+    stage = Stage(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
+    return Staged((stage,), {})
+
+
+def prepare(
+    program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True, whole: bool = False
+) -> Prepared | None:
+    """Optimise a program as a whole and cut it. None if it cannot be cut, or is too short to be worth it.
+
+    ``whole``: one part is worth it, too.
+    """
+    cuts = cuts_of(program) if yield_points else Cuts()
+    if cuts.segments == 1 and not lowered.marks and not whole:
+        return None
+    model, external = optimised(lowered, threads)
+    if not place_rounding(model, lowered.marks):
+        return None
+    return _Cutting(model, external, cuts, threads).run()
+
+
+class _Cutting:
+    """Makes the parts of a model, one after the other, as each has to know what the ones before it give."""
+
+    def __init__(self, model: ModelProto, external: Mapping[str, Array], cuts: Cuts, threads: int) -> None:
+        self._model = model
+        self._external = _write_folded_outputs(model, external)
+        self._cuts = cuts
+        self._threads = threads
+        self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+        self._parts: list[Part] = []
+        self._stages: list[Stage] = []
+        self._buffers: dict[str, Buffer] = {}
+        self._windows: dict[str, Window] = {}
+        # What each part reads and makes, of whatever it has but windows.
+        self._lives: list[Segment] = []
+
+    def run(self) -> Prepared | None:
+        """All parts and their sessions. None if the shape of something between two is not known."""
+        outputs = [value.name for value in self._model.graph.output]
+        nodes = used_nodes(self._model.graph.node, outputs)
+        for segment in cut(nodes, outputs, _step_of, self._cuts.after, self._is_cut):
+            found = self._strips(segment)
+            if found is None:
+                self._open(segment)
+                self._lives.append(segment)
+                if not self._learn(self._stages[-1]):
+                    return None
+            else:
+                self._open_strips(segment, *found)
+        sizes = {name: buffer.nbytes for name, buffer in self._buffers.items()}
+        slots, slot_bytes = share_memory(self._lives, sizes)
+        placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in self._buffers.items()}
+        return Prepared(tuple(self._parts), Staged(tuple(self._stages), placed, tuple(slot_bytes), self._windows))
+
+    def _is_cut(self, node: Any) -> bool:
+        return _step_of(node) in self._cuts.rows and can_be_cut(node)
+
+    def _strips(self, segment: Segment) -> tuple[list[Strip], Window] | None:
+        """The strips of a convolution that is long enough for it, and all of its result."""
+        node = segment.nodes[0]
+        if len(segment.nodes) != 1 or not self._is_cut(node) or node.input[0] not in self._known:
+            return None
+        value = self._known[node.input[0]].type.tensor_type
+        shape = tuple(size.dim_value for size in value.shape.dim)
+        source = Window(node.input[0], 0, numpy_type(value.elem_type), shape)
+        filters, zero = self._initializers[node.input[3]], self._initializers[node.input[7]]
+        ends = self._cuts.rows[_step_of(node) or 0]
+        return cut_into_strips(node, source, filters.dims[0], numpy_type(zero.data_type), ends)
+
+    def _open_strips(self, segment: Segment, strips: Sequence[Strip], whole: Window) -> None:
+        constants = segment.nodes[0].input[1:]
+        for strip in strips:
+            (read, source), (written, _) = strip.read, strip.written
+            self._windows |= dict((strip.read, strip.written))
+            self._known[read] = helper.make_tensor_value_info(read, onnx_type(source.dtype), source.shape)
+            self._open(Segment((strip.node,), (read, *constants), (written,)))
+            # From the second strip on, the result is there already and has to stay.
+            made = (whole.of,) if strip is strips[0] else ()
+            self._lives.append(Segment((), (source.of, *(() if made else (whole.of,))), made))
+        self._keep(whole.of, whole.dtype, whole.shape)
+
+    def _open(self, segment: Segment) -> None:
+        self._parts.append(_make_part(self._model, segment, self._initializers, self._external, self._known))
+        self._stages.append(self._parts[-1].open(self._threads))
+
+    def _learn(self, stage: Stage) -> bool:
+        """Note what a stage gives to later ones; the runtime has found out its shape."""
+        for value in stage.session.get_outputs():
+            if value.name in self._known:
+                continue
+            if not all(isinstance(size, int) for size in value.shape):
+                return False
+            self._keep(value.name, type_in_words(value.type), tuple(value.shape))
+        return True
+
+    def _keep(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        if name not in self._known:
+            self._buffers[name] = Buffer(dtype, shape)
+            self._known[name] = helper.make_tensor_value_info(name, onnx_type(dtype), shape)
+
+
+def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Let a node write every output that was folded to a constant, as segments are made of nodes alone."""
+    outputs = {value.name for value in model.graph.output}
+    renamed = {}
+    for tensor in model.graph.initializer:
+        if tensor.name in outputs:
+            renamed[tensor.name] = f"{tensor.name} folded"
+            tensor.name = renamed[tensor.name]
+    for node in model.graph.node if renamed else ():
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    model.graph.node.extend(helper.make_node("Identity", [new], [old]) for old, new in renamed.items())
+    return {renamed.get(name, name): array for name, array in external.items()}
+
+
+def _step_of(node: Any) -> int | None:
+    """The step of the program that a node of the optimised model was made from; its last one, if of several."""
+    return next((found for name in (*node.output, node.name) if (found := origin(name)) is not None), None)
+
+
+def _make_part(
+    model: ModelProto,
+    segment: Segment,
+    initializers: Mapping[str, TensorProto],
+    external: Mapping[str, Array],
+    known: Mapping[str, ValueInfoProto],
+) -> Part:
+    inputs = tuple(name for name in segment.inputs if name not in initializers)
+    constants = [name for name in segment.inputs if name in initializers]
+    graph = helper.make_graph(
+        segment.nodes,
+        "segment",
+        [known[name] for name in inputs],
+        # The runtime infers types that are not given; a later segment is told what it found.
+        [known.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
+        [external_tensor(name, external[name]) if name in external else initializers[name] for name in constants],
+    )
+    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    mine = {name: external[name] for name in constants if name in external}
+    return Part(model_bytes(part), mine, inputs, segment.outputs)

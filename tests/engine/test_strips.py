@@ -1,0 +1,214 @@
+"""Convolutions in strips: the same numbers to the bit, in pieces between which a program can yield."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openhtp.compiler.driver import compile_graph
+from openhtp.core.dtype import DType
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.engine import seal, segments
+from openhtp.engine.ort import OrtEngine, OrtProgram
+from openhtp.engine.prepared import Manifest, WindowWords
+from openhtp.engine.workshop import Workshop
+from openhtp.hw.catalog import find_soc
+from openhtp.ir.builder import GraphBuilder
+from openhtp.program.container import make_section
+from openhtp.program.htp_program import HtpProgram
+from openhtp.program.packed import PackedGraph
+from openhtp.runtime.step_names import step_nodes
+
+replace = msgspec.structs.replace
+QUANT = ScaleOffset(0.05, -120)
+
+
+def network(
+    rows: int = 48,
+    *,
+    kernel: int = 3,
+    stride: int = 1,
+    pads: tuple[int, int] = (1, 1),
+    dilation: int = 1,
+    op: str = "Conv2d",
+    before: bool = False,
+    batch: int = 1,
+) -> HtpProgram:
+    """A convolution of an image, perhaps of something computed, and a clamp of its result."""
+    rng = np.random.default_rng(rows + kernel)
+    builder = GraphBuilder("g")
+
+    def add(name: str, shape: tuple[int, ...], kind: TensorKind) -> TensorSpec:
+        spec = TensorSpec(name, shape, DType.UFIXED_POINT_8, QUANT, kind)
+        builder.add_tensor(spec, None)
+        return spec
+
+    channels = 8
+    wide = 320
+    x = add("x", (batch, rows, wide, channels), TensorKind.APP_WRITE)
+    if before:
+        made = add("made", x.shape, TensorKind.NATIVE)
+        builder.add_node(OpCall("ElementWiseAdd", "double", (x, x), (made,)))
+        x = made
+    depthwise = op.startswith("DepthWise")
+    weights = TensorSpec(
+        "w",
+        (kernel, kernel, 1 if depthwise else channels, channels),
+        DType.SFIXED_POINT_8,
+        ScaleOffset(0.01, 0),
+        TensorKind.STATIC,
+    )
+    builder.add_tensor(weights, rng.integers(-100, 100, weights.shape).astype(np.int8))
+    reach = dilation * (kernel - 1) + 1
+    high, across = ((size + sum(pads) - reach) // stride + 1 for size in (rows, wide))
+    params: dict[str, Any] = {"stride": [stride] * 2, "pad_amount": [list(pads)] * 2, "dilation": [dilation] * 2}
+    y = add("conv", (batch, high, across, channels), TensorKind.NATIVE)
+    builder.add_node(OpCall(op, "conv", (x, weights), (y,), params))
+    out = add("out", y.shape, TensorKind.APP_READ)
+    builder.add_node(OpCall("ElementWiseAdd", "end", (y, y), (out,)))
+    return compile_graph(builder.finish(), "SM8650")
+
+
+def computed(loaded: OrtProgram, program: HtpProgram) -> np.ndarray:
+    (given,), (made,) = program.inputs, program.outputs
+    x = np.random.default_rng(1).integers(0, 256, given.shape).astype(np.uint8)
+    y = np.zeros(made.shape, np.uint8)
+    run = loaded.bind({given.name: x, made.name: y})
+    for step in range(loaded.steps):
+        run.step(step)
+    return y
+
+
+@pytest.fixture
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> Callable[[HtpProgram, int], segments.Cuts]:
+    """Have the convolution cut into so many strips, whatever it takes."""
+
+    def cut(program: HtpProgram, pieces: int) -> segments.Cuts:
+        _cut_conv(monkeypatch, program, pieces)
+        return segments.cuts_of(program)
+
+    return cut
+
+
+def _cut_conv(patch: pytest.MonkeyPatch, program: HtpProgram, pieces: int) -> None:
+    seconds = segments.step_seconds(program)
+    conv = next(place for place, step in enumerate(program.steps) if program.kernels_of(step)[-1].name == "conv")
+    longest = seconds[conv] / pieces / segments._STRIP_SHARE
+    patch.setattr(
+        segments, "step_seconds", lambda program: [longest / 9 if i != conv else t for i, t in enumerate(seconds)]
+    )
+    patch.setattr(segments, "longest_seconds", lambda seconds: longest * (1 + 1e-9))
+
+
+def test_tiles_of_the_compiler_are_where_a_step_may_be_left() -> None:
+    step = next(step for step in network(112, stride=2).steps if step.rows)
+    # 56 rows of the result in 7 strips of 8; 64 KiB of what it touches make a tile.
+    assert step.rows == (16, 32, 48)
+    assert all(not step.rows for step in network(8).steps)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_strips_are_steps_of_their_own_with_the_same_result(
+    in_pieces: Callable[[HtpProgram, int], segments.Cuts], *, before: bool
+) -> None:
+    program = network(before=before)
+    whole = OrtEngine(yield_points=False).load(program)
+    expected = computed(whole, program)
+    assert expected.std() > 1
+    cuts = in_pieces(program, 3)
+    loaded = OrtEngine().load(program)
+    assert loaded.steps == cuts.segments == 4 + before
+    np.testing.assert_array_equal(computed(loaded, program), expected)
+    named = step_nodes(program, loaded.steps)
+    assert [names for names, _ in named].count(("conv",)) == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(20, 70),
+    st.sampled_from([1, 3, 5]),
+    st.integers(1, 3),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.integers(1, 2),
+    st.sampled_from(["Conv2d", "DepthWiseConv2d"]),
+    st.integers(2, 6),
+)
+def test_any_window_gives_the_same_in_strips(
+    rows: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int, op: str, pieces: int
+) -> None:
+    reach = dilation * (kernel - 1) + 1
+    pads = (min(pads[0], reach - 1), min(pads[1], reach - 1))
+    program = network(rows, kernel=kernel, stride=stride, pads=pads, dilation=dilation, op=op)
+    expected = computed(OrtEngine(yield_points=False).load(program), program)
+    with pytest.MonkeyPatch.context() as patch:
+        _cut_conv(patch, program, pieces)
+        loaded = OrtEngine().load(program)
+    np.testing.assert_array_equal(computed(loaded, program), expected)
+
+
+def test_several_images_are_computed_whole(in_pieces: Callable[[HtpProgram, int], segments.Cuts]) -> None:
+    program = network(batch=2)
+    assert not in_pieces(program, 3).rows
+    OrtEngine().load(program)
+
+
+@pytest.fixture
+def stored(in_pieces: Callable[[HtpProgram, int], segments.Cuts]) -> tuple[HtpProgram, PackedGraph]:
+    program = network(before=True)
+    in_pieces(program, 3)
+    packed = OrtEngine().pack(program)
+    assert packed is not None
+    return program, packed
+
+
+def loaded_from(packed: PackedGraph) -> OrtProgram | None:
+    with Workshop() as workshop:
+        return OrtEngine().load_packed(packed, packed.info(), find_soc("SM8650"), workshop)
+
+
+def test_strips_are_stored_and_loaded(stored: tuple[HtpProgram, PackedGraph]) -> None:
+    program, packed = stored
+    loaded = loaded_from(packed)
+    assert loaded is not None
+    assert loaded.steps == 5
+    np.testing.assert_array_equal(computed(loaded, program), computed(OrtEngine().load(program), program))
+
+
+Windows = list[WindowWords]
+WRONG: dict[str, tuple[Callable[[Windows], Windows], str]] = {
+    "none": (lambda given: [], "comes from nowhere"),
+    "beyond": (lambda given: [replace(each, begin=each.begin + 1) for each in given], "not within a value"),
+    "of nothing": (lambda given: [replace(each, of="other") for each in given], "not within a value"),
+    "huge": (lambda given: [replace(each, shape=[1 << 39]) for each in given], "not within a value"),
+    "a gap": (
+        lambda given: [replace(each, begin=0) if "conv" in each.of or each.begin else each for each in given],
+        "made twice, or with a gap",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_windows_that_do_not_fit_are_refused(
+    stored: tuple[HtpProgram, PackedGraph], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    _, packed = stored
+    change, why = WRONG[name]
+    key = seal.read_key()
+    assert packed.prepared is not None
+    assert key is not None
+    manifest = msgspec.msgpack.decode(packed.prepared.read(), type=Manifest)
+    words = msgspec.msgpack.encode(replace(manifest, windows=change(manifest.windows)))
+    changed = dataclasses.replace(packed, prepared=make_section(words), seal=seal.sealed(key, words))
+    with caplog.at_level(logging.INFO):
+        assert loaded_from(changed) is None
+    assert why in caplog.text
