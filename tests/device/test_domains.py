@@ -278,3 +278,45 @@ def test_compression_limits_the_number_of_graphs(maker: htp.Device, options: dic
     with pytest.raises(htp.UnsupportedFeature, match="do not go with weight_sharing_enabled"):
         context.create_graph("g", **options)
     context.free()
+
+
+def compressed_binary(device: htp.Device, **options: bool) -> bytes:
+    with device.create_context(prepare_only=True) as context:
+        graph = context.create_graph("g", **options)
+        x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+        y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
+        graph.add_node("Relu", inputs=[x], outputs=[y])
+        graph.finalize()
+        return context.get_binary()
+
+
+@pytest.mark.parametrize("option", ["dlbc", "dlbc_weights"])
+def test_compression_does_not_go_with_shared_spill_fill_buffers(
+    maker: htp.Device, backend: htp.Backend, option: str
+) -> None:
+    binary = compressed_binary(maker, **{option: True})
+    device = backend.create_device(soc="SM8850")
+    group = htp.GroupRegistration(max_spill_fill_buffer=MIB)
+    for sharing in ({"register_multi_contexts": group}, {"register_concurrent_resource_sharing": group}):
+        with pytest.raises(htp.UnsupportedFeature, match="do not go with shared spill-fill buffers"):
+            device.create_context_from_binary(binary, **sharing)
+    creation = device.create_contexts_from_binaries([binary], share_resources=True)
+    assert isinstance(creation.exception(30), htp.UnsupportedFeature)
+    with device.create_context_from_binary(binary) as context:
+        assert context.graph("g").options[option]
+    assert domains_of(device)[0]["bytes"] == 0
+
+
+def test_a_list_that_runs_at_the_same_time_shares_by_priority(maker: htp.Device, backend: htp.Backend) -> None:
+    binary = spilling_binary(maker)
+    device = backend.create_device(soc="SM8850", process_domains=1)
+    with device.create_context_from_binary(binary):
+        needed = int(domains_of(device)[0]["memory"]["spill_fill"])
+    levels = ["high", "low", "high", "low"]
+    device.create_contexts_from_binaries(
+        [binary] * 4,
+        configs=[{"priority": level} for level in levels],
+        share_resources=True,
+        share_resources_optimization_type="concurrent_optimization",
+    ).result(60)
+    assert domains_of(device)[0]["memory"]["spill_fill"] == 2 * needed

@@ -230,3 +230,53 @@ def test_memory_of_the_device_process_goes_down(backend: htp.Backend, tmp_path: 
         run(switched, name)
     one_loaded = resident(device.pid) - nothing
     assert one_loaded < all_loaded - 2 * 24 * MIB, (one_loaded / MIB, all_loaded / MIB)
+
+
+def memory_of(device: htp.Device) -> dict[str, int]:
+    (session,) = device.info()["sessions"]
+    return dict(session["memory"])
+
+
+def test_buffers_are_held_for_as_long_as_the_context_lives(backend: htp.Backend, binary: bytes) -> None:
+    """So that a graph that is to be loaded finds room, whatever was registered meanwhile."""
+    device = backend.create_device(domain_mb=3, process_domains=1)
+    context = device.create_context_from_binary(binary, weights_buffer=2 * MIB, **SWITCHING)
+    for name in "ABCD":
+        run(context, name)
+        assert memory_of(device)["weights"] == 2 * MIB
+    context.register_memory(MIB // 2)
+    run(context, "A")
+    context.free()
+    assert device.info()["sessions"][0]["bytes"] == 0
+    exact = device.create_context_from_binary(binary, weights_buffer=-1, spill_fill_buffer=-1, **SWITCHING)
+    assert MIB <= memory_of(device)["weights"] <= MIB + 64 * 1024
+    run(exact, "B")
+
+
+def test_buffers_that_are_too_small_or_do_not_fit_are_refused(device: htp.Device, binary: bytes) -> None:
+    with pytest.raises(htp.InvalidArgument, match="weights_buffer is 4096 bytes; graph 'A' needs 10") as caught:
+        device.create_context_from_binary(binary, weights_buffer=4096, **SWITCHING)
+    assert caught.value.name == "QNN_CONTEXT_ERROR_INVALID_CONFIG"
+    with pytest.raises(htp.OutOfMemory):
+        device.create_context_from_binary(binary, weights_buffer=16 * MIB, **SWITCHING)
+    assert device.info()["sessions"][0]["bytes"] == 0
+
+
+def test_a_switched_context_can_be_saved_again(device: htp.Device, binary: bytes) -> None:
+    """Also graphs of it that are not loaded now."""
+    with device.create_context_from_binary(binary, **SWITCHING) as context:
+        run(context, "B")
+        again = context.get_binary()
+    with device.create_context_from_binary(again, graph_retention_order=["D"], **SWITCHING) as context:
+        assert loaded(device) == "D"
+        for name in "ABCD":
+            run(context, name)
+
+
+def test_names_of_graphs_that_are_not_there(device: htp.Device, binary: bytes) -> None:
+    with pytest.raises(htp.InvalidArgument, match="enable_graphs names 'E'; the binary has 'A', 'B'"):
+        device.create_context_from_binary(binary, enable_graphs=["A", "E"], **SWITCHING)
+    with pytest.raises(htp.InvalidArgument, match="graph_retention_order names 'E'"):
+        device.create_context_from_binary(binary, graph_retention_order=["A", "E"], **SWITCHING)
+    with pytest.raises(htp.InvalidArgument, match="graph_retention_order names 'B' twice"):
+        device.create_context_from_binary(binary, graph_retention_order=["B", "A", "B"], **SWITCHING)

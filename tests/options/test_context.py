@@ -28,6 +28,10 @@ SWITCHING = {"is_persistent_binary": True, "memory_limit_hint": 1}
         ({**SWITCHING, "share_resources": True}, Origin.LIST, "exclude each other"),
         ({"graph_retention_order": ["a"], "share_resources": True}, Origin.LIST, "exclude each other"),
         ({"weights_buffer": -1}, Origin.BINARY, "weights_buffer needs memory_limit_hint"),
+        ({**SWITCHING, "weights_buffer": -1, "graph_retention_order": ["a"]}, Origin.BINARY, "exclude each other"),
+        ({**SWITCHING, "defer_graph_init": True}, Origin.BINARY, "exclude each other"),
+        ({"defer_graph_init": True}, Origin.LIST, "is for create_context_from_binary only"),
+        ({"use_extended_udma": True}, Origin.BINARY, "is for create_context only"),
         ({"register_multi_contexts": 5}, Origin.BINARY, "expected a GroupRegistration"),
         ({"register_multi_contexts": GroupRegistration()}, Origin.BINARY, "max_spill_fill_buffer, above 0"),
         ({"is_persistent_binary": True, "persistent_binary": False}, Origin.BINARY, "is given twice"),
@@ -45,6 +49,7 @@ def test_what_does_not_go_together_is_refused(given: dict[str, object], origin: 
     [
         ({"weight_sharing_enabled": True}, Origin.COMPOSED, 69, "linux", "needs a Hexagon v73 or newer"),
         ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "windows", "exists on linux only"),
+        ({"extended_udma": True}, Origin.COMPOSED, 79, "linux", "needs a Hexagon v81"),
         ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "android", "exists on linux only"),
         (
             {"register_concurrent_resource_sharing": GroupRegistration(max_spill_fill_buffer=1)},

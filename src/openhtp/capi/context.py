@@ -191,13 +191,9 @@ def context_validate_binary(backend: int, device: int, config: int, binary: int,
 @answers("contextFinalize")
 def context_finalize(context: int, profile: int) -> None:
     """Finalize all graphs that are not yet."""
-    from openhtp.capi.graph import finalize
-
     held = handles.find(ContextHeld, context)
     sheet = handles.find_or_none(ProfileHeld, profile)
-    for graph in list(held.context.graphs.values()):
-        if not graph.is_finalized:
-            finalize(graph, sheet)
+    held.context.finalize(profile=None if sheet is None else sheet.profile)
 
 
 @answers("contextFree")

@@ -210,7 +210,7 @@ _CONTEXT_KEYS = (
     _of(CONTEXT, "lora_weight_sharing", Flag(), "One buffer for updatable weights.", default="false"),
     _of(CONTEXT, "skip_validation_on_binary_section", Flag(), "Do not check sections.", default="false"),
     Key(name="lora_weight_sharing_ram_preload", kind=Flag(), about="Load updatable weights beforehand."),
-    Key(name="extended_udma", kind=Flag(), about="Wider DMA, from v81 on."),
+    _of(CONTEXT, "extended_udma", Flag(), "DMA with 64-bit addresses, from v81 on.", default="false"),
     Key(name="detachable_buffers_enabled", kind=Flag(), about="Buffers that can be taken away."),
 )
 

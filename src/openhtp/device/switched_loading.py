@@ -12,10 +12,11 @@ from openhtp.device.room import Room
 from openhtp.device.switching import Switcher
 from openhtp.device.target import Target
 from openhtp.memory.ledger import Held
-from openhtp.memory.needs import ContextNeeds, needs_of
+from openhtp.memory.needs import Buffers, ContextNeeds, needs_of
 from openhtp.memory.switching import loaded_first
 from openhtp.program.binary import ContextBinary, open_binary
 from openhtp.program.sources import Source
+from openhtp.rpc import messages as ms
 
 if TYPE_CHECKING:
     from openhtp.device.core import DeviceCore
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 class SwitchedRoom(Room):
     """What a binary takes of which some graphs are loaded: data that they share, and each of them."""
 
-    def __init__(self, context: DeviceContext, retained: Sequence[int], manner: Manner) -> None:
+    def __init__(self, context: DeviceContext, asked: ms.LoadGraphs, manner: Manner) -> None:
         super().__init__(context)
-        self._places = retained
+        self._asked = asked
+        self._places = asked.retained
         self._manner = manner
         self._retained: tuple[str, ...] = ()
         self._each: dict[str, Held] = {}
         self._binary: ContextBinary | None = None
         self._needs = ContextNeeds(graphs=())
+        self._buffers = Buffers()
 
     def make_first_ready(
         self, target: Target, source: Source, places: Sequence[int], advance: Advance
@@ -43,6 +46,7 @@ class SwitchedRoom(Room):
             raise InvalidArgument(f"graphs {list(self._places)} are to be retained; given are {list(places)}")
         self._retained = tuple(binary.graph_names[place] for place in self._places)
         self._needs = needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs])
+        self._buffers = Buffers.chosen(self._needs, self._asked.weights_buffer, self._asked.spill_fill_buffer)
         first = loaded_first([graph.name for graph in graphs], self._retained)
         self._take_first(first)
         ready: list[Ready] = []
@@ -60,13 +64,13 @@ class SwitchedRoom(Room):
         return ready
 
     def _take_first(self, first: Sequence[str]) -> None:
-        parts = [(graph.own_bytes, graph.spill_fill_bytes) for graph in map(self._needs.graph, first)]
+        beside = [self._buffers.beside(self._needs.graph(name)) for name in first]
+        parts = [(graph.own_bytes, graph.spill_fill_bytes) for graph in beside]
+        held = (self._needs.shared_bytes + (self._buffers.weights or 0), self._buffers.spill_fill or 0)
         context = self._context
         context.tenant.label = f"context {context.number} (switching {', '.join(first[:3])})"
         io_bytes = self._needs.io_bytes if context.io_room else 0
-        shared, *each = self._ledger.place_each(
-            context.tenant, [(self._needs.shared_bytes, 0), *parts], room_for=io_bytes
-        )
+        shared, *each = self._ledger.place_each(context.tenant, [held, *parts], room_for=io_bytes)
         self.held, self._each = shared, dict(zip(first, each, strict=True))
 
     def begin(
@@ -79,7 +83,13 @@ class SwitchedRoom(Room):
         """The scheduler knows the graphs: from now on they are switched."""
         assert self._binary is not None
         switcher = Switcher(
-            core, self._context, self._binary, self._needs, self._retained, self._manner, close_file
+            core,
+            self._context,
+            self._binary,
+            (self._needs, self._buffers),
+            self._retained,
+            self._manner,
+            close_file,
         )
         self._context.switcher = switcher
         for graph, made in zip(graphs, ready, strict=True):

@@ -21,7 +21,7 @@ from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
 from openhtp.device.tasks import Task
 from openhtp.engine.protocol import Run
 from openhtp.memory.ledger import Held
-from openhtp.memory.needs import ContextNeeds
+from openhtp.memory.needs import Buffers, ContextNeeds
 from openhtp.memory.switching import Turn, Turns
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
@@ -43,19 +43,21 @@ class Switcher:
         core: DeviceCore,
         context: DeviceContext,
         binary: ContextBinary,
-        needs: ContextNeeds,
+        memory: tuple[ContextNeeds, Buffers],
         retained: Sequence[str],
         manner: Manner,
         close_file: Callable[[], None],
     ) -> None:
+        """``memory`` is what the graphs need, and the buffers that they use for some of it, in turn."""
         self.context = context
         self.switches = 0
         self._core = core
         self._binary = binary
         self._manner = manner
         self._close_file = close_file
-        self._turns = Turns({graph.name: graph.loaded_bytes for graph in needs.graphs}, retained)
-        self._needs = needs
+        needs, self._buffers = memory
+        self._needs = {graph.name: self._buffers.beside(graph) for graph in needs.graphs}
+        self._turns = Turns({name: graph.loaded_bytes for name, graph in self._needs.items()}, retained)
         self._graphs: dict[str, DeviceGraph] = {}
         self._held: dict[str, Held] = {}
         self._binds: dict[int, _Bind] = {}
@@ -75,11 +77,12 @@ class Switcher:
 
     def adopt(self, graph: DeviceGraph, ready: Ready, held: Held) -> None:
         """A graph that is loaded, and what that holds. Raises OutOfMemory if it holds more than was known."""
-        known = self._needs.graph(graph.name).spill_fill_bytes
-        more = ready.loaded.spill_fill_bytes - known
+        more = ready.loaded.spill_fill_bytes - self._needs[graph.name].spill_fill_bytes
         if more > 0:
             try:
-                held.add(self.context.session.ledger.place(self.context.tenant, 0, more))
+                self._buffers.check_spill(graph.name, ready.loaded.spill_fill_bytes)
+                if self._buffers.spill_fill is None:
+                    held.add(self.context.session.ledger.place(self.context.tenant, 0, more))
             except QnnError:
                 close_all([ready])
                 raise
@@ -151,7 +154,7 @@ class Switcher:
             self._unload(name)
         self.switches += 1
         graph = self._graphs[turn.graph]
-        needs = self._needs.graph(turn.graph)
+        needs = self._needs[turn.graph]
         try:
             held = self.context.session.ledger.place(self.context.tenant, needs.own_bytes, needs.spill_fill_bytes)
         except QnnError as error:

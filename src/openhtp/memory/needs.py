@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
 from openhtp.program.packed import PackedGraph
 
 _PAGE = 4096
@@ -56,6 +58,56 @@ class ContextNeeds:
     def graph(self, name: str) -> GraphNeeds:
         """One of them."""
         return next(graph for graph in self.graphs if graph.name == name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """Buffers that graphs use in turn, as long as their context lives. None: each graph has memory of its own."""
+
+    weights: int | None = None
+    spill_fill: int | None = None
+
+    @classmethod
+    def chosen(cls, needs: ContextNeeds, weights: int, spill_fill: int) -> Buffers:
+        """As options say it: so many bytes, -1 for what the largest graph needs, 0 for none.
+
+        Raises InvalidArgument if a graph needs more than was chosen.
+        """
+        return cls(
+            weights=_buffer("weights_buffer", weights, [(g.name, g.own_bytes) for g in needs.graphs]),
+            spill_fill=_buffer(
+                "spill_fill_buffer", spill_fill, [(g.name, g.spill_fill_bytes) for g in needs.graphs]
+            ),
+        )
+
+    def beside(self, graph: GraphNeeds) -> GraphNeeds:
+        """What a graph still needs beside them."""
+        return replace(
+            graph,
+            own_bytes=graph.own_bytes if self.weights is None else 0,
+            spill_fill_bytes=graph.spill_fill_bytes if self.spill_fill is None else 0,
+        )
+
+    def check_spill(self, name: str, nbytes: int) -> None:
+        """A graph is ready, and only now is it known what it spills."""
+        if self.spill_fill is not None and nbytes > self.spill_fill:
+            raise _too_small("spill_fill_buffer", self.spill_fill, name, nbytes)
+
+
+def _buffer(option: str, chosen: int, each: Sequence[tuple[str, int]]) -> int | None:
+    if chosen == 0 or not each:
+        return None
+    name, most = max(each, key=lambda item: item[1])
+    if 0 < chosen < most:
+        raise _too_small(option, chosen, name, most)
+    return most if chosen < 0 else chosen
+
+
+def _too_small(option: str, chosen: int, name: str, nbytes: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"{option} is {chosen} bytes; graph {name!r} needs {nbytes}: give that, or -1 for what the largest needs",
+        st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+    )
 
 
 def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]]) -> ContextNeeds:

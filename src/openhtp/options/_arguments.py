@@ -34,10 +34,12 @@ class ContextArguments(TypedDict, total=False):
     enable_graphs: Iterable[str] | None
     compatibility: str
     is_persistent_binary: bool
+    defer_graph_init: bool
     memory_limit_hint: int
     graph_retention_order: Iterable[str] | None
     weight_sharing_enabled: bool
     lora_weight_sharing_enabled: bool
+    use_extended_udma: bool
     prepare_only: bool
     register_multi_contexts: GroupRegistration | None
     register_concurrent_resource_sharing: GroupRegistration | None

@@ -79,6 +79,16 @@ _COMMON = (
         origins=_STORED,
     ),
     Option(
+        name="defer_graph_init",
+        kind=Flag(),
+        default=False,
+        about="Graphs of the binary are loaded when they are finalized (`Graph.finalize`, `Context.finalize`).",
+        number=_number("OPTION_DEFER_GRAPH_INIT", ContextOption.DEFER_GRAPH_INIT),
+        aliases=("deferred_graph_init",),
+        origins=(Origin.BINARY,),
+        excludes=("memory_limit_hint",),
+    ),
+    Option(
         name="memory_limit_hint",
         kind=Whole(0, (1 << 64) - 1, "MB"),
         default=0,
@@ -88,7 +98,12 @@ _COMMON = (
         config_key="memory_limit_hint",
         origins=_STORED,
         needs=("is_persistent_binary",),
-        excludes=("share_resources", "register_multi_contexts", "register_concurrent_resource_sharing"),
+        excludes=(
+            "share_resources",
+            "register_multi_contexts",
+            "register_concurrent_resource_sharing",
+            "defer_graph_init",
+        ),
     ),
     Option(
         name="graph_retention_order",
@@ -98,7 +113,7 @@ _COMMON = (
         number=_number("GRAPH_RETENTION_ORDER", ContextOption.GRAPH_RETENTION_ORDER),
         config_key="graph_retention_order",
         origins=_STORED,
-        excludes=("share_resources",),
+        excludes=("share_resources", "spill_fill_buffer", "weights_buffer"),
     ),
 )
 
@@ -124,6 +139,19 @@ _PREPARE = (
         number=_htp("LORA_WEIGHT_SHARING_ENABLED", HtpContextOption.LORA_WEIGHT_SHARING),
         config_key="lora_weight_sharing",
         aliases=("lora_weight_sharing",),
+        prepared=Prepared.OFFLINE,
+        origins=(Origin.COMPOSED,),
+    ),
+    Option(
+        name="use_extended_udma",
+        kind=Flag(),
+        default=False,
+        about="Graphs are prepared for DMA with 64-bit addresses. A context of such a binary takes no weights in"
+        " buffers of the client's (`callback`). Results and modelled times are the same.",
+        number=_htp("USE_EXTENDED_UDMA", HtpContextOption.USE_EXTENDED_UDMA),
+        config_key="extended_udma",
+        aliases=("extended_udma",),
+        since_arch=81,
         prepared=Prepared.OFFLINE,
         origins=(Origin.COMPOSED,),
     ),
@@ -247,12 +275,13 @@ _BUFFERS = tuple(
         name=name,
         kind=Whole(-1, SESSION_LIMIT_BYTES, "bytes"),
         default=0,
-        about=f"A buffer of the client's for {what} of graphs that are switched: so many bytes, -1 for what the"
-        " largest graph needs, 0 for none. It lives as long as the context, and one graph uses it at a time.",
+        about=f"One buffer for {what} of graphs that are switched: so many bytes, -1 for what the largest graph"
+        " needs, 0 for none. It is held for as long as the context lives, one graph uses it at a time, and so a"
+        " switch never lacks the room.",
         config_key=name,
         origins=(Origin.BINARY,),
         needs=("memory_limit_hint",),
-        no_effect="the device takes this memory itself",
+        excludes=("graph_retention_order",),
     )
     for name, what in (("spill_fill_buffer", "spill-fill"), ("weights_buffer", "the weights"))
 )

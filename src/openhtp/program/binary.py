@@ -30,6 +30,7 @@ class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
     build_id: str = ""
     sdk_version: str = VERSION
     lora_weight_sharing: bool = False
+    extended_udma: bool = False
 
     @property
     def blob_version(self) -> str:

@@ -18,7 +18,7 @@ from openhtp.hw.power import DcvsVote, HmxVote
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Pace
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -106,7 +106,8 @@ class LoadGraphs(Request):
 
     ``nbytes`` is what these graphs take of it. ``read_budget`` is how many bytes may be read at once, 0 for all.
     The reply's ``graphs`` are in the order in which they were asked for. With ``switching`` they are loaded when
-    they run, at once only those ``retained`` (by place, the most important first), or the first.
+    they run, at once only those ``retained`` (by place, the most important first), or the first. They then use the
+    buffers in turn that are asked for: so many bytes, -1 for what the largest needs, 0 for none.
     """
 
     context: int
@@ -116,6 +117,8 @@ class LoadGraphs(Request):
     accelerated: bool = False
     switching: bool = False
     retained: list[int] = []
+    spill_fill_buffer: int = 0
+    weights_buffer: int = 0
     external: list[ExternalPiece] = []
 
 

@@ -101,9 +101,15 @@ def enabled_graphs(chosen: Values, binary: ContextBinary) -> tuple[str, ...]:
     for name in enabled:
         if name not in known:
             raise _unknown("enable_graphs", name, "the binary has", known)
-    for name in chosen.graph_retention_order or ():
+    retained = chosen.graph_retention_order or ()
+    for place, name in enumerate(retained):
         if name not in enabled:
             raise _unknown("graph_retention_order", name, "graphs that are enabled are", enabled)
+        if name in retained[:place]:
+            raise InvalidArgument(
+                f"graph_retention_order names {shown(name)} twice; name each graph once, the most important first",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
     if chosen.register_multi_contexts or chosen.register_concurrent_resource_sharing or chosen.share_resources:
         for name in enabled:
             options = binary.graph_info(name).options

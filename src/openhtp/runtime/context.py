@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 import numpy.typing as npt
@@ -21,13 +21,11 @@ from openhtp.core.errors import (
 from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
-from openhtp.core.units import MIB
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, GRAPH, Values
 from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
-from openhtp.program.packed import PackedGraph
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue, updating
@@ -37,11 +35,11 @@ from openhtp.runtime.choosing import check_graph
 from openhtp.runtime.context_profile import freed
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.loading import Manner, load_graphs, stored
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_handle, check_name
 from openhtp.runtime.profile import Profile
+from openhtp.runtime.restoring import finalize_deferred
 from openhtp.runtime.saving import stored_form
 from openhtp.runtime.tensor import Tensor
 
@@ -90,6 +88,11 @@ class Context:
     def pending(self) -> int:
         """Executions accepted and not yet completed."""
         return self._places.used
+
+    @property
+    def _extended_udma(self) -> bool:
+        own: bool = self._chosen.use_extended_udma
+        return own if self._binary is None else self._binary.info.extended_udma
 
     @property
     def is_usable(self) -> bool:
@@ -213,6 +216,26 @@ class Context:
         for graph in list(self._graphs.values()):
             graph._adopt_priority(level)
 
+    def finalize(
+        self,
+        *,
+        profile: Profile | None = None,
+        signal: Signal | None = None,
+        graphs: Iterable[Graph] | None = None,
+    ) -> None:
+        """Finalize these graphs, or all that are not yet: those that were built, and those left for later.
+
+        What ``defer_graph_init`` left is loaded together. ``profile`` is told of the last.
+        """
+        self._life.require("use")
+        wanted = list(self._graphs.values() if graphs is None else graphs)
+        deferred = [graph for graph in wanted if graph._life.state is State.DEFERRED]
+        if deferred:
+            finalize_deferred(deferred, profile, signal)
+        for graph in wanted:
+            if graph._life.state is State.BUILDING:
+                graph.finalize(profile=profile, signal=signal)
+
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""
         self._life.require("use")
@@ -230,6 +253,7 @@ class Context:
             cores=soc.cores,
             build_id=BUILD_ID,
             lora_weight_sharing=updating.shares_updates(self),
+            extended_udma=self._extended_udma,
         )
         return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
@@ -287,48 +311,6 @@ class Context:
     def __exit__(self, *exc: object) -> None:
         if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
-
-    # Restoring
-
-    def _restore(self, binary: ContextBinary, enabled: Sequence[str], stop: Stop | None = None) -> None:
-        """Load the graphs of a binary; each keeps its own priority unless one is given for the context."""
-        self._restored = True
-        self._binary = binary
-        chosen = self._chosen
-        priority = chosen.priority
-        wanted: dict[str, tuple[Graph, PackedGraph]] = {}
-        for name in binary.graph_names:
-            packed = binary.packed(name)
-            about = packed.info()
-            options = about.options
-            if priority is not None:
-                options = options.replace(priority=priority)
-            graph = self._graphs[name] = Graph(self, name, options)
-            graph._builder = None
-            ids = packed.tensor_ids
-            for spec in (*about.inputs, *about.outputs):
-                # Ids are kept, so that tensors of whoever built the binary still fit.
-                number = ids.get(spec.name) or self._next_tensor_id()
-                graph._tensors[spec.name] = Tensor(number, spec, graph)
-            if name not in enabled:
-                graph._life.finish("finalize", State.DISABLED)
-                continue
-            wanted[name] = graph, packed
-        if enabled:
-            switching = chosen.memory_limit_hint > 0
-            manner = Manner(
-                chosen.file_read_memory_budget_in_mb * MIB,
-                accelerated=chosen.init_acceleration,
-                switching=switching,
-                retained=(chosen.graph_retention_order or ()) if switching else (),
-            )
-            external = self._external
-            if external is not None:
-                external.collect(binary, enabled)
-            sending = stored(binary, enabled, external)
-            load_graphs(self, sending, [wanted[name] for name in enabled], stop, manner)
-            if external is not None:
-                external.sent()
 
     # What graphs, memory and the device need
 

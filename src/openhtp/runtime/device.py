@@ -32,6 +32,7 @@ from openhtp.runtime.power import PowerConfig, Votes
 from openhtp.runtime.preset import Preset
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
+from openhtp.runtime.restoring import restore
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
 from openhtp.runtime.stored import list_wanted
@@ -247,7 +248,7 @@ class Device:
         )
         context._external = external
         try:
-            context._restore(parsed, enabled, stop)
+            restore(context, parsed, enabled, stop)
         except BaseException:
             rescue.post((context._discard, ()))
             rescue.flush()

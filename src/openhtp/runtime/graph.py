@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,9 @@ class Graph:
         Of several threads that finalize it one does; the others wait and are told that it is finalized. If it
         fails, or ``signal`` ends it, the graph stays as it was and nothing of it is left on the device.
         """
+        if self._life.state is State.DEFERRED:
+            self.context.finalize(profile=profile, signal=signal, graphs=[self])
+            return
         self._life.require("finalize")
         self.context._life.require("use")
         check_handle("profile", profile, Profile)
@@ -169,10 +173,8 @@ class Graph:
         with self._building("finalize") as builder, filling as fill, halting as stop, serving() as served:
             link = self.context._link
             begin = link.now()
-            source, options = builder.finish(), self._options
-            program, packed = (
-                _compiled(source, options) if stop is None else stop.run(lambda: _compiled(source, options))
-            )
+            compiling = functools.partial(_compiled, builder.finish(), self._options)
+            program, packed = compiling() if stop is None else stop.run(compiling)
             compiled = link.now()
             with error_context(graph=self.name):
                 sending = fresh(pack_graphs([packed], BinaryInfo()))
@@ -191,8 +193,7 @@ class Graph:
         self._number = loaded.graph
         self.steps = loaded.steps
         self._callee = self._make_callee(Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors))
-        only_prepared = self.context._chosen.prepare_only
-        self._life.finish("finalize", State.PREPARED if only_prepared else State.FINALIZED)
+        self._life.finish("finalize", State.PREPARED if self.context._chosen.prepare_only else State.FINALIZED)
         watching.watcher.graph_loaded(self)
 
     def _make_callee(self, ports: Ports) -> Callee:

@@ -22,6 +22,7 @@ class State(enum.Enum):
     * BUILDING: a graph that takes tensors and nodes
     * FINALIZED: a graph that can be executed
     * PREPARED: a graph that was finalized to be saved, in a context that only prepares
+    * DEFERRED: a graph of a binary that is loaded when it is finalized, as ``defer_graph_init`` asks for
     * DISABLED: a graph of a binary that was left out of ``enable_graphs``
     * SUBGRAPH: a graph that only other graphs may run
     * LOST: its device process went away
@@ -33,6 +34,7 @@ class State(enum.Enum):
     BUILDING = "building"
     FINALIZED = "finalized"
     PREPARED = "only prepared"
+    DEFERRED = "deferred"
     DISABLED = "disabled"
     SUBGRAPH = "subgraph"
     LOST = "lost"
@@ -45,7 +47,8 @@ _ENDS = _GONE | {State.LOST}
 
 _CHANGES: dict[State, frozenset[State]] = {
     State.LIVE: _ENDS,
-    State.BUILDING: _ENDS | {State.FINALIZED, State.PREPARED, State.DISABLED, State.SUBGRAPH},
+    State.BUILDING: _ENDS | {State.FINALIZED, State.PREPARED, State.DEFERRED, State.DISABLED, State.SUBGRAPH},
+    State.DEFERRED: _ENDS | {State.FINALIZED},
     State.FINALIZED: _ENDS,
     State.PREPARED: _ENDS,
     State.DISABLED: _ENDS,
@@ -64,6 +67,7 @@ _ALLOWED: dict[tuple[str, State], frozenset[str]] = {
     ("graph", State.BUILDING): frozenset({"add_tensor", "add_node", "finalize", "set_config"}),
     ("graph", State.FINALIZED): frozenset({"execute", "set_config", "save"}),
     ("graph", State.PREPARED): frozenset({"set_config", "save"}),
+    ("graph", State.DEFERRED): frozenset({"finalize", "set_config"}),
     ("graph", State.SUBGRAPH): frozenset({"add_tensor", "add_node"}),
     ("mem", State.LIVE): frozenset({"use", "free"}),
     ("mem", State.LOST): frozenset({"free"}),
@@ -92,6 +96,16 @@ _REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
         WrongState,
         st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
         "call finalize() first",
+    ),
+    ("graph", State.DEFERRED, "execute"): (
+        WrongState,
+        st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
+        "its context was created with defer_graph_init; call finalize() first",
+    ),
+    ("graph", State.DEFERRED, "save"): (
+        WrongState,
+        st.QNN_CONTEXT_ERROR_NOT_FINALIZED,
+        "its context was created with defer_graph_init; call finalize() first",
     ),
     ("graph", State.BUILDING, "save"): (
         WrongState,

@@ -35,12 +35,15 @@ class Manner:
     """How a binary is loaded: bytes that may be read at once (0: all), and whether on all threads there are.
 
     ``switching``: graphs are loaded when they run, and those ``retained`` at once, the most important first.
+    Buffers are what such graphs use in turn: so many bytes, -1 for what the largest needs, 0 for none.
     """
 
     read_budget: int = 0
     accelerated: bool = False
     switching: bool = False
     retained: Sequence[str] = ()
+    spill_fill_buffer: int = 0
+    weights_buffer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ def load_graphs(
         accelerated=manner.accelerated,
         switching=manner.switching,
         retained=[places[name] for name in manner.retained],
+        spill_fill_buffer=manner.spill_fill_buffer,
+        weights_buffer=manner.weights_buffer,
         external=[] if sending.external is None else sending.external.pieces,
     )
     others = () if sending.external is None else sending.external.descriptors

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
-from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.core.units import bytes_in_words
 from openhtp.options import Values
 from openhtp.program.binary import ContextBinary
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 _BAD = st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
 # The binary itself goes with a descriptor, too.
 MOST_PIECES = MAX_DESCRIPTORS - 1
+_NOT_WITH_CALLBACK = {
+    "memory_limit_hint": "graphs that are switched are read again from their binary",
+    "defer_graph_init": "the data is asked for while the context is made",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,12 @@ class External:
 
     def collect(self, binary: ContextBinary, names: Sequence[str]) -> None:
         """Ask for every piece that these graphs need. Raises what was done wrong; nothing is released yet."""
+        if binary.info.extended_udma:
+            raise UnsupportedFeature(
+                "the binary was prepared with use_extended_udma, which does not go with a callback; prepare it"
+                " again without, or load it without a callback",
+                st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
+            )
         for begin, end in large_pieces(binary, names):
             request = DataRequest(begin, end - begin)
             try:
@@ -157,12 +167,11 @@ def check_callback(callback: object, chosen: Values) -> External | None:
         raise InvalidArgument(f"callback is {shown(callback)}; expected a DmaBufferCallback", _BAD)
     check_callable("data_provider", callback.data_provider, "(request, notify_param)")
     check_callable("data_release", callback.data_release, "(data, notify_param)")
-    if chosen.memory_limit_hint:
-        raise InvalidArgument(
-            "a callback and memory_limit_hint exclude each other: graphs that are switched are read again from"
-            " their binary",
-            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
-        )
+    for option, why in _NOT_WITH_CALLBACK.items():
+        if chosen[option]:
+            raise InvalidArgument(
+                f"a callback and {option} exclude each other: {why}", st.QNN_CONTEXT_ERROR_INVALID_CONFIG
+            )
     return External(callback)
 
 

@@ -54,7 +54,7 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
         file.close()
         raise
     manner = Manner(request.read_budget or None, accelerated=request.accelerated)
-    room = SwitchedRoom(context, request.retained, manner) if request.switching else Room(context)
+    room = SwitchedRoom(context, request, manner) if request.switching else Room(context)
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]

@@ -1,0 +1,93 @@
+"""Graphs of a context binary come to life: at once, or, where that was deferred, when they are finalized."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from openhtp.core.units import MIB
+from openhtp.program.binary import ContextBinary
+from openhtp.runtime.calls.sheet import Noted
+from openhtp.runtime.events import finalize_events
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.lifecycle import State
+from openhtp.runtime.links.served import serving
+from openhtp.runtime.loading import Manner, load_graphs, stored
+from openhtp.runtime.options import check_handle
+from openhtp.runtime.profile import Profile
+from openhtp.runtime.signal import Signal
+from openhtp.runtime.stopping import OF_GRAPH, stopping
+from openhtp.runtime.tensor import Tensor
+from openhtp.trace.profile import Method
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
+    from openhtp.runtime.stopping import Stop
+
+
+def restore(context: Context, binary: ContextBinary, enabled: Sequence[str], stop: Stop | None = None) -> None:
+    """Take over the graphs of a binary; each keeps its own priority unless one is given for the context."""
+    context._restored = True
+    context._binary = binary
+    for name in binary.graph_names:
+        graph = _known(context, binary, name)
+        if name not in enabled:
+            graph._life.finish("finalize", State.DISABLED)
+        elif context._chosen.defer_graph_init:
+            graph._life.finish("finalize", State.DEFERRED)
+    if enabled and not context._chosen.defer_graph_init:
+        _load(context, binary, enabled, stop)
+
+
+def finalize_deferred(graphs: Sequence[Graph], profile: Profile | None, signal: Signal | None) -> None:
+    """Load graphs of one context that were left for later, all or none."""
+    context, names = graphs[0].context, [graph.name for graph in graphs]
+    context._life.require("use")
+    check_handle("profile", profile, Profile)
+    check_handle("signal", signal, Signal)
+    assert context._binary is not None
+    filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
+    halting = stopping(signal, f"finalizing {', '.join(map(repr, names))}", OF_GRAPH)
+    with filling as fill, halting as stop, serving() as served:
+        begin = context._link.now()
+        _load(context, context._binary, names, stop)
+        if fill is not None and profile is not None:
+            events = finalize_events(profile.level, begin, begin, context._link.now(), served)
+            fill(Noted(Method.FINALIZE, names[-1], events))
+
+
+def _known(context: Context, binary: ContextBinary, name: str) -> Graph:
+    """A graph as the binary describes it, with nothing on the device yet."""
+    packed = binary.packed(name)
+    about = packed.info()
+    options, priority = about.options, context._chosen.priority
+    if priority is not None:
+        options = options.replace(priority=priority)
+    graph = context._graphs[name] = Graph(context, name, options)
+    graph._builder = None
+    ids = packed.tensor_ids
+    for spec in (*about.inputs, *about.outputs):
+        # Ids are kept, so that tensors of whoever built the binary still fit.
+        number = ids.get(spec.name) or context._next_tensor_id()
+        graph._tensors[spec.name] = Tensor(number, spec, graph)
+    return graph
+
+
+def _load(context: Context, binary: ContextBinary, names: Sequence[str], stop: Stop | None) -> None:
+    chosen, external = context._chosen, context._external
+    switching = chosen.memory_limit_hint > 0
+    manner = Manner(
+        chosen.file_read_memory_budget_in_mb * MIB,
+        accelerated=chosen.init_acceleration,
+        switching=switching,
+        retained=(chosen.graph_retention_order or ()) if switching else (),
+        spill_fill_buffer=chosen.spill_fill_buffer,
+        weights_buffer=chosen.weights_buffer,
+    )
+    if external is not None:
+        external.collect(binary, names)
+    wanted = [(context._graphs[name], binary.packed(name)) for name in names]
+    load_graphs(context, stored(binary, names, external), wanted, stop, manner)
+    if external is not None:
+        external.sent()
