@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.priority import Priority
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import named_track, trace_to_marks
-from openhtp.report.marks import Flow, Mark, Span
-from openhtp.runtime import forks, watching
+from openhtp.report.marks import Flow, Instant, Mark, Span
+from openhtp.runtime import forks, injecting, watching
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.side_door import graphs_on, number_of
@@ -65,6 +66,7 @@ class _Recording:
         self._devices: list[Device] = []
         self._graphs: list[Graph] = []
         self._marks: list[Mark] = []
+        self._begin_ns = time.monotonic_ns()
 
     def device_made(self, device: Device) -> None:
         """Begin to record it."""
@@ -73,7 +75,8 @@ class _Recording:
         except QnnError as error:
             log.warning("%r is not in the trace: %s", device, error)
             return
-        self._devices.append(device)
+        if device not in self._devices:  # else it was restarted
+            self._devices.append(device)
         self._graphs += graphs_on(device)
 
     def graph_loaded(self, graph: Graph) -> None:
@@ -100,7 +103,18 @@ class _Recording:
             self.device_leaves(device)
 
     def write(self, target: Path) -> None:
-        """All that was recorded."""
+        """All that was recorded, and the faults that calls met meanwhile."""
+        self._marks += [
+            Instant(
+                lane="injected faults",
+                name=met.fault.text,
+                at_ns=met.t_ns,
+                category="fault",
+                group="client",
+                args={"point": met.fault.point.name, "call": met.call},
+            )
+            for met in injecting.met_since(self._begin_ns)
+        ]
         target.write_bytes(marks_to_chrome(self._marks))
 
 

@@ -18,6 +18,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpContextOption
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.testing import inject
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
 from openhtp.vendor.forms import params_of
@@ -74,6 +75,20 @@ def test_a_graph_is_built_and_run(device: Device) -> None:
         given = values(seed)
         out = graph.execute(given)["o"]
         assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+
+
+def test_injected_faults_are_codes_that_a_client_can_recover_from(device: Device) -> None:
+    graph, given = build(Context.create(device)), values()
+    with inject("ssr@graphExecute:2, oom@contextCreate:1") as plan:
+        wanted = graph.execute(given)["o"]
+        with pytest.raises(QnnError) as lost:
+            graph.execute(given)
+        assert lost.value.name == "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION"
+        with pytest.raises(QnnError) as no_memory:
+            Context.create(device)
+        assert no_memory.value.code == 1002
+        assert np.array_equal(build(Context.create(device)).execute(given)["o"], wanted)
+    assert [met.fault.kind.value for met in plan.met] == ["ssr", "oom"]
 
 
 def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: Device) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 
+from openhtp.testing import inject
 from tests.capi.conftest import ROOT
 from tests.capi.ort_models import CASES, Case, feeds_of, float_model, quantized_model
 from tests.capi.ort_sessions import on_cpu, session
@@ -176,6 +177,21 @@ def test_a_lost_device_is_an_engine_error_and_a_new_session_works(library: str, 
         made.run(None, feeds)
     again = session(add, library)
     agree(add, again.run(None, feeds), on_cpu(add, feeds))
+
+
+def test_an_injected_restart_is_an_engine_error_and_a_new_session_works(
+    library: str, add: onnx.ModelProto
+) -> None:
+    feeds = feeds_of(ADD, 1)
+    with inject("ssr@graphExecute:2") as plan:
+        made = session(add, library)
+        made.disable_fallback()
+        wanted = made.run(None, feeds)
+        with pytest.raises(Exception, match=r"ENGINE_ERROR|DEVICE_RESET"):
+            made.run(None, feeds)
+        again = session(add, library).run(None, feeds)
+    assert [one.tolist() for one in again] == [one.tolist() for one in wanted]
+    assert [met.call for met in plan.met] == [2]
 
 
 def _device_processes() -> list[int]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # How long a program that ends without freeing its backend waits for callbacks that are still to run.
 EXIT_PATIENCE_S = 60.0
 
+FAULTS_VARIABLE = "OPENHTP_FAULTS"
+"""Faults that the calls of this process are to meet; see ``openhtp.core.faults``."""
+
 
 class Backend:
     """Creates devices, signals, profiles and logs.
@@ -46,6 +49,7 @@ class Backend:
 
     def __init__(self, library: str | os.PathLike[str] | None = None) -> None:
         """``library`` makes Qualcomm's the devices: the path of a ``libQnnHtp.so``, or ``"vendor"`` to find it."""
+        _heed_environment()
         self._library = None if library is None else vendor_library(library)
         self._life = Life("backend", "")
         self._notifier = Notifier()
@@ -166,6 +170,15 @@ class Backend:
     def __repr__(self) -> str:
         library = "" if self._library is None else f"{str(self._library)!r}, "
         return f"<Backend of {len(self._devices)} devices, {library}{self._life.state.value}>"
+
+
+def _heed_environment() -> None:
+    """What comes between calls and objects only if it is asked for."""
+    faults = os.environ.get(FAULTS_VARIABLE)
+    if faults:
+        from openhtp.runtime.injecting import arm_for_good
+
+        arm_for_good(faults)
 
 
 def _within(config: DeviceConfig) -> Connect:

@@ -375,6 +375,8 @@ class Device:
         if freed:
             self._end_of_link.detach()
             fresh.close()
+        else:
+            watching.watcher.device_made(self)
 
     def _was_freed(self) -> bool:
         return self._life.state is State.FREED

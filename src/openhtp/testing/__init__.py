@@ -2,10 +2,10 @@
 
 >>> import openhtp.testing as testing
 >>> sorted(name for name in testing.__all__)
-['fail_next', 'hold', 'release', 'virtual_device']
+['fail_next', 'hold', 'inject', 'release', 'virtual_device']
 """
 
-from openhtp.testing.faults import fail_next, hold, release
+from openhtp.testing.faults import fail_next, hold, inject, release
 from openhtp.testing.virtual import virtual_device
 
-__all__ = ["fail_next", "hold", "release", "virtual_device"]
+__all__ = ["fail_next", "hold", "inject", "release", "virtual_device"]

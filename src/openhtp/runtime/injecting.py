@@ -1,0 +1,256 @@
+"""Faults happen here: while some are armed, the calls that they are for go through this module, and only then.
+
+A subsystem restart is real where the device has a process of its own: it is killed. One in this process is given
+up and made anew, with the same consequences. Nothing here is in the way of a call that no fault is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from openhtp.core.errors import DeviceLost, InternalError, OutOfMemory, QnnError, WrongState
+from openhtp.core.faults import MOST_KEPT, Fault, FaultPlan, Kind, Met, parse_faults
+from openhtp.program.binary import ContextBinary, read_binary
+from openhtp.program.container import PREAMBLE_BYTES
+from openhtp.rpc.frames import Record
+from openhtp.runtime.backend import FAULTS_VARIABLE, Backend
+from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.execution import Execution, complete
+from openhtp.runtime.calls.notify import Notifier
+from openhtp.runtime.context import Context
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.links.link import Link, Sent
+from openhtp.runtime.seams import Seam, close_seams, open_seams
+
+log = logging.getLogger(__name__)
+
+# How long a device may take to notice that its process is gone.
+_PATIENCE_S = 10.0
+_LOOK_S = 0.001
+
+
+_lock = threading.Lock()
+_armed: list[FaultPlan] = []
+_history: deque[Met] = deque(maxlen=MOST_KEPT)
+
+
+@contextlib.contextmanager
+def injected(text: str, source: str = "faults") -> Iterator[FaultPlan]:
+    """Let calls of this process meet faults while the block runs; ``met`` of the plan tells which did."""
+    plan = FaultPlan(parse_faults(text, source))
+    seams = _arm(plan)
+    try:
+        yield plan
+    finally:
+        close_seams(seams)
+        _armed.clear()
+
+
+def arm_for_good(text: str) -> None:
+    """Let calls meet faults until the process ends: what the environment asks for. Again does nothing."""
+    if not _armed:
+        _arm(FaultPlan(parse_faults(text, FAULTS_VARIABLE)))
+
+
+def met_since(t_ns: int) -> list[Met]:
+    """Calls that met faults from a time on."""
+    return [met for met in list(_history) if met.t_ns >= t_ns]
+
+
+def _arm(plan: FaultPlan) -> list[Seam]:
+    with _lock:
+        if _armed:
+            raise WrongState(
+                "faults are armed already, by another block or the environment; end that first, or give all in one"
+            )
+        _armed.append(plan)
+    seams = [
+        Seam(owner, name, functools.partial(made, plan))
+        for owner, name, points, made in _PLACES
+        if plan.points & points
+    ]
+    open_seams(seams)
+    return seams
+
+
+# What happens
+
+
+def _met(plan: FaultPlan, point: str) -> list[Fault]:
+    """Count a call; what it meets is logged, and kept for traces."""
+    found = plan.reached(point, time.monotonic_ns())
+    if not found:
+        return []
+    _history.extend(found)
+    for met in found:
+        log.warning("fault injected: %s, at call %d", met.fault.text, met.call)
+    return [met.fault for met in found]
+
+
+def _meet(plan: FaultPlan, point: str, device: Device | None) -> None:
+    """Let a call that is no execution meet its faults."""
+    for fault in _met(plan, point):
+        if fault.kind is Kind.SLOW:
+            time.sleep(fault.delay_ns / 1e9)
+            continue
+        if fault.kind is Kind.SSR and device is not None:
+            restart(device)
+        raise _error(fault)
+
+
+def _error(fault: Fault) -> QnnError:
+    kinds: dict[Kind, type[QnnError]] = {Kind.OOM: OutOfMemory, Kind.SSR: DeviceLost}
+    return kinds.get(fault.kind, QnnError)(f"injected by {fault.text!r}", fault.status)
+
+
+def restart(device: Device) -> None:
+    """Have a device's process die, and wait until the device has noticed."""
+    link = device._link
+    if link.pid == os.getpid():
+        device._on_lost(link)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        watched = os.pidfd_open(link.pid)
+        try:
+            os.kill(link.pid, signal.SIGKILL)
+            select.select([watched], [], [], _PATIENCE_S)
+        finally:
+            os.close(watched)
+    until = time.monotonic() + _PATIENCE_S
+    while device._link_now is link and device._ready.is_set():
+        if time.monotonic() > until:
+            raise InternalError(f"device process {link.pid} was killed, and its device did not notice")
+        time.sleep(_LOOK_S)
+
+
+class _FaultyLink:
+    """The link of one execution, on which something happens to it."""
+
+    def __init__(self, link: Link, fault: Fault, device: Device) -> None:
+        self._link = link
+        self._fault = fault
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Send it late, or let it end before it is sent."""
+        if not self._happens(execution):
+            self._link.submit(execution, frame, sent)
+
+    def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """The same."""
+        if not self._happens(execution):
+            self._link.run(execution, frame, sent)
+
+    def _happens(self, execution: Execution) -> bool:
+        fault = self._fault
+        if fault.kind is Kind.SLOW:
+            time.sleep(fault.delay_ns / 1e9)
+            return False
+        if fault.kind is Kind.SSR:
+            restart(self._device)
+        assert fault.status is not None
+        now = self._link.now()
+        record = Record(execution.job, fault.status.code, 0, now, now, now, 0, 0, 0)
+        complete(execution, record, f"injected by {fault.text!r}")
+        return True
+
+
+# Where it happens
+
+
+def _creating_devices(plan: FaultPlan, original: Any) -> Any:
+    def create_device(self: Backend, **options: Any) -> Device:
+        _meet(plan, "deviceCreate", None)
+        return cast(Device, original(self, **options))
+
+    return create_device
+
+
+def _opening_contexts(plan: FaultPlan, original: Any) -> Any:
+    def open_context(self: Device, *args: Any, stored: bool, **rest: Any) -> Context:
+        _meet(plan, "contextCreate", self)
+        if stored:
+            _meet(plan, "contextCreateFromBinary", self)
+        return cast(Context, original(self, *args, stored=stored, **rest))
+
+    return open_context
+
+
+def _finalizing(plan: FaultPlan, original: Any) -> Any:
+    def finalize(self: Graph, **options: Any) -> None:
+        self._life.require("finalize")
+        _meet(plan, "graphFinalize", self.context.device)
+        original(self, **options)
+
+    return finalize
+
+
+def _registering(plan: FaultPlan, original: Any) -> Any:
+    def register_memory(self: Context, *args: Any, **options: Any) -> Any:
+        self._life.require("use")
+        _meet(plan, "memRegister", self.device)
+        return original(self, *args, **options)
+
+    return register_memory
+
+
+def _executing(plan: FaultPlan, original: Any) -> Any:
+    def enqueue(self: Graph, call: Call) -> Execution:
+        found = _met(plan, "graphExecute")
+        if not call.synchronous:
+            found += _met(plan, "graphExecuteAsync")
+        for fault in found:
+            call.link = cast(Link, _FaultyLink(call.link, fault, self.context.device))
+        return cast(Execution, original(self, call))
+
+    return enqueue
+
+
+def _notifying(plan: FaultPlan, original: Any) -> Any:
+    def post(self: Notifier, function: Callable[..., object], *args: object) -> None:
+        found = _met(plan, "notify")
+        original(self, _late, found, function, args) if found else original(self, function, *args)
+
+    return post
+
+
+def _late(found: list[Fault], function: Callable[..., object], args: tuple[object, ...]) -> None:
+    time.sleep(sum(fault.delay_ns for fault in found) / 1e9)
+    function(*args)
+
+
+def _restoring(plan: FaultPlan, original: Any) -> Any:
+    def restore_context(self: Device, parsed: ContextBinary, *args: Any, **rest: Any) -> Context:
+        if _met(plan, "binary"):
+            data = bytearray(parsed.source.read(0, parsed.source.nbytes))
+            data[PREAMBLE_BYTES] ^= 0xFF
+            parsed = read_binary(bytes(data))
+        return cast(Context, original(self, parsed, *args, **rest))
+
+    return restore_context
+
+
+# Methods, and the points at which their calls are.
+_PLACES: tuple[tuple[type, str, set[str], Callable[[FaultPlan, Any], Any]], ...] = (
+    (Backend, "create_device", {"deviceCreate"}, _creating_devices),
+    (Device, "_open_context", {"contextCreate", "contextCreateFromBinary"}, _opening_contexts),
+    (Device, "_restore_context", {"binary"}, _restoring),
+    (Graph, "finalize", {"graphFinalize"}, _finalizing),
+    (Graph, "_enqueue", {"graphExecute", "graphExecuteAsync"}, _executing),
+    (Context, "register_memory", {"memRegister"}, _registering),
+    (Notifier, "post", {"notify"}, _notifying),
+)
