@@ -18,12 +18,12 @@ import openhtp.onnx
 from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.errors import BadBinary
-from openhtp.engine import prepared, seal, segments
+from openhtp.engine import ort, prepared, seal, segments
 from openhtp.engine.inspection import Unusable, inspect_part
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.prepared import Manifest, open_prepared
 from openhtp.engine.protocol import PreparingEngine
-from openhtp.engine.sessions import Part
+from openhtp.engine.sessions import Part, Prepared
 from openhtp.engine.workshop import Workshop
 from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
@@ -215,7 +215,7 @@ def _looked_at(binary: bytearray, name: str) -> None:
     found.check_rest()
 
 
-# An enemy who has the key: still no foreign operators, files or ends that do not meet
+# An enemy who has the key: still no ends that do not meet
 
 
 def resealed(packed: PackedGraph, change: Change) -> PackedGraph:
@@ -243,12 +243,12 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "no end": (lambda m: replace(m, parts=m.parts[:-1]), "never made"),
     "a part twice": (lambda m: replace(m, parts=[*m.parts[:1], *m.parts]), "made twice"),
     "in another order": (lambda m: replace(m, parts=m.parts[::-1]), "comes from nowhere"),
-    "no model": (lambda m: part_changed(m, 0, model=b"\xff" * 40), "no model"),
+    "no model": (lambda m: part_changed(m, 0, model=b"\xff" * 40), "CPU runtime refuses"),
     "an empty model": (lambda m: part_changed(m, 0, model=b""), "CPU runtime refuses"),
     "other inputs": (lambda m: part_changed(m, 0, inputs=["in:other"]), "other values than it says"),
     "other outputs": (lambda m: part_changed(m, 0, outputs=[]), "other values than it says"),
     "constants": (lambda m: part_changed(m, 0, constants=[9999]), "does not exist"),
-    "constants missing": (lambda m: part_changed(m, len(m.parts) - 1, constants=[]), "taken from a file"),
+    "constants missing": (lambda m: part_changed(m, len(m.parts) - 1, constants=[]), "CPU runtime refuses"),
     "fewer constants": (lambda m: replace(m, constants=m.constants[:-1]), "does not exist"),
     "constant size": (
         lambda m: replace(m, constants=[replace(m.constants[0], shape=[1 << 39, 1 << 39]), *m.constants[1:]]),
@@ -332,12 +332,23 @@ def test_inspection_has_one_kind_of_failure(junk: bytes, place: int) -> None:
         return
 
 
-def test_nothing_is_made_before_all_is_verified(packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lowering_could_not_have_made_is_not_sealed(
+    program: HtpProgram, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*args: Any, **options: Any) -> Prepared:
+        made = real(*args, **options)
+        strange = a_part(helper.make_node("Anything", ["x"], ["y"], domain="my.library"))
+        return dataclasses.replace(made, parts=(*made.parts, strange))
+
+    real: Any = ort.prepare
+    monkeypatch.setattr(ort, "prepare", prepare)
+    assert OrtEngine().pack(program) is None
+    assert "stored without its prepared form: a part has the operator my.library:Anything" in caplog.text
+
+
+def test_nothing_is_made_before_the_seal_is_known(packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Part] = []
     monkeypatch.setattr(prepared.Part, "open", lambda part, threads: made.append(part))
-    bad = resealed(packed, lambda m: part_changed(m, len(m.parts) - 1, model=b"\xff" * 40))
-    key = seal.read_key()
-    assert key is not None
     with Workshop() as workshop, pytest.raises(Unusable):
-        open_prepared(bad, bad.info(), SOC, key, 1, workshop)
+        open_prepared(packed, packed.info(), SOC, b"another key", 1, workshop)
     assert not made

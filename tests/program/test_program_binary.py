@@ -14,7 +14,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.binary import BinaryInfo, read_binary, write_binary
+from openhtp.program.binary import BinaryInfo, Range, joined, read_binary, write_binary
 from openhtp.program.qnn_program import QnnProgram
 from tests.program.forging import forged, parts_of, put_together
 
@@ -161,3 +161,9 @@ def test_the_enemy_tool_makes_a_valid_file_when_nothing_is_changed() -> None:
 def test_nonsense_with_right_checksums_is_refused(path: tuple[str | int, ...], value: object) -> None:
     with pytest.raises(BadBinary):
         QnnProgram.from_bytes(forged(BYTES, path, value))
+
+
+def test_pieces_that_follow_each_other_are_one() -> None:
+    pieces = [Range(0, 4096), Range(4096, 5000), Range(8192, 9000), Range(9000, 9001), Range(9002, 9003)]
+    assert joined(pieces) == [Range(0, 5000), Range(8192, 9001), Range(9002, 9003)]
+    assert joined([]) == []

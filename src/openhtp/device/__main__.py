@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -48,6 +49,7 @@ def main() -> int:
         core.faults = FaultReach.SESSION if options.allow_faults else FaultReach.NOBODY
         door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
         server = Server(core, door=door, keep=options.keep, **looking)
+    gc.freeze()  # what is there now stays: whoever loads a graph must not wait for another look at all of it
     server.run()
     return 0
 

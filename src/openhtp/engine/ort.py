@@ -222,7 +222,13 @@ class OrtEngine:
         with error_context(graph=program.name), _refusals_reported():
             whole = len(program.kernels) >= _WORTH_STORING and not program.source.is_dynamic
             prepared = prepare(program, lower_program(program), self._threads, whole=whole)
-        return None if prepared is None else pack_prepared(program, prepared, key)
+        if prepared is None:
+            return None
+        try:
+            return pack_prepared(program, prepared, key)
+        except Unusable as reason:
+            log.warning("graph %r is stored without its prepared form: %s", program.name, reason)
+            return None
 
 
 @contextlib.contextmanager

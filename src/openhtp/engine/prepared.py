@@ -90,7 +90,9 @@ _DECODER = msgspec.msgpack.Decoder(Manifest)
 
 
 def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> PackedGraph:
-    """A program packed together with its prepared form."""
+    """A program packed together with its prepared form. Raises Unusable if that must not be sealed."""
+    for part in prepared.parts:
+        inspect_part(part.model, part.constants)
     constants = {name: array for part in prepared.parts for name, array in part.constants.items()}
     packed, places = pack_program(program.source, list(constants.values()))
     numbers = {name: number for number, name in enumerate(constants)}
@@ -183,7 +185,6 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     named = [(constant.name, constant.dtype, constant.shape, constant.blob) for constant in constants]
     if any(constant.blob >= len(packed.blobs) for constant in constants):
         raise Unusable("a constant has data that does not exist")
-    inspect_part(words.model, {constant.name for constant in constants})
     key = msgspec.msgpack.encode(
         (
             words.model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from openhtp.engine.sessions import Stage
 
 # Sessions are made on this many threads unless more are asked for: whoever computes meanwhile shall not starve.
+# One of them is that of whoever wants them.
 _THREADS = 2
 # The data of a part is there twice while its session is made: as it was read, and as the runtime copied it.
 _COPIES = 2
@@ -48,6 +50,12 @@ class Making:
     make: Callable[[], Stage]
 
 
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    """Threads that help all workshops of the process; they stay, as starting some takes as long as a session."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="openhtp-sessions")
+
+
 class Workshop:
     """Makes sessions for the graphs of one binary.
 
@@ -58,9 +66,7 @@ class Workshop:
 
     def __init__(self, *, budget_bytes: int | None = None, all_threads: bool = False) -> None:
         available = len(os.sched_getaffinity(0))
-        self._pool = ThreadPoolExecutor(
-            available if all_threads else min(_THREADS, available), thread_name_prefix="openhtp-sessions"
-        )
+        self._threads = available if all_threads else min(_THREADS, available)
         self._budget = budget_bytes
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -71,7 +77,6 @@ class Workshop:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
         self._made.clear()
 
     def make(self, makings: Sequence[Making]) -> list[Stage]:
@@ -79,17 +84,40 @@ class Workshop:
 
         Raises what the first that failed raised, when none of them is under way any more.
         """
-        for making in sorted(makings, key=lambda making: -making.nbytes):
-            with self._lock:
+        todo: deque[tuple[Making, Future[Stage]]] = deque()
+        with self._lock:
+            for making in sorted(makings, key=lambda making: -making.nbytes):
                 if making.key not in self._made:
-                    self._made[making.key] = self._pool.submit(self._within_budget, making)
-        futures = [self._made[making.key] for making in makings]
+                    self._made[making.key] = Future()
+                    todo.append((making, self._made[making.key]))
+            futures = [self._made[making.key] for making in makings]
+        self._do(todo)
         failed: list[BaseException] = [error for future in futures if (error := future.exception()) is not None]
         if sum(making.nbytes for making in makings) >= _WORTH_TRIMMING:
             _give_back_freed()
         if failed:
             raise failed[0]
         return [future.result() for future in futures]
+
+    def _do(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
+        """Here, and on threads that have nothing else to do; over when all is."""
+        count = min(self._threads, len(todo)) - 1
+        helping = [_helpers().submit(self._do_next, todo) for _ in range(count)]
+        self._do_next(todo)
+        for helper in helping:
+            if not helper.cancel():  # it has begun
+                helper.result()
+
+    def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
+        while todo:
+            try:
+                making, future = todo.popleft()
+            except IndexError:  # another took the last
+                return
+            try:
+                future.set_result(self._within_budget(making))
+            except BaseException as error:
+                future.set_exception(error)
 
     def _within_budget(self, making: Making) -> Stage:
         if self._budget is None:

@@ -16,7 +16,17 @@ from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.program.sources import Memory, Source
 
-__all__ = ["BinaryInfo", "ContextBinary", "GraphInfo", "open_binary", "pack_graphs", "read_binary", "write_binary"]
+__all__ = [
+    "BinaryInfo",
+    "ContextBinary",
+    "GraphInfo",
+    "Range",
+    "joined",
+    "open_binary",
+    "pack_graphs",
+    "read_binary",
+    "write_binary",
+]
 
 
 class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +125,17 @@ class Range:
 
     begin: int
     end: int
+
+
+def joined(pieces: Sequence[Range]) -> list[Range]:
+    """The same bytes in as few pieces as there can be; they are in the order of the file."""
+    found: list[Range] = []
+    for piece in pieces:
+        if found and found[-1].end == piece.begin:
+            found[-1] = Range(found[-1].begin, piece.end)
+        else:
+            found.append(piece)
+    return found
 
 
 class ContextBinary:

@@ -14,7 +14,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import OutOfMemory
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
-from openhtp.program.binary import ContextBinary
+from openhtp.program.binary import ContextBinary, joined
 from openhtp.program.packed import PackedGraph
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
@@ -73,11 +73,12 @@ def stored(binary: ContextBinary, names: Sequence[str], external: External | Non
     if isinstance(source, File):
         return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), external)
     apart = [] if external is None else [(piece.begin, piece.end) for piece in external.pieces]
-    pieces = (
-        (piece.begin, source.read(piece.begin, piece.end))
+    wanted = [
+        piece
         for piece in ranges
         if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
-    )
+    ]
+    pieces = ((piece.begin, source.read(piece.begin, piece.end)) for piece in joined(wanted))
     return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces), external)
 
 
