@@ -31,9 +31,9 @@ U8 = DType.UFIXED_POINT_8
 
 def conv_program(name: str = "g", seed: int = 0) -> QnnProgram:
     rng = np.random.default_rng(seed)
-    x = TensorSpec("x", (1, 6, 6, 16), U8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
-    w = TensorSpec("w", (3, 3, 16, 8), U8, ScaleOffset(0.01, -128), TensorKind.STATIC)
-    y = TensorSpec("y", (1, 6, 6, 8), U8, ScaleOffset(0.05, 0), TensorKind.APP_READ)
+    x = TensorSpec("x", (1, 6, 6, 64), U8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
+    w = TensorSpec("w", (3, 3, 64, 16), U8, ScaleOffset(0.01, -128), TensorKind.STATIC)
+    y = TensorSpec("y", (1, 6, 6, 16), U8, ScaleOffset(0.05, 0), TensorKind.APP_READ)
     builder = GraphBuilder(name)
     builder.add_tensor(x)
     builder.add_tensor(w, rng.integers(0, 256, w.shape).astype(np.uint8))
@@ -145,10 +145,10 @@ def test_zeros_of_different_lengths_are_different_data(names: tuple[str, ...]) -
 
 def test_a_file_of_an_older_version_is_refused_in_words() -> None:
     """Its nodes have clamps fused into them, which are no longer in the portable program."""
-    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 4: make it again") as caught:
+    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 5: make it again") as caught:
         read_binary(OLD.read_bytes())
     assert caught.value.name == "QNN_CONTEXT_ERROR_BINARY_VERSION"
-    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 4
+    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 5
 
 
 @pytest.mark.parametrize("length", [1, 64, 300, 1500])
@@ -190,9 +190,9 @@ WEIGHTS = ("program", "tensors", 1)
         ((*WEIGHTS, "stored", "shape"), [1] * 200),
         ((*WEIGHTS, "stored", "flipped"), 3),
         ((*WEIGHTS, "blob"), 1),
-        ((*WEIGHTS, "stored"), {"shape": [8, 16, 3, 3], "order": [2, 3, 1, 0], "joined": [1, 1, 1]}),
-        ((*WEIGHTS, "stored"), {"shape": [8, 16, 3, 3], "order": [2, 3, 1, 0], "joined": [2, 2]}),
-        ((*WEIGHTS, "stored"), {"shape": [8, 16, 3, 3], "order": [2, 3, 1, 0], "joined": [1 << 40, 0, 0, 0]}),
+        ((*WEIGHTS, "stored"), {"shape": [16, 64, 3, 3], "order": [2, 3, 1, 0], "joined": [1, 1, 1]}),
+        ((*WEIGHTS, "stored"), {"shape": [16, 64, 3, 3], "order": [2, 3, 1, 0], "joined": [2, 2]}),
+        ((*WEIGHTS, "stored"), {"shape": [16, 64, 3, 3], "order": [2, 3, 1, 0], "joined": [1 << 40, 0, 0, 0]}),
         (("graphs", 0, "data"), [0, 9]),
         (("graphs", 0, "prepared"), 9),
         (("graphs", 0, "prepared"), -1),

@@ -22,9 +22,9 @@ from tests.program.forging import forged, parts_of, put_together
 def conv_program(name: str = "g", seed: int = 0) -> QnnProgram:
     rng = np.random.default_rng(seed)
     u8 = DType.UFIXED_POINT_8
-    x = TensorSpec("x", (1, 6, 6, 4), u8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
+    x = TensorSpec("x", (1, 6, 6, 64), u8, ScaleOffset(0.1, -128), TensorKind.APP_WRITE)
     per_channel = AxisScaleOffset(3, tuple(rng.uniform(0.01, 0.02, 8).tolist()))
-    w = TensorSpec("w", (3, 3, 4, 8), DType.SFIXED_POINT_8, per_channel, TensorKind.STATIC)
+    w = TensorSpec("w", (3, 3, 64, 8), DType.SFIXED_POINT_8, per_channel, TensorKind.STATIC)
     t = TensorSpec("t", (1, 6, 6, 8), u8, ScaleOffset(0.2, -128))
     y = TensorSpec("y", (1, 6, 6, 8), u8, ScaleOffset(0.05, 0), TensorKind.APP_READ)
     builder = GraphBuilder(name)
@@ -78,9 +78,9 @@ def test_equal_weights_are_stored_once() -> None:
 
 def test_metadata_needs_no_data() -> None:
     info = read_binary(BYTES).graph_info("g")
-    assert [str(spec) for spec in info.inputs] == ["x: ufixed8[1, 6, 6, 4]"]
+    assert [str(spec) for spec in info.inputs] == ["x: ufixed8[1, 6, 6, 64]"]
     assert [str(spec) for spec in info.outputs] == ["y: ufixed8[1, 6, 6, 8]"]
-    assert info.static_bytes == 3 * 3 * 4 * 8
+    assert info.static_bytes == 3 * 3 * 64 * 8
 
 
 def test_unknown_graph_names_those_that_are_there() -> None:

@@ -86,9 +86,9 @@ def test_a_damaged_graph_is_named_and_nothing_is_loaded(backend: htp.Backend) ->
     with device.create_context() as context:
         build(context, "sound")
         other = context.create_graph("spoilt")
-        x = other.add_tensor("x", (1, ROWS), "float32", kind="app_write")
-        b = other.add_tensor("b", (ROWS,), "float32", data=np.arange(ROWS, dtype=np.float32) + 0.5)
-        y = other.add_tensor("y", (1, ROWS), "float32", kind="app_read")
+        x = other.add_tensor("x", (8, 512), "float32", kind="app_write")
+        b = other.add_tensor("b", (8, 512), "float32", data=np.arange(4096, dtype=np.float32).reshape(8, 512) % 5)
+        y = other.add_tensor("y", (8, 512), "float32", kind="app_read")
         other.add_node("ElementWiseAdd", inputs=[x, b], outputs=[y])
         other.finalize()
         data = bytearray(context.get_binary())

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 OPSET = 21
 IR_VERSION = 10
-INLINE_BYTES = 512
+# Constants below this are in the model itself: each one outside costs as much time as so many bytes inside.
+INLINE_BYTES = 4095
 # Sizes, axes and the like (always 64 bits wide) must be inside, as shape inference reads them.
 _INLINE_SIZES_BYTES = 1 << 16
 # Stands where a model names the file of a constant; no such file is ever opened.

@@ -2,7 +2,7 @@
 engine prepared from it.
 
 Data is numbered in the order in which the program first names it, that of the prepared form last. So a graph has
-one packed form, whatever else is in the same file.
+one packed form, whatever else is in the same file. Data below a page is not numbered: the program has it itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.options import Values
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
-from openhtp.program.container import Section, digest, make_section
+from openhtp.program.container import PAGE, Section, digest, make_section
 from openhtp.program.qnn_program import QnnProgram, verify_program
 
 Array = npt.NDArray[Any]
@@ -101,7 +101,9 @@ class PackedGraph:
             # Equal data is one section, whatever it is used for: read, and checked, once.
             found: dict[int, memoryview] = {}
             statics = {
-                tensor.name: self._static(tensor, found) for tensor in record.tensors if tensor.blob is not None
+                tensor.name: self._static(tensor, found)
+                for tensor in record.tensors
+                if tensor.blob is not None or tensor.data is not None
             }
             program = records.build_program(self.ends, record, statics)
             verify_program(program)
@@ -134,9 +136,10 @@ class PackedGraph:
             }
 
     def _static(self, tensor: records.TensorRecord, found: dict[int, memoryview]) -> Array:
-        assert tensor.blob is not None
         spec, number = records.tensor_spec(tensor), tensor.blob
-        if number >= len(self.blobs):
+        if tensor.data is not None:
+            return arrange(memoryview(tensor.data), spec, None)
+        if number is None or number >= len(self.blobs):
             raise BadBinary(f"tensor {tensor.name!r} has data number {number}; there are {len(self.blobs)}")
         if math.prod(spec.shape) * spec.dtype.itemsize > self.blobs[number].nbytes:
             raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {self.blobs[number].nbytes}")
@@ -167,9 +170,13 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
     candidates = by_trait(extra)
     numbers: dict[str, int] = {}
     stored: dict[str, records.Arrangement] = {}
+    small: dict[str, bytes] = {}
     for name in program.tensors:
         data = program.statics.get(name)
         if data is None:
+            continue
+        if data.nbytes < PAGE:
+            small[name] = data.tobytes()
             continue
         found = find_arrangement(data, candidates)
         if found is None:
@@ -177,7 +184,7 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
         else:
             numbers[name], stored[name] = number(found[0]), found[1]
     places = [number(array) for array in extra]
-    record = records.record_program(program, numbers, stored)
+    record = records.record_program(program, numbers, stored, small)
     packed = PackedGraph(
         records.record_ends(program),
         make_section(msgspec.msgpack.encode(record)),

@@ -63,7 +63,10 @@ class Arrangement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor; ``blob`` numbers its data if it is static, ``stored`` says how that lies there if not as it is."""
+    """A tensor; if it is static, ``blob`` numbers its data, or it is so little that ``data`` has it.
+
+    ``stored`` says how the data lies in the blob, if not as it is.
+    """
 
     name: Name
     shape: Dims
@@ -75,6 +78,7 @@ class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     sparse_elements: Count | None = None
     stored: Arrangement | None = None
     data_format: int = 0
+    data: bytes | None = None
 
 
 class ParamTensor(msgspec.Struct, frozen=True, tag="t"):
@@ -151,13 +155,17 @@ _PARAM_TYPES = {
 
 
 def record_program(
-    program: QnnProgram, blobs: Mapping[str, int], lies: Mapping[str, Arrangement]
+    program: QnnProgram, blobs: Mapping[str, int], lies: Mapping[str, Arrangement], small: Mapping[str, bytes]
 ) -> ProgramRecord:
-    """The program's record; ``blobs`` numbers the data of each static tensor, ``lies`` says how it lies there."""
+    """The program's record; ``blobs`` numbers the data of each static tensor, ``lies`` says how it lies there.
+
+    Those that are in none are ``small``.
+    """
     numbers = {name: index for index, name in enumerate(program.tensors)}
     return ProgramRecord(
         tensors=[
-            _record_tensor(spec, blobs.get(spec.name), lies.get(spec.name)) for spec in program.tensors.values()
+            _record_tensor(spec, blobs.get(spec.name), lies.get(spec.name), small.get(spec.name))
+            for spec in program.tensors.values()
         ],
         nodes=[_record_node(node, numbers) for node in program.nodes],
     )
@@ -167,14 +175,19 @@ def record_ends(program: QnnProgram) -> EndsRecord:
     """The program as it looks from outside."""
     return EndsRecord(
         name=program.name,
-        inputs=[_record_tensor(spec, None, None) for spec in program.inputs],
-        outputs=[_record_tensor(spec, None, None) for spec in program.outputs],
+        inputs=[_record_tensor(spec) for spec in program.inputs],
+        outputs=[_record_tensor(spec) for spec in program.outputs],
         options=program.options.stored(),
-        updateables=[_record_tensor(spec, None, None) for spec in program.updateables],
+        updateables=[_record_tensor(spec) for spec in program.updateables],
     )
 
 
-def _record_tensor(spec: TensorSpec, blob: int | None, stored: Arrangement | None) -> TensorRecord:
+def _record_tensor(
+    spec: TensorSpec,
+    blob: int | None = None,
+    stored: Arrangement | None = None,
+    data: bytes | None = None,
+) -> TensorRecord:
     quant: Scalar | PerAxis | None = None
     if isinstance(spec.quant, ScaleOffset):
         quant = Scalar(spec.quant.scale, spec.quant.offset)
@@ -191,6 +204,7 @@ def _record_tensor(spec: TensorSpec, blob: int | None, stored: Arrangement | Non
         spec.sparse_elements,
         stored,
         int(spec.data_format),
+        data,
     )
 
 
@@ -221,8 +235,12 @@ def tensor_specs(record: ProgramRecord) -> dict[str, TensorSpec]:
         if tensor.name in specs:
             raise BadBinary(f"tensor {tensor.name!r} is there twice")
         specs[tensor.name] = spec = tensor_spec(tensor)
-        if (tensor.blob is None) == spec.kind.is_static:
-            raise BadBinary(f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob}")
+        places = (tensor.blob is not None) + (tensor.data is not None)
+        if places != spec.kind.is_static:
+            raise BadBinary(
+                f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob},"
+                f" and {0 if tensor.data is None else len(tensor.data)} bytes of its own"
+            )
     return specs
 
 

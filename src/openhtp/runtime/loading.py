@@ -74,9 +74,7 @@ def stored(binary: ContextBinary, names: Sequence[str], external: External | Non
         return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), external)
     apart = [] if external is None else [(piece.begin, piece.end) for piece in external.pieces]
     wanted = [
-        piece
-        for piece in ranges
-        if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
+        piece for piece in ranges if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
     ]
     pieces = ((piece.begin, source.read(piece.begin, piece.end)) for piece in joined(wanted))
     return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces), external)
