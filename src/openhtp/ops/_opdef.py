@@ -154,6 +154,7 @@ class OpDef:
       one pass.
     * ``tile`` says which output axes may be computed piece by piece.
     * ``by_stored_number`` marks that results depend on how real values are stored (Cast).
+    * ``random`` marks that results differ from one execution to the next, so that none is computed ahead.
     * ``bound_to_shape`` marks that parameters which suit one shape do little on another.
     """
 
@@ -179,6 +180,7 @@ class OpDef:
     takes_activation: bool = False
     affine_by_constant: bool = False
     by_stored_number: bool = False
+    random: bool = False
     bound_to_shape: bool = False
     tile: TileRule = split_nowhere
     onnx: tuple[OnnxRule, ...] = ()

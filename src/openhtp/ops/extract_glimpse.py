@@ -133,6 +133,7 @@ OPS = (
         ),
         constraints=(Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),),
         values_kept=True,
+        random=True,
         bound_to_shape=True,
         samples=(
             Sample(((2, 7, 8, 3), (2, 2)), _ZEROES, ranges={1: (-0.9, 0.9)}),

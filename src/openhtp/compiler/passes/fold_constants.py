@@ -44,10 +44,12 @@ def fold_constants(program: QnnProgram) -> QnnProgram:
 
 def _is_foldable(node: Node) -> bool:
     given = [spec for spec in node.inputs if spec is not None]
-    work = find_op(node.op).work(node)
+    opdef = find_op(node.op)
+    work = opdef.work(node)
     return (
+        not opdef.random
         # A bias without an encoding takes its scale from other inputs; the engine knows how.
-        all(spec.quant is not None for spec in given if spec.dtype.is_fixed_point)
+        and all(spec.quant is not None for spec in given if spec.dtype.is_fixed_point)
         and all(spec.kind is TensorKind.NATIVE for spec in node.outputs)
         and sum(spec.nbytes for spec in node.outputs) <= _MAX_RESULT_BYTES
         and work.macs + work.vector_ops <= _MAX_VECTOR_OPS

@@ -1,0 +1,65 @@
+"""RandomUniformLike: numbers between two bounds, others in every execution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openhtp.core.dtype import DType
+from openhtp.ops._emit import Emitter
+from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._shapes import refuse
+from openhtp.ops._types import rows
+
+_HALF = {"low": 0.5, "high": 0.5}
+
+
+def _infer(node: Node) -> tuple[Shape, ...]:
+    shape, sizes = node.outputs[0].shape, node.static(0)
+    if sizes is not None and tuple(map(int, sizes.ravel())) != shape:
+        refuse(node, f"in[0] has the sizes {sizes.ravel().tolist()}; expected those of the output, {list(shape)}")
+    return (shape,)
+
+
+def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    random = np.random.default_rng(0)
+    return (random.uniform(node.params["low"], node.params["high"], node.outputs[0].shape),)
+
+
+def _lower(node: Node, e: Emitter) -> None:
+    low, high = (float(node.params[name]) for name in ("low", "high"))
+    # Scaled by hand: the runtime refuses bounds that are equal.
+    spread = e.node("RandomUniform", [], shape=list(node.outputs[0].shape))
+    scaled = e.node("Mul", [spread, e.const(np.array(high - low, np.float32))])
+    e.put(0, e.node("Add", [scaled, e.const(np.array(low, np.float32))]))
+
+
+OPS = (
+    OpDef(
+        name="RandomUniformLike",
+        summary="numbers from low up to high, in the shape that in[0] names; others in every execution",
+        inputs=(Port("in[0]"),),
+        outputs=(Port("out[0]"),),
+        types=rows("n32|i32 > f16|f32|u16|u8"),
+        infer=_infer,
+        reference=_reference,
+        lower=_lower,
+        work=vector_work(4),
+        params=(
+            Param("low", DType.FLOAT_32, default=0.0),
+            Param("high", DType.FLOAT_32, default=1.0),
+        ),
+        constraints=(
+            Constraint("low is at most high", lambda node: bool(node.params["low"] <= node.params["high"])),
+            Constraint("in[0] has one axis", lambda node: node.input().rank == 1),
+        ),
+        random=True,
+        bound_to_shape=True,
+        samples=(
+            Sample(((3,),), _HALF, static=(0,), outputs=((2, 2, 2),), ranges={0: (2.0, 2.0)}),
+            Sample(((1,),), _HALF, static=(0,), outputs=((3,),), ranges={0: (3.0, 3.0)}),
+        ),
+    ),
+)
