@@ -22,12 +22,14 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
+from openhtp.runtime.bound_call import BoundCall
 from openhtp.runtime.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")
 
 _MOST_TENSORS = 4096
 _MOST_KEPT = 64
+_MOST_BOUND = 16  # each may hold memory for what is between the graph's steps
 _MOST_BATCH = 4096
 _NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 
@@ -46,31 +48,31 @@ class Plan:
         self._outputs = {tensor.id: tensor for tensor in held.graph.outputs}
         self._windows: dict[Place, Window] = {}
         # The last call from each place: its structures and the ends of its data, to be looked at in one go.
-        self._last: dict[Place, tuple[Window, bytes, Arrays, Arrays]] = {}
+        self._last: dict[Place, tuple[Window, bytes, BoundCall]] = {}
         self._wholes: dict[tuple[Place, tuple[int, bytes]], Window] = {}
-        self._bound: dict[tuple[int, bytes], tuple[Arrays, Arrays, Probe]] = {}
+        self._bound: dict[tuple[int, bytes], tuple[BoundCall, Probe]] = {}
 
-    def arrays(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> tuple[Arrays, Arrays]:
-        """The arrays of a call."""
+    def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> BoundCall:
+        """The graph on the arrays that a client's structures name."""
         place = (inputs, n_inputs, outputs, n_outputs)
         last = self._last.get(place)
         if last is not None and last[0].begins_with(last[1]):
-            return last[2], last[3]
+            return last[2]
         window = self._windows.get(place)
         if window is None:
             window = self._window(place)
         key = (n_inputs, window.read("the tensors of an execution"))
         known = self._bound.get(key)
-        if known is None or not known[2].holds():
+        if known is None or not known[1].holds():
             known = self._bind(key)
         if key[1]:
             whole = self._wholes.get((place, key))
             if whole is None:
                 if len(self._wholes) >= _MOST_KEPT:
                     self._wholes.clear()
-                whole = self._wholes[place, key] = Window((*_pieces(place), *known[2].places()))
-            self._last[place] = (whole, key[1], known[0], known[1])
-        return known[0], known[1]
+                whole = self._wholes[place, key] = Window((*_pieces(place), *known[1].places()))
+            self._last[place] = (whole, key[1], known[0])
+        return known[0]
 
     def _window(self, place: Place) -> Window:
         inputs, n_inputs, outputs, n_outputs = place
@@ -83,7 +85,7 @@ class Plan:
         window = self._windows[place] = Window(_pieces(place))
         return window
 
-    def _bind(self, key: tuple[int, bytes]) -> tuple[Arrays, Arrays, Probe]:
+    def _bind(self, key: tuple[int, bytes]) -> tuple[BoundCall, Probe]:
         n_inputs, held = key
         structs = (struct("Tensor") * (len(held) // TENSOR_BYTES)).from_buffer_copy(held)
         pieces: list[tuple[int, int]] = []
@@ -97,9 +99,10 @@ class Plan:
         for address, size in pieces[len(ins) :]:
             for place in (address, address + size - 1) if size else ():
                 memory.check_writable(place, 1, "an output's data")
-        known = (ins, outs, probe)
-        if len(self._bound) >= _MOST_KEPT:
-            self._bound.clear()
+        known = (BoundCall(self.graph, ins or None, outs or None), probe)
+        if len(self._bound) >= _MOST_BOUND:
+            self._last.clear()
+            self._bound.pop(next(iter(self._bound)))
         self._bound[key] = known
         return known
 
@@ -181,14 +184,14 @@ def graph_execute(
     plan = held.plan
     if plan is None:
         plan = held.plan = Plan(held)
-    ins, outs = plan.arrays(inputs, n_inputs, outputs, n_outputs)
+    call = plan.call(inputs, n_inputs, outputs, n_outputs)
     if not profile and not signal:
-        plan.graph.execute(ins or None, outputs=outs or None)
+        call.run()
         return
     sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
     plan.graph.execute(
-        ins or None,
-        outputs=outs or None,
+        call.inputs,
+        outputs=call.outputs,
         profile=None if sheet is None else sheet.profile,
         signal=None if cut is None else cut.signal,
     )
@@ -213,13 +216,13 @@ def graph_execute_async(
     plan = held.plan
     if plan is None:
         plan = held.plan = Plan(held)
-    ins, outs = plan.arrays(inputs, n_inputs, outputs, n_outputs)
+    call = plan.call(inputs, n_inputs, outputs, n_outputs)
     sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
     if notify:
         memory.check_code(notify, "the notify function")
     plan.graph.execute_async(
-        ins or None,
-        outputs=outs or None,
+        call.inputs,
+        outputs=call.outputs,
         profile=None if sheet is None else sheet.profile,
         signal=None if cut is None else cut.signal,
         notify=_teller(_NOTIFY(notify), param) if notify else None,

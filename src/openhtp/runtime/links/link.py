@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError, UnsupportedFeature
@@ -12,6 +14,7 @@ from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.served import note
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.bound import Shortcut
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.stopping import Stop
 
@@ -67,6 +70,9 @@ class Link(Protocol):
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""
+
+    def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
+        """A way to compute a graph on these arrays without a queue; None if there is none."""
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""

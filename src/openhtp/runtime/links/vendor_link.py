@@ -192,6 +192,9 @@ class VendorLink:
         self._loop.post_if_open(end)
         return True
 
+    def shortcut(self, graph: int, arrays: object) -> None:
+        """All that is computed is queued."""
+
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         self._loop.post_if_open(lambda: self._core.executions.cancel(self._session, job))

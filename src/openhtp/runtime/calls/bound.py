@@ -1,0 +1,50 @@
+"""Arguments that were checked and bound once, for executions that use the same arrays again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.runtime.calls.arguments import Arguments, Ports
+
+if TYPE_CHECKING:
+    from openhtp.runtime.links.link import Link
+
+Array = npt.NDArray[Any]
+
+
+class Shortcut(Protocol):
+    """A way to compute that leaves out the queue."""
+
+    def run(self) -> bool:
+        """Compute; False if it has to go the usual way."""
+
+
+def shortcut(link: Link, number: int, ports: Ports, arguments: Arguments) -> Shortcut | None:
+    """The link's way to compute on just these arrays, if there is one and they allow it.
+
+    All must be given, in the sizes that the graph declares, and no result may lie where something is read.
+    """
+    if arguments.dims or arguments.batch != 1 or ports.is_dynamic or arguments.count != len(ports.specs):
+        return None
+    found: dict[int, Array | None] = {**arguments.raw_inputs, **arguments.raw_outputs}
+    found |= {port: array for port, (_, _, array) in arguments.registered.items()}
+    arrays: dict[str, Array] = {}
+    for port, array in found.items():
+        if array is None or not array.flags.c_contiguous or not array.flags.aligned:
+            return None
+        arrays[ports.specs[port].name] = array
+    return None if _overlap(ports, arrays) else link.shortcut(number, arrays)
+
+
+def _overlap(ports: Ports, arrays: Mapping[str, Array]) -> bool:
+    """Whether an output shares memory with anything else."""
+    names = [spec.name for spec in ports.specs]
+    return any(
+        np.may_share_memory(arrays[written], arrays[other])
+        for place, written in enumerate(names[ports.inputs :], ports.inputs)
+        for other in names[:place]
+    )

@@ -1,0 +1,160 @@
+"""Graphs bound to arrays: computed on at once in this process, and the usual way wherever that would differ."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp.core import status
+from openhtp.runtime.bound_call import BoundCall
+from openhtp.testing import fail_next, virtual_device
+from tests.conftest import ramp, relu_graph
+
+
+@pytest.fixture
+def local() -> Iterator[htp.Graph]:
+    """``y = relu(x)`` on a device of this process."""
+    backend = htp.Backend()
+    yield relu_graph(backend.create_device(transport="inprocess").create_context())
+    backend.free()
+
+
+def arrays(graph: htp.Graph) -> tuple[dict[str, Any], dict[str, Any]]:
+    shape = graph.inputs[0].spec.shape
+    return {"x": ramp().reshape(shape)}, {"y": np.zeros(shape, np.float32)}
+
+
+def counted(graph: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the usual way is gone."""
+    calls: list[int] = []
+    usual = graph.execute
+
+    def execute(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        return usual(*given, **more)
+
+    monkeypatch.setattr(graph, "execute", execute)
+    return calls
+
+
+def test_from_the_second_run_on_nothing_is_queued(local: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, outputs = arrays(local)
+    calls = counted(local, monkeypatch)
+    bound = BoundCall(local, inputs, outputs)
+    for turn in range(5):
+        inputs["x"][...] = ramp().reshape(inputs["x"].shape) - turn
+        outputs["y"][...] = 99
+        bound.run()
+        assert np.array_equal(outputs["y"], np.maximum(inputs["x"], 0))
+    assert len(calls) == 1
+
+
+def test_registered_memory_is_used_where_it_lies(local: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(local, monkeypatch)
+    memory = local.context.register_memory(4096)
+    x, y = memory.array("x"), memory.array("y")
+    bound = BoundCall(local, {"x": x}, {"y": y})
+    for _ in range(3):
+        x[...] = ramp().reshape(x.shape)
+        y[...] = 99
+        bound.run()
+        assert np.array_equal(y, np.maximum(x, 0))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["in place", "strided", "left to be made"])
+def test_arrays_that_must_be_copied_are(local: htp.Graph, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(local, monkeypatch)
+    inputs, outputs = arrays(local)
+    x = inputs["x"]
+    wanted = np.maximum(x, 0)
+    if kind == "in place":
+        outputs["y"] = x
+    elif kind == "strided":
+        inputs["x"] = np.repeat(x, 2, axis=-1)[..., ::2]
+    bound = BoundCall(local, inputs, None if kind == "left to be made" else outputs)
+    for _ in range(3):
+        bound.run()
+    assert len(calls) == 3
+    if kind != "left to be made":
+        assert np.array_equal(outputs["y"], wanted)
+
+
+def test_what_is_recorded_goes_the_usual_way(
+    local: htp.Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = counted(local, monkeypatch)
+    bound = BoundCall(local, *arrays(local))
+    bound.run()
+    bound.run()
+    with htp.trace(tmp_path / "trace.json"):
+        bound.run()
+    bound.run()
+    assert len(calls) == 2
+
+
+def test_an_ordered_fault_is_met(local: htp.Graph) -> None:
+    bound = BoundCall(local, *arrays(local))
+    for _ in range(3):
+        bound.run()
+    fail_next(local, status.QNN_COMMON_ERROR_SYSTEM)
+    with pytest.raises(htp.ExecutionError):
+        bound.run()
+    bound.run()
+
+
+def test_a_graph_that_is_gone_is_refused(local: htp.Graph) -> None:
+    bound = BoundCall(local, *arrays(local))
+    for _ in range(3):
+        bound.run()
+    local.context.free()
+    with pytest.raises(htp.QnnError) as refused:
+        bound.run()
+    assert refused.value.name == "QNN_GRAPH_ERROR_INVALID_CONTEXT"
+
+
+def test_threads_may_share_one(local: htp.Graph) -> None:
+    inputs, outputs = arrays(local)
+    bound = BoundCall(local, inputs, outputs)
+    other = BoundCall(local, *arrays(local))
+    problems: list[BaseException] = []
+
+    def work(mine: BoundCall) -> None:
+        try:
+            for _ in range(100):
+                mine.run()
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in (bound, bound, other, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert np.array_equal(outputs["y"], np.maximum(inputs["x"], 0))
+
+
+def test_a_device_process_queues_it(graph: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counted(graph, monkeypatch)
+    inputs, outputs = arrays(graph)
+    bound = BoundCall(graph, inputs, outputs)
+    for _ in range(3):
+        bound.run()
+    assert len(calls) == 3
+    assert np.array_equal(outputs["y"], np.maximum(inputs["x"], 0))
+
+
+def test_on_a_virtual_clock_it_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = relu_graph(virtual_device(htp.Backend(), step_ns=1_000_000).create_context())
+    calls = counted(graph, monkeypatch)
+    bound = BoundCall(graph, *arrays(graph))
+    for _ in range(3):
+        bound.run()
+    assert len(calls) == 3
