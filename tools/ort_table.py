@@ -63,6 +63,7 @@ def row(case: Case, form: str, vendor: str | None) -> dict[str, Any]:
         return {**found, "state": "bad case", "why": str(error)[:200]}
     try:
         got = outputs(model, backend_path(), feeds, form)
+        found["elements"] = sum(one.size for one in got)
         found["off_cpu"] = off(model, form, got, wanted)
         found["state"] = "pass" if found["off_cpu"] <= 0.001 else "differs"
     except Exception as error:
@@ -76,6 +77,14 @@ def row(case: Case, form: str, vendor: str | None) -> dict[str, Any]:
         except Exception:
             found["vendor"] = "refused"
     return found
+
+
+def share(rows: list[dict[str, Any]], key: str) -> str:
+    """How many outputs of all operators together are as near as allowed."""
+    counted = [one for one in rows if key in one]
+    total = sum(one["elements"] for one in counted)
+    near = total - sum(round(one[key] * one["elements"]) for one in counted)
+    return f"{near} of {total} outputs ({near / max(1, total):.2%})"
 
 
 def main() -> int:
@@ -101,6 +110,9 @@ def main() -> int:
             print(line, f"{from_vendor:>10}", found.get("why", "")[:120], flush=True)
     states = [one["state"] for one in rows]
     print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), "(all measured)")
+    print("within one step, or half precision, of the CPU:", share(rows, "off_cpu"))
+    if library:
+        print("of the vendor's library:", share(rows, "off_vendor"))
     if chosen.json_file:
         Path(chosen.json_file).write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
     behind = [one for one in rows if one["state"] != "pass" and one.get("vendor", "pass") == "pass"]
