@@ -13,7 +13,7 @@ import pytest
 import openhtp as htp
 from openhtp.core import status
 from openhtp.runtime.bound_call import BoundCall
-from openhtp.testing import fail_next, virtual_device
+from openhtp.testing import fail_next, inject, virtual_device
 from tests.conftest import ramp, relu_graph
 
 
@@ -107,6 +107,18 @@ def test_an_ordered_fault_is_met(local: htp.Graph) -> None:
     with pytest.raises(htp.ExecutionError):
         bound.run()
     bound.run()
+
+
+def test_injected_faults_are_met(local: htp.Graph) -> None:
+    bound = BoundCall(local, *arrays(local))
+    for _ in range(3):
+        bound.run()
+    with inject("fail@graphExecute:2") as plan:
+        bound.run()
+        with pytest.raises(htp.QnnError, match="injected"):
+            bound.run()
+        bound.run()
+    assert len(plan.met) == 1
 
 
 def test_a_graph_that_is_gone_is_refused(local: htp.Graph) -> None:

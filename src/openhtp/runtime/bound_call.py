@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openhtp.runtime.calls.bound import Shortcut, shortcut
+from openhtp.runtime.seams import any_open
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Values
@@ -35,7 +36,7 @@ class BoundCall:
         self._graph_life.require("execute")
         if self._has_run and not self._looked:
             self._look()
-        if self._shortcut is None or not self._shortcut.run():
+        if self._shortcut is None or any_open() or not self._shortcut.run():
             self.graph.execute(self.inputs, self.outputs)
             self._has_run = True
 

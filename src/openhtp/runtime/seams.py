@@ -38,6 +38,11 @@ def close_seams(seams: Sequence[Seam]) -> None:
         _settle(seams)
 
 
+def any_open() -> bool:
+    """Whether something may come between; a way past the methods must then not be taken."""
+    return bool(_opened)
+
+
 def _settle(seams: Sequence[Seam]) -> None:
     for owner, name in {(seam.owner, seam.name) for seam in seams}:
         method = _defined.setdefault((owner, name), getattr(owner, name))
