@@ -143,6 +143,7 @@ class NodeEmitter:
     def put(self, index: int, name: str, clamp: Bounds | None = None) -> None:
         """The output's real values are here."""
         spec = self._node.outputs[index]
+        name = self._as_declared(index, name)
         bounds = _tighter(clamp, self._clamp)
         if spec.name in self._values.unrounded:
             return self._values.set_real(spec, self._physical, name)
@@ -165,6 +166,7 @@ class NodeEmitter:
     def put_stored(self, index: int, name: str, clamp: Bounds | None = None) -> None:
         """The output's stored form is here."""
         spec = self._node.outputs[index]
+        name = self._as_declared(index, name)
         bounds = _tighter(clamp, self._clamp)
         if bounds is not None:
             if not spec.dtype.is_fixed_point:
@@ -175,6 +177,13 @@ class NodeEmitter:
                 # The runtime clips no 16-bit integers: go through real values, which is exact for 16 bits.
                 return self.put(index, self._values.dequantized(spec, name, self._physical), clamp)
         return self._finish(index, name)
+
+    def _as_declared(self, index: int, name: str) -> str:
+        """One element may be declared without an axis where the op makes one, or the other way round."""
+        shape = self._node.outputs[index].shape
+        if shape not in ((), (1,)) or self._opdef.infer(self._node)[index] == shape:
+            return name
+        return self.node("Reshape", [name, self.const(np.array(shape, np.int64))])
 
     def _finish(self, index: int, name: str) -> None:
         self._values.set_stored(self._node.outputs[index], self._physical, name)

@@ -134,7 +134,7 @@ def _check_ranks(opdef: OpDef, node: Node) -> None:
 
 def _check_shapes(opdef: OpDef, node: Node) -> None:
     for index, (spec, shape) in enumerate(zip(node.outputs, opdef.infer(node), strict=True)):
-        if spec.shape != shape:
+        if spec.shape != shape and not is_single(spec.shape, shape):
             try:
                 raise InvalidArgument(
                     f"{node.op} {node.name!r}: output {index} {spec.name!r} has shape {list(spec.shape)};"
@@ -144,6 +144,11 @@ def _check_shapes(opdef: OpDef, node: Node) -> None:
             except InvalidArgument as error:
                 _mention_inputs(error, node)
                 raise
+
+
+def is_single(*shapes: tuple[int, ...]) -> bool:
+    """Whether all are shapes of one element without axes, or with one: clients use either for the same tensor."""
+    return all(shape in ((), (1,)) for shape in shapes)
 
 
 def _mention_inputs(error: InvalidArgument, node: Node) -> None:
