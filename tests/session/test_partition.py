@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.frontend.partitioning import Part, partition
+from openhtp.report.profile_log import read_log
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 
@@ -211,3 +214,64 @@ def test_whole_models_are_one_part() -> None:
     with htp.InferenceSession(model, providers=[CPU]) as session:
         (part,) = session.get_partition()
         assert {node.reason for node in part.nodes} == {f"{QNN} was not asked for"}
+
+
+def _profiled(level: str, **settings: str) -> Any:
+    return [(QNN, {"profiling_level": level, **settings})]
+
+
+def test_a_profile_tells_of_each_part(feeds: dict[str, np.ndarray], tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    with htp.InferenceSession(
+        _diamond(), providers=_profiled("detailed", profiling_file_path=str(path))
+    ) as session:
+        pending = session.run_async(None, feeds)
+        session.run(None, feeds)
+        profile = pending.profile
+        assert profile is not None
+        pending.result()
+        where = [part.provider for part in session.get_partition()]
+    *parts, whole = profile.events()
+    assert [f"part {n} on {provider}" for n, provider in enumerate(where, 1)] == [
+        part.name.partition(",")[0] for part in parts
+    ]
+    assert where.count(CPU) == 1
+    for provider, part in zip(where, parts, strict=True):
+        assert bool(part.events) == (provider == QNN)
+    assert sum(part.value for part in parts) <= whole.value + len(parts)
+    node = profile.event(404)
+    assert node is not None
+    assert node.modelled
+    log = read_log(tmp_path / "runs_qnn.log")
+    assert len(log.messages) == 2 * where.count(QNN)
+    assert len({message.graph for message in log.messages}) == where.count(QNN)
+
+
+def test_the_file_of_events_has_the_nodes_of_each_part(feeds: dict[str, np.ndarray], tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "events")
+    with htp.InferenceSession(_diamond(), options, [QNN]) as session:
+        assert session.get_profiling_start_time_ns() > 0
+        session.run(None, feeds)
+        path = session.end_profiling()
+    events = json.loads(Path(path).read_text())
+    nodes = [event for event in events if event["cat"] == "Node"]
+    assert [event["args"]["op_name"] for event in nodes if event["args"]["provider"] == CPU] == ["Det"]
+    named = {name for event in nodes for name in event["args"]["nodes"]}
+    assert {"relu_a", "det_d", "add_c", "sigmoid_y"} <= named
+    assert [event["name"] for event in events if event["cat"] == "Session"] == [
+        "session_initialization",
+        "model_run",
+    ]
+    at = [event["ts"] for event in nodes]
+    assert at == sorted(at)  # one part after the other
+
+
+def test_a_config_asks_for_a_profile(feeds: dict[str, np.ndarray]) -> None:
+    config = {"devices": [{"profiling_level": "linting"}]}
+    with htp.InferenceSession(_diamond(), backend_config=config) as session:
+        pending = session.run_async(None, feeds)
+        pending.result()
+        assert pending.profile is not None
+        assert pending.profile.event(6001) is not None

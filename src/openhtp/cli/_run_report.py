@@ -14,7 +14,9 @@ from openhtp.cli._running import Outcome, summaries
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import say, show
 from openhtp.session.options import CPU
+from openhtp.session.part_profile import PART
 from openhtp.session.range_check import LARGEST, Overflow
+from openhtp.trace.profile import ProfileEvent
 
 _SHOWN = 12
 _COLUMNS = ("part", "where", "nodes", "why not on the HTP")
@@ -109,14 +111,28 @@ def _profile(ran: Outcome) -> list[Sheet]:
     """Where the time of one run went."""
     if ran.profile is None:
         return []
-    total = figures("profile of one run (measured, wall clock)")
-    slowest = Sheet("steps that take most", ("step", "us"))
-    for event in ran.profile.events():
-        total.add(event.name, f"{event.value:,} {event.unit}")
+    events = ran.profile.events()
+    parts = [event for event in events if event.type == PART]
+    if not parts:
+        return _profile_of("profile of one run", events)
+    whole = figures("profile of one run, in parts (measured, wall clock)")
+    for event in events:
+        whole.add(event.name, f"{event.value:,} {event.unit}")
+    return [whole, *(sheet for part in parts if part.events for sheet in _profile_of(part.name, part.events))]
+
+
+def _profile_of(title: str, events: Sequence[ProfileEvent]) -> list[Sheet]:
+    """One graph on the HTP. What is modelled says so."""
+    total = figures(f"{title} (measured, wall clock, unless modelled)")
+    steps = []
+    for event in events:
+        total.add(event.name, f"{event.value:,} {event.unit}{' (modelled)' if event.modelled else ''}")
         if event.type == _STEPS:
-            for step in sorted(event.events, key=lambda step: -step.value)[:_SHOWN]:
-                slowest.add(step.name, f"{step.value:,}")
-    return [total, slowest]
+            steps = sorted(event.events, key=lambda step: -step.value)[:_SHOWN]
+    slowest = Sheet("steps that take most (measured)", ("step", "us"))
+    for step in steps:
+        slowest.add(step.name, f"{step.value:,}")
+    return [total, slowest] if steps else [total]
 
 
 def _check(ran: Outcome, least_db: float) -> Sheet:

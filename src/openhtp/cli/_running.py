@@ -18,10 +18,10 @@ from openhtp.cli._inputs import Feeds
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime
-from openhtp.runtime.profile import Profile
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
-from openhtp.session.partition import AssignedPart
+from openhtp.session.assigned import AssignedPart
+from openhtp.session.part_profile import AnyProfile
 from openhtp.session.pending import PendingRun
 from openhtp.session.range_check import Overflow, check_range
 from openhtp.trace.records import Trace
@@ -55,7 +55,7 @@ class Outcome:
     outputs: dict[str, list[Array]] = field(default_factory=dict)
     latencies_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    profile: Profile | None = None
+    profile: AnyProfile | None = None
     trace: Trace | None = None
     compared: dict[str, Closeness] = field(default_factory=dict)
     overflows: list[Overflow] = field(default_factory=list)
@@ -159,7 +159,7 @@ def _run_queued(session: InferenceSession, order: Order, samples: Sequence[Feeds
         run.result()
 
 
-def _profiled(session: InferenceSession, feeds: Feeds) -> Profile | None:
+def _profiled(session: InferenceSession, feeds: Feeds) -> AnyProfile | None:
     run = session.run_async(None, feeds)
     run.result()
     return run.profile

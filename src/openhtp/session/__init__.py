@@ -5,10 +5,10 @@ Knows ONNX models (through the frontend) and the runtime's objects. Must not kno
 ``prepared_model.py`` a model that is prepared while it runs.
 """
 
+from openhtp.session.assigned import AssignedPart
 from openhtp.session.binding import IOBinding
 from openhtp.session.inference import InferenceSession
 from openhtp.session.metadata import ModelMetadata, NodeArg
-from openhtp.session.partition import AssignedPart
 from openhtp.session.pending import PendingRun
 from openhtp.session.prepared_model import ModelEvent, PreparedModel
 from openhtp.session.values import OrtValue

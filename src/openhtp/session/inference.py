@@ -27,20 +27,19 @@ from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.options import check_callable, check_name
-from openhtp.runtime.step_names import ops_of_steps
 from openhtp.session import loading
+from openhtp.session.assigned import AssignedPart
 from openhtp.session.binding import IOBinding
 from openhtp.session.cpu import cpu_session
 from openhtp.session.feeding import arrays, check_run_options, checked_call, collected
 from openhtp.session.free_dimensions import free_dimensions
 from openhtp.session.metadata import ModelMetadata, NodeArg, metadata_of, node_args
-from openhtp.session.node_events import EventFile
 from openhtp.session.options import CPU, QNN, read_providers
-from openhtp.session.partition import AssignedPart, PartitionedModel, in_parts, on_cpu
+from openhtp.session.partition import PartitionedModel, in_parts, on_cpu
 from openhtp.session.pending import CarriedRun, Carrier, PendingRun, Results
 from openhtp.session.power import SessionPower
-from openhtp.session.profiling import ProfileFile
 from openhtp.session.range_check import RangeWatch
+from openhtp.session.recorder import Recorder
 from openhtp.session.values import OrtValue
 
 log = logging.getLogger(__name__)
@@ -103,8 +102,7 @@ class InferenceSession:
         )
         self._loaded: loading.Loaded | None = None
         self._fallback: Any = None
-        self._profile_file: ProfileFile | None = None
-        self._events: EventFile | None = None
+        self._recorder = Recorder(self._plan, self._sess_options)
         self._watch = RangeWatch.off()
         self._carrier = Carrier()
         self._power = SessionPower(self._plan, wanted=False)
@@ -113,8 +111,7 @@ class InferenceSession:
 
     def _start(self, plan: loading.Plan, names: list[str]) -> None:
         """Load the model and, if that went well, become the session of what was loaded."""
-        events = EventFile(self._sess_options.profile_file_prefix) if self._sess_options.enable_profiling else None
-        begin = time.monotonic_ns()
+        recorder = Recorder(plan, self._sess_options)
         with SessionPower(plan, wanted=QNN in names).kept(self) as power:
             loaded, fallback, used = self._load(plan, names)
         self._stop()
@@ -123,7 +120,8 @@ class InferenceSession:
         self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
         if isinstance(fallback, PartitionedModel):
             self._closer = weakref.finalize(self, fallback.close)
-        self._profile_file, self._events, self._watch = None, None, RangeWatch.off()
+        recorder.start(fallback if isinstance(fallback, PartitionedModel) else loaded)
+        self._recorder, self._watch = recorder, RangeWatch.off()
         if loaded is None:
             return
         self._closer = weakref.finalize(self, loading.unload, loaded)
@@ -131,11 +129,6 @@ class InferenceSession:
         if plan.options.backend == "htp":
             first_run = {"0": False, "1": True}.get(plan.entries.get(loading.CHECK_RANGE, ""))
             self._watch = RangeWatch(plan.source, plan.dims, plan.freeze, first_run=first_run)
-        if self._options["profiling_level"] != "off" and self._options["profiling_file_path"]:
-            self._profile_file = ProfileFile(self._options["profiling_file_path"])
-        if events is not None:
-            events.add("Session", "session_initialization", begin, time.monotonic_ns())
-            self._events = events
 
     def _load(self, plan: loading.Plan, names: list[str]) -> tuple[loading.Loaded | None, Any, list[str]]:
         """The model on an HTP, or else what runs it instead, and the providers that are used."""
@@ -227,8 +220,7 @@ class InferenceSession:
         """Run once; returns the named outputs, or all."""
         check_run_options(run_options)
         if self._loaded is None:
-            results: Results = self._fallback.run(output_names, arrays(input_feed), run_options)
-            return results
+            return self._run_fallback(output_names, arrays(input_feed), run_options, self._recorder.profile())
         names, feeds = checked_call(self._loaded, output_names, input_feed)
         with self._power.during(run_options):
             results = collected(self._loaded, names, self._execute(self._loaded, feeds, None))
@@ -250,13 +242,15 @@ class InferenceSession:
         """
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
-        loaded, profile = self._loaded, self._profile()
+        loaded, profile = self._loaded, self._recorder.profile()
         begin = time.monotonic_ns()
         if loaded is None:
-            carried = CarriedRun()
+            carried = CarriedRun(profile)
             feeds = {name: np.array(array) for name, array in arrays(input_feed).items()}
-            fallback = self._fallback
-            self._carrier.compute(carried, lambda: fallback.run(output_names, feeds, run_options))
+            self._carrier.compute(
+                carried, lambda: self._run_fallback(output_names, feeds, run_options, carried.profile)
+            )
+            profile = None  # noted there
             pending: PendingRun = carried
         else:
             names, feeds = checked_call(loaded, output_names, input_feed)
@@ -310,18 +304,13 @@ class InferenceSession:
 
     def end_profiling(self) -> str:
         """Close the profile; returns the path of its file, empty if there is none."""
-        if self._loaded is None:
+        if self._loaded is None and not isinstance(self._fallback, PartitionedModel):
             return str(self._fallback.end_profiling())
-        written: list[ProfileFile | EventFile] = [
-            it for it in (self._events, self._profile_file) if it is not None
-        ]
-        for file in written:
-            file.close()
-        return written[0].path if written else ""
+        return self._recorder.end()
 
     def get_profiling_start_time_ns(self) -> int:
         """When the times of the profile begin, on the clock of ``time.monotonic_ns``; 0 without one."""
-        return 0 if self._events is None else self._events.start_ns
+        return self._recorder.start_ns
 
     def close(self) -> None:
         """Give the graph and, with its last session, the device back. Later runs raise."""
@@ -335,9 +324,7 @@ class InferenceSession:
             self._loaded = loading.closed(self._loaded)
         elif isinstance(self._fallback, PartitionedModel):
             self._closer()
-        for file in (self._events, self._profile_file):
-            if file is not None:
-                file.close()
+        self._recorder.end()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -354,25 +341,35 @@ class InferenceSession:
         state = "closed" if loaded.is_closed else "ready"
         return f"<InferenceSession {loaded.model.name!r} on {loaded.device.soc}, {state}>"
 
-    def _profile(self) -> Any:
-        level = "detailed" if self._events is not None else self._options["profiling_level"]
-        return None if level == "off" or self._loaded is None else self._loaded.new_profile(level)
+    def _run_fallback(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any, profile: Any
+    ) -> Results:
+        """Run what is not on an HTP as a whole: in parts, or by ONNX Runtime."""
+        results: Results
+        if not isinstance(self._fallback, PartitionedModel):
+            results = self._fallback.run(output_names, feeds, run_options)
+            return results
+        begin = time.monotonic_ns()
+        with self._power.during(run_options):
+            results = self._fallback.run(output_names, feeds, run_options, profile)
+        self._recorder.note(profile, begin)
+        return results
 
     def _execute(self, loaded: loading.Loaded, feeds: Outputs, outputs: Outputs | None) -> Outputs:
         """Run once and wait."""
-        profile, begin = self._profile(), time.monotonic_ns()
+        profile, begin = self._recorder.profile(), time.monotonic_ns()
         if loaded.asynchronous:
             # As a queued run, so that it may come between queued ones: a graph takes one kind at a time.
             found = loaded.graph.execute_async(feeds or None, outputs, profile=profile).result()
         else:
             found = loaded.graph.execute(feeds or None, outputs, profile=profile)
-        self._note(profile, begin)
+        self._recorder.note(profile, begin)
         return found
 
     def _notified(
         self, run: PendingRun, callback: Callback | None, user_data: Any, profile: Any, begin_ns: int
     ) -> None:
-        self._note(profile, begin_ns)
+        self._recorder.note(profile, begin_ns)
         if callback is None:
             return
         error = run.exception()
@@ -380,19 +377,6 @@ class InferenceSession:
             callback([], user_data, str(error))
         else:
             callback(run.result(), user_data, "")
-
-    def _note(self, profile: Any, begin_ns: int) -> None:
-        """Write down what a run cost, wherever that is asked for."""
-        if profile is None:
-            return
-        if self._profile_file is not None:
-            self._profile_file.add(profile)
-        if self._events is not None:
-            self._events.add_run(profile, QNN, self._step_ops, begin_ns, time.monotonic_ns())
-
-    @functools.cached_property
-    def _step_ops(self) -> list[Any]:
-        return [] if self._loaded is None else ops_of_steps(self._loaded.graph)
 
     def _make_reachable(self, value: OrtValue) -> None:
         """Have a value lie where the device can read and write it, if it may move."""

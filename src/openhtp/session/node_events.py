@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,8 +19,8 @@ _STEPS = 407
 class EventFile:
     """Collects events and writes them at the end: a JSON list, times in microseconds since ``start_ns``."""
 
-    def __init__(self, prefix: str) -> None:
-        self.start_ns = time.monotonic_ns()
+    def __init__(self, prefix: str, start_ns: int) -> None:
+        self.start_ns = start_ns
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
         self.path = f"{prefix}_{stamp}.json"
         self._events: list[dict[str, Any]] = []
@@ -45,23 +44,28 @@ class EventFile:
                 }
             )
 
-    def add_run(self, profile: Profile, provider: str, ops: Sequence[StepOps], begin_ns: int, end_ns: int) -> None:
-        """One run: the whole, and every step of it with the ops that it computes."""
+    def add_steps(self, profile: Profile, provider: str, ops: Sequence[StepOps], end_ns: int) -> None:
+        """Every step of a run that ended then, with the ops that it computes."""
         steps = profile.event(_STEPS)
         times = [] if steps is None else [step.value * 1000 for step in steps.events]
         # The device tells how long each took; that the last one ended with the run.
         at = end_ns - sum(times)
         for index, duration in enumerate(times):
             names, kinds = ops[index] if index < len(ops) else ((f"step {index}",), ("",))
-            args = {
-                "op_name": "+".join(dict.fromkeys(kinds)),
-                "provider": provider,
-                "node_index": str(index),
-                "nodes": list(names),
-            }
-            self.add("Node", f"{names[0]}_kernel_time", at, at + duration, args)
+            self.add_nodes(provider, index, names, kinds, at, at + duration)
             at += duration
-        self.add("Session", "model_run", begin_ns, end_ns)
+
+    def add_nodes(
+        self, provider: str, index: int, names: Sequence[str], kinds: Sequence[str], begin_ns: int, end_ns: int
+    ) -> None:
+        """Nodes that ran together."""
+        args = {
+            "op_name": "+".join(dict.fromkeys(kinds)),
+            "provider": provider,
+            "node_index": str(index),
+            "nodes": list(names),
+        }
+        self.add("Node", f"{names[0]}_kernel_time", begin_ns, end_ns, args)
 
     def close(self) -> None:
         """Write the file; events that come later are dropped."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from openhtp.core.checks import items_of, shown
@@ -14,22 +15,18 @@ from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import AssignedNode, Part, partition
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.options import Origin
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.profile import Profile
 from openhtp.session import hosts, loading
+from openhtp.session.assigned import AssignedPart
 from openhtp.session.cpu import cpu_session
 from openhtp.session.feeding import checked_call, collected
 from openhtp.session.metadata import ModelMetadata, NodeArg, described
 from openhtp.session.options import CPU, QNN
+from openhtp.session.part_profile import PartsProfile
 from openhtp.session.pending import Results
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AssignedPart:
-    """What runs together: the provider, and its nodes with the reason why they are on the CPU."""
-
-    provider: str
-    nodes: tuple[AssignedNode, ...]
 
 
 def find_parts(plan: loading.Plan) -> list[Part]:
@@ -140,12 +137,22 @@ class PartitionedModel:
             custom_metadata_map={item.key: item.value for item in proto.metadata_props},
         )
 
-    def end_profiling(self) -> str:
-        """There is no file: parts are not profiled."""
-        return ""
+    @property
+    def graphs(self) -> list[Graph | None]:
+        """The graph of each part; None for those on the CPU."""
+        return [runner.graph if isinstance(runner, loading.Loaded) else None for runner in self._runners]
+
+    def new_profile(self, level: str) -> PartsProfile:
+        """A profile for one run."""
+        own = [each.new_profile(level) if isinstance(each, loading.Loaded) else None for each in self._runners]
+        return PartsProfile(level, self.assigned, own)
 
     def run(
-        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        run_options: Any = None,
+        profile: PartsProfile | None = None,
     ) -> Results:
         """Run part after part; returns the named outputs, or all."""
         if self._is_closed:
@@ -160,9 +167,11 @@ class PartitionedModel:
         if missing:
             raise InvalidArgument(f"required inputs {missing} are missing from the feed {list(feeds)}")
         values: dict[str, Any] = dict(feeds)
-        for part, runner in zip(self._parts, self._runners, strict=True):
+        for number, (part, runner) in enumerate(zip(self._parts, self._runners, strict=True)):
             given = {name: values[name] for name in part.inputs}
-            values.update(zip(part.outputs, _run_part(part, runner, given, run_options), strict=True))
+            with nullcontext() if profile is None else profile.timing(number) as sheet:
+                found = _run_part(part, runner, given, run_options, sheet)
+            values.update(zip(part.outputs, found, strict=True))
         return [values[name] for name in names]
 
     def close(self) -> None:
@@ -177,13 +186,18 @@ class PartitionedModel:
         hosts.release(self._kind)
 
 
-def _run_part(part: Part, runner: Any, feeds: dict[str, Any], run_options: Any) -> Results:
+def _run_part(
+    part: Part, runner: Any, feeds: dict[str, Any], run_options: Any, profile: Profile | None
+) -> Results:
     if part.imported is None:
         results: Results = runner.run(list(part.outputs), feeds, run_options)
         return results
     names, stored = checked_call(runner, part.outputs, feeds)
     graph, inputs = runner.graph, stored or None
-    outputs = graph.execute_async(inputs).result() if runner.asynchronous else graph.execute(inputs)
+    if runner.asynchronous:
+        outputs = graph.execute_async(inputs, profile=profile).result()
+    else:
+        outputs = graph.execute(inputs, profile=profile)
     return collected(runner, names, outputs)
 
 

@@ -19,6 +19,7 @@ from openhtp.runtime.graph import Graph
 from openhtp.runtime.options import check_timeout
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import AtOnce
+from openhtp.session.part_profile import AnyProfile
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class PendingRun:
     def __init__(self, execution: Execution, collect: Collect, profile: Profile | None = None) -> None:
         self.execution: Execution | None = execution
         # Filled when it is over, if the session profiles.
-        self.profile = profile
+        self.profile: AnyProfile | None = profile
         self._accepted = execution
         self._collect = collect
 
@@ -73,7 +74,7 @@ class CarriedRun(PendingRun):
     ``execution`` is None until the queue has accepted it, and stays so on the CPU.
     """
 
-    def __init__(self, profile: Profile | None = None) -> None:
+    def __init__(self, profile: AnyProfile | None = None) -> None:
         self.execution = None
         self.profile = profile
         self._lock = threading.Lock()
