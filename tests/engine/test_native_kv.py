@@ -48,6 +48,19 @@ def test_native_computes_what_flat_does(
         assert len(np.unique(found)) > 8  # not all the same by saturating
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"index": "multiply"}, {"index": "multiply", "index_type": "uint32"}, {"mask": "select"}, {"new": "client"}],
+    ids=str,
+)
+def test_structures_that_are_taken(device: htp.Device, change: dict[str, Any]) -> None:
+    head = NativeHead(**change)
+    native, other = finalized(device, head), finalized(device, flat(head))
+    for index in (0, 33, 480):
+        found = native.execute(head.feeds(index))["y"]
+        assert np.array_equal(found, other.execute(head.feeds(index, native=False))["y"]), index
+
+
 def test_one_wrong_byte_changes_the_result(device: htp.Device) -> None:
     head = NativeHead()
     graph = finalized(device, head)
@@ -66,7 +79,7 @@ def test_one_wrong_byte_changes_the_result(device: htp.Device) -> None:
 
 
 def test_what_lies_behind_the_new_tokens_reads_as_zero(device: htp.Device) -> None:
-    head = NativeHead(mask=False)
+    head = NativeHead(mask="none")
     graph = finalized(device, head)
     feeds = head.feeds(64)
     before = graph.execute(feeds)["y"].copy()
@@ -106,9 +119,9 @@ def test_native_outputs_have_their_tiles(device: htp.Device) -> None:
     head = NativeHead(tokens=32, native_out=True)
     feeds = head.feeds(0)
     found = finalized(device, head).execute(feeds)
-    assert np.array_equal(hmx.tokens_from_native("key", found["k_out"]), feeds["k_new"])
-    assert np.array_equal(hmx.tokens_from_native("value", found["v_out"]), feeds["v_new"])
-    assert not np.array_equal(found["k_out"], feeds["k_new"])
+    assert np.array_equal(hmx.tokens_from_native("key", found["k_out"]), feeds["k_wide"] // 256)
+    assert np.array_equal(hmx.tokens_from_native("value", found["v_out"]), feeds["v_wide"] // 256)
+    assert not np.array_equal(found["k_out"], feeds["k_wide"] // 256)
 
 
 UNSUPPORTED, INVALID = "QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE", "QNN_GRAPH_ERROR_INVALID_TENSOR"
@@ -133,6 +146,14 @@ UNSUPPORTED, INVALID = "QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE", "QNN_GRAPH_ERROR_I
         ({"index": "input"}, UNSUPPORTED, "is not cache_index plus iota"),
         ({"value_index": "own"}, UNSUPPORTED, "not the transposed index of the keys"),
         ({"native_out": True}, INVALID, "AR-1 must give its new KV flat"),
+        (
+            {"new": "client", "head_dim": 128},
+            UNSUPPORTED,
+            r"new values of 'past_value_0_in' come from the client .*'v_new'.* head_dim 128; .*such as Convert",
+        ),
+        ({"index": "tile"}, UNSUPPORTED, "is not cache_index plus iota"),
+        ({"index": "multiply_add"}, UNSUPPORTED, "is not cache_index plus iota"),
+        ({"index": "multiply", "tokens": 4}, UNSUPPORTED, "is not cache_index plus iota"),
         ({"whole_out": True}, UNSUPPORTED, "output 'key_all' is the whole cache"),
     ],
 )

@@ -22,8 +22,10 @@ _KEY, _VALUE = ScaleOffset(0.02, -128), ScaleOffset(0.01, -128)
 class NativeHead:
     """What the head looks like. The defaults are the one structure that an HTP takes.
 
-    ``index`` is how places are made: ``add``, ``const_first`` or ``input`` (all of them given); ``value_index``
-    is the ``transpose`` of it, or ``own``. ``join`` is ``scatter`` or ``concat``.
+    ``index`` is how places are made: ``add``, ``multiply`` (by ones, for one token), ``const_first``, ``tile``,
+    ``multiply_add`` or ``input`` (all of them given); ``value_index`` is the ``transpose`` of it, or ``own``.
+    ``join`` is ``scatter`` or ``concat``. New tokens are made by a ``convert``, or come from the ``client`` in 8
+    bits. ``mask`` is ``add``, ``select`` or ``none``.
     """
 
     tokens: int = 1
@@ -38,7 +40,8 @@ class NativeHead:
     index_type: str = "int32"
     value_index: str = "transpose"
     join: str = "scatter"
-    mask: bool = True
+    new: str = "convert"
+    mask: str = "add"
     whole_out: bool = False
 
     def build(self, context: Context, name: str = "head", **options: Any) -> Graph:
@@ -60,17 +63,20 @@ class NativeHead:
         kind = np.uint16 if self.activation == "ufixed16" else np.uint8
         found: dict[str, Array] = {
             "q": rng.integers(low, high, (self.heads, 1, n, d)).astype(kind),
-            "k_new": rng.integers(0, 256, (self.heads, 1, d, n)).astype(np.uint8),
-            "v_new": rng.integers(0, 256, (self.heads, 1, n, d)).astype(np.uint8),
             "past_key_0_in": to_native("key", keys) if tiled[0] else keys,
             "past_value_0_in": to_native("value", values) if tiled[1] else values,
             "cache_index": np.array([place if native is False else index], self._index_dtype()),
         }
+        for side, shape in (("k", (self.heads, 1, d, n)), ("v", (self.heads, 1, n, d))):
+            tokens = rng.integers(0, 256, shape).astype(np.uint8)
+            found |= {f"{side}_new": tokens} if self.new == "client" else {f"{side}_wide": tokens * np.uint16(256)}
         if self.index == "input":
             places = np.arange(n) + index
             found["cache_index"] = np.broadcast_to(places, (1, 1, d, n)).astype(np.int32).copy()
-        if self.mask:
+        if self.mask == "add":
             found["attention_mask"] = mask
+        elif self.mask == "select":
+            found["attention_mask"] = (mask > 0).astype(np.uint8)
         return found
 
     def _index_dtype(self) -> Any:
@@ -103,17 +109,12 @@ class _Writer:
         key = ScaleOffset(_KEY.scale, -head.zero_point)
         self._given("past_key_0_in", (h, 1, d, length), "ufixed8", key, native=head.native[0])
         self._given("past_value_0_in", (h, 1, length, d), "ufixed8", _VALUE, native=head.native[1])
-        self._given("k_new", (h, 1, d, n), "ufixed8", key)
-        self._given("v_new", (h, 1, n, d), "ufixed8", _VALUE)
+        self._new("k", (h, 1, d, n), key)
+        self._new("v", (h, 1, n, d), _VALUE)
         keys = self._joined("key", (h, 1, d, length), key, 3)
         values = self._joined("value", (h, 1, length, d), _VALUE, 2)
         self._made("scores", "MatMul", ["q", keys], (h, 1, n, length), head.activation, self._scores)
-        last = "scores"
-        if head.mask:
-            self._given("attention_mask", (1, 1, n, length), head.activation, self._mask)
-            inputs = ["scores", "attention_mask"]
-            self._made("masked", "ElementWiseAdd", inputs, (h, 1, n, length), head.activation, self._masked)
-            last = "masked"
+        last = self._masking((h, 1, n, length))
         self._made("chances", "Softmax", [last], (h, 1, n, length), head.activation, self._chances, axis=3)
         self._made("y", "MatMul", ["chances", values], (h, 1, n, d), head.activation, self._out, kind="app_read")
         if head.native_out:
@@ -130,6 +131,38 @@ class _Writer:
                     axis=0,
                 )
         return graph
+
+    def _new(self, side: str, shape: tuple[int, ...], quant: ScaleOffset) -> None:
+        """New tokens: 8 bits from the client, or made of 16 bits, whose upper half they are."""
+        if self._head.new == "client":
+            self._given(f"{side}_new", shape, "ufixed8", quant)
+            return
+        self._given(f"{side}_wide", shape, "ufixed16", ScaleOffset(quant.scale / 256, quant.offset * 256))
+        self._made(f"{side}_new", "Convert", [f"{side}_wide"], shape, "ufixed8", quant)
+
+    def _masking(self, shape: tuple[int, ...]) -> str:
+        """Scores of places that may not take part are lowered."""
+        kind = self._head.activation
+        if self._head.mask == "add":
+            self._given("attention_mask", (1, 1, *shape[2:]), kind, self._mask)
+            self._made("masked", "ElementWiseAdd", ["scores", "attention_mask"], shape, kind, self._masked)
+            return "masked"
+        if self._head.mask == "select":
+            self._given("attention_mask", (1, 1, *shape[2:]), "ufixed8", ScaleOffset(1.0, 0))
+            most = 65535 if kind == "ufixed16" else 255
+            below = ScaleOffset(20.0 / most, -most)
+            self._graph.add_tensor(
+                "b", (1,), kind, quant=below, data=np.zeros(1, np.uint16 if most > 255 else np.uint8)
+            )
+            one = (*shape[:3], 1)
+            self._made(
+                "least", "ReduceMin", ["scores"], one, kind, self._scores, axes=np.array([3]), keep_dims=True
+            )
+            self._made("floor", "ElementWiseAdd", ["least", "b"], one, kind, self._masked)
+            inputs = ["attention_mask", "scores", "floor"]
+            self._made("masked", "ElementWiseSelect", inputs, shape, kind, self._masked)
+            return "masked"
+        return "scores"
 
     def _joined(self, side: str, shape: tuple[int, ...], quant: ScaleOffset, axis: int) -> str:
         head, name = self._head, f"{side}_all"
@@ -159,6 +192,8 @@ class _Writer:
             self._graph.add_tensor("zero", shape, "int32", data=np.zeros(shape, np.int32))
             self._made("key_index", "ElementWiseAdd", ["cache_index", "zero"], shape, "int32")
             return "key_index"
+        if head.index in ("tile", "multiply", "multiply_add"):
+            return self._other_index(shape)
         steps = np.arange(head.tokens, dtype=np.uint32 if head.index_type == "uint32" else np.int32)
         if side == "key":
             self._given("cache_index", (1,), head.index_type)
@@ -173,6 +208,24 @@ class _Writer:
             name, "ElementWiseAdd", inputs[:: -1 if head.index == "const_first" else 1], shape, head.index_type
         )
         return name
+
+    def _other_index(self, shape: tuple[int, ...]) -> str:
+        """Places of the keys, made in ways of which an HTP takes only ``multiply``."""
+        head, kind = self._head, self._head.index_type
+        self._given("cache_index", (1,), kind)
+        self._made("start", "Reshape", ["cache_index"], (1, 1, 1, 1), kind)
+        if head.index == "tile":
+            self._made("key_index", "Tile", ["start"], shape, kind, multiples=np.array(shape, np.uint32))
+            return "key_index"
+        whole = np.uint32 if kind == "uint32" else np.int32
+        self._graph.add_tensor("ones", shape, kind, data=np.ones(shape, whole))
+        name = "key_index" if head.index == "multiply" else "starts"
+        self._made(name, "ElementWiseMultiply", ["start", "ones"], shape, kind)
+        if head.index == "multiply_add":
+            iota = np.ascontiguousarray(np.broadcast_to(np.arange(head.tokens, dtype=whole), shape))
+            self._graph.add_tensor("iota", shape, kind, data=iota)
+            self._made("key_index", "ElementWiseAdd", ["starts", "iota"], shape, kind)
+        return "key_index"
 
     def _given(
         self, name: str, shape: Any, dtype: str, quant: ScaleOffset | None = None, *, native: bool = False

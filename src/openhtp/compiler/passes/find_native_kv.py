@@ -16,7 +16,7 @@ from openhtp.core import status as st
 from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, sizes_problem
+from openhtp.core.hmx_layout import BLOCK, HEAD_DIM_MULTIPLE, MOST_NEW_TOKENS, sizes_problem
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
@@ -150,7 +150,8 @@ class _Search:
         if found is None and native:
             _unsupported(
                 f"the index of ScatterElements {node.name!r} is not cache_index plus iota; expected"
-                " ElementWiseAdd of an input of one number and a constant [1, 1, head_dim, tokens]: 0, 1, .."
+                " ElementWiseAdd of an input of one number and a constant [1, 1, head_dim, tokens]: 0, 1, .., or"
+                " for one token ElementWiseMultiply by ones"
             )
         return found
 
@@ -160,6 +161,8 @@ class _Search:
     def _counted(self, places: str | None) -> str | None:
         """The input of one number that a tensor is the sum of, and of a constant that counts."""
         add = self._uses.maker(places)
+        if add is not None and add.op == "ElementWiseMultiply":
+            return self._repeated(add)
         if add is None or add.op not in ("ElementWiseAdd", "ElementWiseBinary"):
             return None
         if self._program.source.resolved(add.nodes[0]).params.get("operation", 0) != 0:
@@ -171,6 +174,14 @@ class _Search:
             or stored.ndim != 4
             or not np.array_equal(stored, np.broadcast_to(np.arange(stored.shape[3]), stored.shape))
         ):
+            return None
+        return self._root(start)
+
+    def _repeated(self, product: Kernel) -> str | None:
+        """The input of one number that is multiplied by ones: places of one token need no iota."""
+        start, ones = product.nodes[0].inputs[:2]
+        stored = self._program.statics.get(ones or "")
+        if stored is None or stored.ndim != 4 or stored.shape[3] != 1 or not (stored == 1).all():
             return None
         return self._root(start)
 
@@ -220,7 +231,21 @@ class _Search:
                 f"AR-{found.tokens} is more than the {MOST_NEW_TOKENS} tokens that a native cache takes in one"
                 f" pass; export AR-{MOST_NEW_TOKENS} or less"
             )
+        self._check_new(found, head_dim)
         self._check_reader(found)
+
+    def _check_new(self, found: _Scatter, head_dim: int) -> None:
+        """New values have to be made by an op where they take more than one tile."""
+        name = found.node.nodes[0].inputs[2] or ""
+        maker = self._uses.maker(name)
+        while maker is not None and (maker.op == "Reshape" or (maker.op == "Transpose" and found.tokens == 1)):
+            name = maker.nodes[0].inputs[0] or ""
+            maker = self._uses.maker(name)
+        if found.side == "value" and head_dim > HEAD_DIM_MULTIPLE and maker is None:
+            _unsupported(
+                f"new values of {found.cache.name!r} come from the client as they are ({name!r}), with head_dim"
+                f" {head_dim}; an HTP would read them row by row: expected an op that makes them, such as Convert"
+            )
 
     def _check_reader(self, found: _Scatter) -> None:
         joined = found.node.outputs[0]
