@@ -40,7 +40,7 @@ OWN = {
     "rpc/rendezvous.py": "a folder",
     "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
-    "session/saver.py": "writes",
+    "runtime/saver.py": "writes",
     "sweep/identity.py": "the package's own files",
     "sweep/page.py": "a resource of the package",
     "sweep/store.py": "a lock of its own",

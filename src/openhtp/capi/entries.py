@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from openhtp.abi.tables import CORE, POWER, SYSTEM, Entry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
 from openhtp.core.status import Status
+from openhtp.runtime.backend import SAVER_VARIABLE
+from openhtp.runtime.saving_calls import noting
 
 log = logging.getLogger("openhtp.capi")
 
@@ -59,7 +62,8 @@ def table() -> list[Answer]:
     found: list[Answer] = [_unknown] * COUNT
     for first, entries in _TABLES:
         for name, entry in entries.items():
-            found[first + entry.place] = _guarded(name, entry, _answers.get(name, _unsupported(name)))
+            answer = _guarded(name, entry, _answers.get(name, _unsupported(name)))
+            found[first + entry.place] = noting(name, answer) if os.environ.get(SAVER_VARIABLE) else answer
     return found
 
 

@@ -63,6 +63,9 @@ PerfProfile = Annotated[
 ]
 LogLevel = Annotated[str | None, typer.Option("--log_level", help=f"One of {', '.join(LOG_LEVELS)}.")]
 Soc = Annotated[str | None, typer.Option("--soc", help="Chip to emulate; SM8650, unless the config says so.")]
+SaverFolder = Annotated[
+    Path | None, typer.Option("--saver", help="Record all calls of the API in this folder (openhtp replay).")
+]
 PlatformOptions = Annotated[
     str | None, typer.Option("--platform_options", help=f"{_UNUSED}k:v;k:v, no key has an effect here.")
 ]

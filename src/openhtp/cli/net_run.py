@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from openhtp.cli import _net_run_options as own
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, confirm_written, progress_console, say, show, write_json
+from openhtp.runtime.saving_calls import saved
 from openhtp.tools import net_run as tool
 from openhtp.tools.models import unused_keys
 from openhtp.tools.results import METADATA
@@ -51,6 +53,7 @@ def net_run(
     use_mmap: own.Mmap = False,
     validate_binary: own.Validate = False,
     soc: opt.Soc = None,
+    saver: opt.SaverFolder = None,
     platform_options: opt.PlatformOptions = None,
     op_packages: opt.OpPackages = None,
     model_prefix: opt.ModelPrefix = None,
@@ -61,7 +64,7 @@ def net_run(
     """Run models on raw files. Exit status 0, or 11 device, 14 compose, 15 finalize, 17 execute, 2 wrong use."""
     with opt.tool_errors(), opt.logged(log_level):
         order = own.order_of(ctx.params)
-        with opt.progress() as tell:
+        with opt.progress() as tell, nullcontext() if saver is None else saved(saver):
             outcome = tool.net_run(order, tell)
         _report(outcome, order)
         write_json(json_file, _as_json(outcome))

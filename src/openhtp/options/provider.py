@@ -103,7 +103,7 @@ PROVIDER = Table(
             name="qnn_saver_path",
             kind=Text("a path"),
             default="",
-            about="Where set, the calls that build the graph are written to `saver_output/`.",
+            about="Where set, all calls of the API are recorded in `saver_output/`, for `openhtp replay`.",
         ),
         Option(
             name="qnn_context_priority",

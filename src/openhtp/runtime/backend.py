@@ -36,6 +36,9 @@ EXIT_PATIENCE_S = 60.0
 FAULTS_VARIABLE = "OPENHTP_FAULTS"
 """Faults that the calls of this process are to meet; see ``openhtp.core.faults``."""
 
+SAVER_VARIABLE = "OPENHTP_SAVER"
+"""The folder in which the calls of this process are recorded; see ``openhtp.runtime.saving_calls``."""
+
 
 class Backend:
     """Creates devices, signals, profiles and logs.
@@ -179,6 +182,11 @@ def _heed_environment() -> None:
         from openhtp.runtime.injecting import arm_for_good
 
         arm_for_good(faults)
+    folder = os.environ.get(SAVER_VARIABLE)
+    if folder:
+        from openhtp.runtime.saving_calls import save_for_good
+
+        save_for_good(folder)
 
 
 def _within(config: DeviceConfig) -> Connect:

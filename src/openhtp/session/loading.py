@@ -24,7 +24,8 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.profile import Profile
-from openhtp.session import context_cache, hosts, saver
+from openhtp.runtime.saving_calls import start_saving, stop_saving
+from openhtp.session import context_cache, hosts
 from openhtp.session.options import ProviderOptions
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 DEFAULT_SOC = "SM8650"
 # What this emulation stands for, written into context files.
 SDK_VERSION = "openhtp"
+# Where calls are recorded, from the working directory.
+SAVER_FOLDER = "saver_output"
 # Of ours: look into the first run for values that half precision cannot hold.
 CHECK_RANGE = "openhtp.check_range"
 _CONFIG_KEYS = (
@@ -95,6 +98,7 @@ class Loaded:
     outputs: Mapping[str, ValueType]
     stored: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
     is_closed: bool = False
+    saves: bool = False
 
     @property
     def asynchronous(self) -> bool:
@@ -131,7 +135,18 @@ def host_kind(plan: Plan) -> hosts.HostKind:
 
 
 def load(plan: Plan) -> Loaded:
-    """Read the model and put it on a device."""
+    """Read the model and put it on a device; with a saver, all calls are recorded until it is unloaded."""
+    if not plan.options["qnn_saver_path"]:
+        return _load(plan)
+    start_saving(SAVER_FOLDER)
+    try:
+        return replace(_load(plan), saves=True)
+    except BaseException:
+        stop_saving()
+        raise
+
+
+def _load(plan: Plan) -> Loaded:
     model = read_model(plan.source, plan.dims, plan.freeze, ask=plan.ask)
     path = plan.source if isinstance(plan.source, Path) else None
     saved = read_context_model(model)
@@ -141,8 +156,6 @@ def load(plan: Plan) -> Loaded:
     request = context_cache.read_request(plan.entries, path)
     imported = import_typed(model)
     _tell_about_floats(plan, imported.graph)
-    if plan.options["qnn_saver_path"]:
-        saver.save_calls(imported.graph, Path(saver.FOLDER))
     loaded = _composed(plan, kind, model, imported)
     if request is not None:
         context_cache.write_cache(
@@ -164,6 +177,8 @@ def unload(loaded: Loaded) -> None:
     except QnnError as error:
         log.debug("the context was gone already: %s", error)
     hosts.release(loaded.kind)
+    if loaded.saves:
+        stop_saving()
 
 
 def closed(loaded: Loaded) -> Loaded:

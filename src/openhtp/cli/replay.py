@@ -1,0 +1,83 @@
+"""``openhtp replay``: make saved calls again, here or on another library, and compare the outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from openhtp.cli import _tool_options as opt
+from openhtp.cli._sheet import Sheet
+from openhtp.cli._terminal import JsonFile, say, show, write_json
+from openhtp.tools.models import library_of
+from openhtp.tools.replay import Compared, Outcome, Tolerance
+from openhtp.tools.replay import replay as make_again
+
+_SHOWN = 20
+
+
+def replay(
+    recording: Annotated[Path, typer.Argument(help="What the saver wrote: its folder, or the .jsonl in it.")],
+    backend: opt.BackendPath = None,
+    max_steps: Annotated[
+        int, typer.Option("--max_steps", min=0, help="How far integers of an output may be off.")
+    ] = 1,
+    max_share: Annotated[
+        float,
+        typer.Option("--max_share", min=0.0, help="How far floats may be, in parts of the largest."),
+    ] = 0.01,
+    log_level: opt.LogLevel = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Make saved calls again. Exit status 1 if a call is answered otherwise, or an output is too far off."""
+    with opt.tool_errors(), opt.logged(log_level):
+        tolerance = Tolerance(steps=max_steps, share=max_share)
+        with opt.progress() as tell:
+            outcome = make_again(recording, library_of(backend), tolerance, tell)
+        _print(outcome)
+        write_json(json_file, _as_json(outcome))
+    if not outcome.holds:
+        raise typer.Exit(1)
+
+
+def _print(outcome: Outcome) -> None:
+    say(f"{outcome.calls} calls, {outcome.executions} executions")
+    sheet = Sheet("", ("output", "executions", "elements", "equal", "worst", ""), ("",))
+    for row in outcome.compared.values():
+        share = 100 * row.equal / row.elements if row.elements else 100.0
+        counts = str(row.executions), str(row.elements), f"{share:.2f}%"
+        sheet.add(f"{row.graph}: {row.output}", *counts, _worst(row), "ok" if row.holds else "too far")
+    sheet.note = "worst: integers in steps, floats in percent of the output's largest number"
+    if outcome.compared:
+        show(sheet)
+    for text in outcome.differing[:_SHOWN]:
+        say(text, style="red")
+    if len(outcome.differing) > _SHOWN:
+        say(f"... and {len(outcome.differing) - _SHOWN} more calls that were answered otherwise", style="red")
+
+
+def _worst(row: Compared) -> str:
+    return f"{row.worst:.0f} steps" if row.in_steps else f"{100 * row.worst:.4f}%"
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "holds": outcome.holds,
+        "calls": outcome.calls,
+        "executions": outcome.executions,
+        "outputs": [
+            {
+                "graph": row.graph,
+                "output": row.output,
+                "executions": row.executions,
+                "elements": row.elements,
+                "equal": row.equal,
+                "worst": row.worst,
+                "unit": "steps" if row.in_steps else "share of the largest",
+                "holds": row.holds,
+            }
+            for row in outcome.compared.values()
+        ],
+        "differing": outcome.differing,
+    }

@@ -1,0 +1,354 @@
+"""Saved calls, made again on the emulator or on a library; their outputs are held against the saved ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from openhtp.core.errors import QnnError
+from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.runtime.backend import Backend
+from openhtp.runtime.calls.execution import Execution
+from openhtp.runtime.context import Context
+from openhtp.runtime.device import Device
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.mem import Mem
+from openhtp.tools.saved_calls import Array, SavedCalls
+from openhtp.trace import calls as cs
+
+_T = TypeVar("_T", Backend, Device, Context, Graph, Mem)
+# Of a device: its name is that of one that others use; and what a library's is not asked.
+_NAME = ("name",)
+_NOT_OF_LIBRARIES = (
+    *_NAME,
+    "transport",
+    "driver_path",
+    "driver_version",
+    "threads",
+    "parallel_graphs",
+    "vtcm_windowing",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far outputs may be off: integers in steps, floats in parts of the largest of the output."""
+
+    steps: int = 1
+    share: float = 0.01
+
+
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """An output of a graph over all executions. ``worst`` is in steps, or in parts of the largest number."""
+
+    graph: str
+    output: str
+    executions: int = 0
+    elements: int = 0
+    equal: int = 0
+    worst: float = 0.0
+    in_steps: bool = False
+    holds: bool = True
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a replay."""
+
+    calls: int = 0
+    executions: int = 0
+    compared: dict[tuple[str, str], Compared] = field(default_factory=dict)
+    differing: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every call was answered as it was, and every output is near enough."""
+        return not self.differing and all(row.holds for row in self.compared.values())
+
+
+def replay(
+    path: Path, library: str | None, tolerance: Tolerance, tell: Callable[[str, int, int | None], None]
+) -> Outcome:
+    """Make all calls of a recording again. Raises FormatError, with the line, for what is none."""
+    saved = SavedCalls(path)
+    with ExitStack() as stack:
+        player = _Player(saved, library, tolerance, stack)
+        for call in saved.calls():
+            tell("Replaying", saved.line, saved.count)
+            player.make(call)
+        player.drain()
+    return player.outcome
+
+
+class _Player:
+    def __init__(self, saved: SavedCalls, library: str | None, tolerance: Tolerance, stack: ExitStack) -> None:
+        self.outcome = Outcome()
+        self._saved, self._library, self._tolerance, self._stack = saved, library, tolerance, stack
+        self._objects: dict[int, Any] = {}
+        # Executions that were made again and whose saved end did not come by yet; and those that are queued.
+        self._ran: dict[int, tuple[Graph, dict[str, Array] | QnnError]] = {}
+        self._queued: deque[tuple[int, Graph, Execution]] = deque()
+        self._ends: dict[int, cs.Ended] = {}
+
+    def make(self, call: cs.Call) -> None:
+        """One call."""
+        self.outcome.calls += 1
+        if not isinstance(call, (cs.GraphExecuteAsync, cs.Ended, cs.Entry, cs.MemRegister)):
+            self.drain()
+        made = _MAKERS.get(type(call))
+        if made is not None:
+            made(self, call)
+
+    def drain(self) -> None:
+        """Wait for what is queued."""
+        while self._queued:
+            number, graph, execution = self._queued.popleft()
+            self._note(number, graph, lambda execution=execution: execution.result())  # type: ignore[misc]
+
+    # Objects
+
+    def _find(self, number: int, kind: type[_T]) -> _T:
+        found = self._objects.get(number)
+        if not isinstance(found, kind):
+            self._saved.refuse(f"means {number} as a {kind.__name__.lower()}, which was not made before")
+        return found
+
+    def _keep(self, number: int, call: Any, made: Callable[[], Any]) -> Any:
+        """Make an object as it was made; what was refused then is to be refused now."""
+        if number in self._objects:
+            self._saved.refuse(f"makes {number}, which is there already")
+        found = self._answered(call, made)
+        if found is not None:
+            self._objects[number] = found
+        return found
+
+    def _answered(self, call: Any, made: Callable[[], Any]) -> Any:
+        try:
+            found = made()
+            said = ""
+        except QnnError as error:
+            found, said = None, error.name
+            words = str(error)
+        if said != call.error:
+            then, now = call.error or "success", words if said else "success"
+            self.outcome.differing.append(f"line {self._saved.line}, {_title(call)}: {now}; it was {then}")
+        return found
+
+    def _options(self, given: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+        found = {}
+        for name, value in given.items():
+            if isinstance(value, dict):
+                self._saved.refuse(f"has the option {name} = {str(value)[:200]}, which cannot be given again")
+            if name not in without:
+                found[name] = value
+        return found
+
+    # Calls
+
+    def backend(self, call: cs.BackendCreate) -> None:
+        """A backend, on the library that was asked for."""
+        made = self._keep(call.backend, call, lambda: Backend(library=self._library))
+        if made is not None:
+            self._stack.enter_context(made)
+
+    def device(self, call: cs.DeviceCreate) -> None:
+        """A device."""
+        owner = self._find(call.backend, Backend)
+        options = self._options(call.options, _NAME if self._library is None else _NOT_OF_LIBRARIES)
+        self._keep(call.device, call, lambda: owner.create_device(**options))
+
+    def context(self, call: cs.ContextCreate) -> None:
+        """An empty context."""
+        owner, options = self._find(call.device, Device), self._options(call.options)
+        self._keep(call.context, call, lambda: owner.create_context(**options))
+
+    def restored(self, call: cs.ContextCreateFromBinary) -> None:
+        """A context from a binary."""
+        owner, options = self._find(call.device, Device), self._options(call.options)
+        blob = self._saved.blob(call.binary)
+        made = self._keep(call.context, call, lambda: owner.create_context_from_binary(blob, **options))
+        for name, number in call.graphs.items() if made is not None else ():
+            self._keep(number, call, lambda name=name: made.graph(name))  # type: ignore[misc]
+
+    def graph(self, call: cs.GraphCreate) -> None:
+        """An empty graph."""
+        owner, options = self._find(call.context, Context), self._options(call.options)
+        self._keep(call.graph, call, lambda: owner.create_graph(call.name, **options))
+
+    def tensor(self, call: cs.TensorCreate) -> None:
+        """A tensor."""
+        graph = self._find(call.graph, Graph)
+        data = None if call.data is None else self._saved.array(call.data)
+        more: dict[str, Any] = {"data_format": call.data_format} if call.data_format else {}
+        self._answered(
+            call,
+            lambda: graph.add_tensor(
+                call.name,
+                call.dimensions,
+                call.data_type,
+                quant=_encoding(call.quantize_params),
+                kind=call.type,
+                data=data,
+                dynamic=call.dynamic,
+                sparse_elements=call.sparse_elements,
+                **more,
+            ),
+        )
+
+    def node(self, call: cs.GraphAddNode) -> None:
+        """A node."""
+        graph = self._find(call.graph, Graph)
+        params = {name: self._saved.param(value) for name, value in call.params.items()}
+        params |= {name: self._saved.array(data) for name, data in call.arrays.items()}
+        self._answered(
+            call,
+            lambda: graph.add_node(
+                call.op,
+                name=call.name,
+                inputs=call.inputs,
+                outputs=call.outputs,
+                params=params,
+                package=call.package,
+            ),
+        )
+
+    def finalize(self, call: cs.GraphFinalize) -> None:
+        """A graph is compiled."""
+        graph = self._find(call.graph, Graph)
+        self._answered(call, graph.finalize)
+
+    def execute(self, call: cs.GraphExecute) -> None:
+        """An execution that is waited for."""
+        graph, inputs = self._execution(call)
+        self._note(call.execution, graph, lambda: graph.execute(inputs))
+
+    def execute_async(self, call: cs.GraphExecuteAsync) -> None:
+        """An execution that is queued."""
+        graph, inputs = self._execution(call)
+        if len(self._queued) >= graph.context.queue_depth:
+            self.drain()
+        try:
+            self._queued.append((call.execution, graph, graph.execute_async(inputs)))
+        except QnnError as error:
+            self._ran[call.execution] = graph, error
+            self._settle(call.execution)
+
+    def _execution(self, call: cs.GraphExecute | cs.GraphExecuteAsync) -> tuple[Graph, dict[str, Array]]:
+        graph = self._find(call.graph, Graph)
+        self.outcome.executions += 1
+        return graph, {name: self._saved.array(data) for name, data in call.inputs.items()}
+
+    def _note(self, number: int, graph: Graph, run: Callable[[], dict[str, Array]]) -> None:
+        try:
+            self._ran[number] = graph, run()
+        except QnnError as error:
+            self._ran[number] = graph, error
+        self._settle(number)
+
+    def ended(self, call: cs.Ended) -> None:
+        """What came of an execution then."""
+        self._ends[call.execution] = call
+        self._settle(call.execution)
+
+    def _settle(self, number: int) -> None:
+        """Compare, once both ends are known."""
+        if number not in self._ran or number not in self._ends:
+            return
+        graph, ran = self._ran.pop(number)
+        end = self._ends.pop(number)
+        said = ran.name if isinstance(ran, QnnError) else ""
+        if said != end.error:
+            now, then = ran if said else "success", end.error or "success"
+            self.outcome.differing.append(f"execution {number} of {graph.name!r}: {now}; it was {then}")
+        elif not isinstance(ran, QnnError):
+            for name, data in end.outputs.items():
+                if name not in ran:
+                    self._saved.refuse(f"has an output {name!r}, which graph {graph.name!r} does not have")
+                self._compare(graph, name, ran[name], self._saved.array(data))
+
+    def _compare(self, graph: Graph, name: str, now: Array, then: Array) -> None:
+        row = self.outcome.compared.setdefault((graph.name, name), Compared(graph=graph.name, output=name))
+        row.executions += 1
+        if now.shape != then.shape:
+            self._saved.refuse(f"has output {name!r} of shape {list(then.shape)}; it is {list(now.shape)} now")
+        a, b = now.astype(np.float64), then.astype(np.float64)
+        row.in_steps = now.dtype.kind in "iub"
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        row.elements += now.size
+        row.equal += int(np.count_nonzero(same))
+        with np.errstate(all="ignore"):
+            off = np.where(same, 0.0, np.abs(a - b))
+        worst = float(np.max(off, initial=0.0))
+        if not row.in_steps:
+            largest = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
+            worst = worst / largest if largest else worst
+        row.worst = max(row.worst, worst) if worst == worst else float("inf")
+        row.holds = row.worst <= (self._tolerance.steps if row.in_steps else self._tolerance.share)
+
+    def configure(self, call: cs.SetConfig) -> None:
+        """Other options."""
+        found = self._objects.get(call.object)
+        if not isinstance(found, (Context, Graph)):
+            self._saved.refuse(f"means {call.object} as a context or graph, which was not made before")
+        options = self._options(call.options)
+        self._answered(call, lambda: found.set_config(**options))
+
+    def section(self, call: cs.ApplySection) -> None:
+        """Other data for a graph."""
+        context, blob = self._find(call.context, Context), self._saved.blob(call.section)
+        self._answered(call, lambda: context.apply_binary_section(call.graph, blob))
+
+    def perf_profile(self, call: cs.PerfProfile) -> None:
+        """Votes."""
+        device, options = self._find(call.device, Device), self._options(call.options)
+        self._answered(call, lambda: device.set_perf_profile(call.name, **options))
+
+    def binary(self, call: cs.GetBinary) -> None:
+        """A context is saved; its bytes depend on who prepares it."""
+        context = self._find(call.context, Context)
+        self._answered(call, context.get_binary)
+
+    def free(self, call: cs.Free) -> None:
+        """Something is given back; memory was not made again."""
+        found = self._objects.pop(call.object, None)
+        if found is not None and not isinstance(found, Backend):
+            self._answered(call, found.free)
+
+
+def _title(call: Any) -> str:
+    return str(call.__struct_config__.tag)
+
+
+def _encoding(given: cs.QuantizeParams | None) -> Encoding | None:
+    if given is None:
+        return None
+    if given.axis is None:
+        return ScaleOffset(given.scales[0], given.offsets[0])
+    return AxisScaleOffset(given.axis, tuple(given.scales), tuple(given.offsets))
+
+
+_MAKERS: dict[type, Callable[[_Player, Any], None]] = {
+    cs.BackendCreate: _Player.backend,
+    cs.DeviceCreate: _Player.device,
+    cs.ContextCreate: _Player.context,
+    cs.ContextCreateFromBinary: _Player.restored,
+    cs.GraphCreate: _Player.graph,
+    cs.TensorCreate: _Player.tensor,
+    cs.GraphAddNode: _Player.node,
+    cs.GraphFinalize: _Player.finalize,
+    cs.GraphExecute: _Player.execute,
+    cs.GraphExecuteAsync: _Player.execute_async,
+    cs.Ended: _Player.ended,
+    cs.SetConfig: _Player.configure,
+    cs.ApplySection: _Player.section,
+    cs.PerfProfile: _Player.perf_profile,
+    cs.GetBinary: _Player.binary,
+    cs.Free: _Player.free,
+}

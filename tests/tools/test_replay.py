@@ -1,0 +1,214 @@
+"""The saver and ``openhtp replay``: what was called is called again, and hostile recordings are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+import openhtp as htp
+from openhtp.core.errors import FormatError, QnnError
+from openhtp.runtime.graph import Graph
+from openhtp.runtime.saving_calls import saved
+from openhtp.testing import inject
+from openhtp.tools.replay import Tolerance, replay
+from openhtp.vendor.worker import VendorProcess
+from tests.conftest import ramp, relu_graph
+from tests.tools.conftest import run
+
+X = {"x": ramp()}
+
+
+def calls_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "saver_output.jsonl").read_text().splitlines()]
+
+
+def again(folder: Path) -> Any:
+    return replay(folder, None, Tolerance(), lambda *_: None)
+
+
+def program(device: htp.Device) -> None:
+    """A bit of everything."""
+    context = device.create_context(queue_depth=4, priority="high")
+    graph = context.create_graph("conv", vtcm_mb=4)
+    random = np.random.default_rng(0)
+    x = graph.add_tensor("x", (1, 4, 4, 2), "ufixed8", quant=htp.ScaleOffset(0.1, -7), kind="app_write")
+    per_channel = htp.AxisScaleOffset(3, (0.1, 0.2, 0.3))
+    weights = random.integers(-100, 100, (3, 3, 2, 3)).astype(np.int8)
+    w = graph.add_tensor("w", (3, 3, 2, 3), "sfixed8", quant=per_channel, data=weights)
+    y = graph.add_tensor("y", (1, 2, 2, 3), "ufixed8", quant=htp.ScaleOffset(3.0, -128), kind="app_read")
+    params = {"stride": [2, 2], "pad_amount": np.array([[1, 0], [1, 0]], np.uint32)}
+    graph.add_node("Conv2d", name="c", inputs=[x, w], outputs=["y"], params=params)
+    graph.set_config(priority="low")
+    graph.finalize()
+    image = random.integers(0, 255, (1, 4, 4, 2)).astype(np.uint8)
+    graph.execute({"x": image})
+    pending = [graph.execute_async({x: image + number}) for number in range(6)]
+    for execution in pending:
+        execution.result()
+    memory = context.register_memory(y)
+    graph.execute({x.id: image}, {y: memory})
+    memory.free()
+    blob = context.get_binary()
+    with device.create_context_from_binary(blob, queue_depth=7) as other:
+        other.graph("conv").execute({"x": image})
+    with pytest.raises(QnnError):
+        context.create_graph("conv")
+    context.free()
+
+
+def test_calls_are_saved_and_made_again(tmp_path: Path) -> None:
+    plain = Graph._enqueue
+    with saved(tmp_path / "rec"), htp.Backend() as backend, backend.create_device(soc="SM8550") as device:
+        program(device)
+    assert Graph._enqueue is plain, "nothing is in the way afterwards"
+    calls = calls_in(tmp_path / "rec")
+    counted = Counter(call["call"] for call in calls)
+    assert (counted["graphExecute"], counted["graphExecuteAsync"], counted["executionEnded"]) == (3, 6, 9)
+    assert next(call for call in calls if call["call"] == "deviceCreate")["options"] == {"soc": "SM8550"}
+    (node,) = [call for call in calls if call["call"] == "graphAddNode"]
+    assert node["params"]["stride"]["values"] == [2, 2]
+    assert [call["error"] for call in calls if "error" in call] == ["QNN_GRAPH_ERROR_INVALID_NAME"]
+    size = (tmp_path / "rec/params.bin").stat().st_size
+    assert size < 300_000, "what is equal is there once"
+    outcome = again(tmp_path / "rec")
+    assert outcome.holds, outcome.differing
+    (row,) = outcome.compared.values()
+    assert (row.executions, row.equal, row.in_steps) == (9, row.elements, True)
+
+
+def test_the_command_tells_what_differs(tmp_path: Path, shared_device: htp.Device) -> None:
+    with saved(tmp_path / "rec"):
+        relu_graph(shared_device.create_context()).execute(X)
+    done = run("replay", tmp_path / "rec", "--json", tmp_path / "j.json")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "j.json").read_text())["outputs"][0]["equal"] == 8
+    lines = (tmp_path / "rec/saver_output.jsonl").read_text().replace('"op":"Relu"', '"op":"ElementWiseNeg"')
+    (tmp_path / "rec/saver_output.jsonl").write_text(lines)
+    done = run("replay", tmp_path / "rec/saver_output.jsonl")
+    assert done.exit_code == 1
+    assert "too far" in done.output
+
+
+def test_faults_that_were_met_are_told_to_differ(tmp_path: Path, shared_device: htp.Device) -> None:
+    graph = relu_graph(shared_device.create_context())
+    with saved(tmp_path / "rec"), inject("fail@graphExecute:2"):
+        graph = relu_graph(shared_device.create_context())
+        graph.execute(X)
+        with pytest.raises(QnnError):
+            graph.execute(X)
+    outcome = again(tmp_path / "rec")
+    assert not outcome.holds
+    assert "it was QNN_GRAPH_ERROR_GENERAL" in outcome.differing[0]
+
+
+def test_clients_of_the_c_table_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Path(htp.__file__).parent / "capi/lib/libQnnHtp.so"
+    if not library.is_file():
+        pytest.skip("the C library is not built")
+    monkeypatch.setenv("OPENHTP_SAVER", str(tmp_path / "rec"))
+    with VendorProcess(library, soc=57) as process:
+        monkeypatch.delenv("OPENHTP_SAVER")
+        with htp.Backend() as backend, backend.create_device(transport="inprocess") as device:
+            blob = relu_graph(device.create_context()).context.get_binary()
+        made = process.from_binary(blob)
+        wanted = process.execute(made.graphs["g"], X)
+        assert wanted is not None
+    calls = calls_in(tmp_path / "rec")
+    entries = [call["name"] for call in calls if call["call"] == "entry"]
+    assert {"backendCreate", "deviceCreate", "contextCreateFromBinary", "graphExecute", "contextFree"} <= set(
+        entries
+    )
+    assert again(tmp_path / "rec").holds
+
+
+def test_two_processes_do_not_write_into_one_file(tmp_path: Path, shared_device: htp.Device) -> None:
+    program = "import openhtp; openhtp.Backend().create_device(transport='inprocess')"
+    with saved(tmp_path / "rec"):
+        environment = {**os.environ, "OPENHTP_SAVER": str(tmp_path / "rec")}
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+        relu_graph(shared_device.create_context())
+    (other,) = (tmp_path / "rec").glob("process_*")
+    assert [call["call"] for call in calls_in(other)][:3] == ["begin", "backendCreate", "deviceCreate"]
+    assert "graphFinalize" in {call["call"] for call in calls_in(tmp_path / "rec")}
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rec")
+    with saved(folder), htp.Backend() as backend, backend.create_device(transport="inprocess") as device:
+        relu_graph(device.create_context()).execute(X)
+    return folder
+
+
+BEGIN = '{"call":"begin","format":"openhtp-saver","version":1,"openhtp":"0","data":"params.bin"}\n'
+BACKEND = BEGIN + '{"call":"backendCreate","backend":1}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("{}", ":1: is no saved call"),
+        (BEGIN.replace('"version":1', '"version":9'), "has version 9"),
+        (BEGIN.replace("params.bin", "../../etc/passwd"), "expected params.bin, beside it"),
+        (BACKEND + "nonsense\n", ":3: is no saved call"),
+        (BACKEND + '{"call":"system","command":"ls"}\n', ":3: is no saved call"),
+        (BACKEND + '{"call":"graphFinalize","graph":1}\n', ":3: means 1 as a graph, which was not made before"),
+        (BACKEND + '{"call":"backendCreate","backend":1}\n', ":3: makes 1, which is there already"),
+        (
+            BACKEND + '{"call":"deviceCreate","backend":1,"device":2,"options":{"soc":{"text":"x"}}}\n',
+            "given again",
+        ),
+        (BACKEND + '{"call":"backendCreate","backend":' + "[" * 5000, ":3: is no saved call"),
+    ],
+)
+def test_what_is_no_recording_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "saver_output.jsonl").write_text(text)
+    with pytest.raises(FormatError) as refused:
+        again(tmp_path)
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"offset":0', '"offset":999999999'),
+        ('"nbytes":32', '"nbytes":31'),
+        ('"nbytes":32', '"nbytes":281474976710656'),
+        ('"shape":[1,8]', '"shape":[1,8,1099511627776]'),
+        ('"dtype":"<f4"', '"dtype":"|O8"'),
+    ],
+)
+def test_data_lies_in_its_file(recording: Path, tmp_path: Path, old: str, new: str) -> None:
+    text = (recording / "saver_output.jsonl").read_text()
+    assert old in text
+    (tmp_path / "saver_output.jsonl").write_text(text.replace(old, new))
+    (tmp_path / "params.bin").write_bytes((recording / "params.bin").read_bytes())
+    with pytest.raises(FormatError):
+        again(tmp_path)
+
+
+@settings(max_examples=40)
+@given(data=some.data())
+def test_damage_anywhere_is_an_error_of_ours_or_a_difference(recording: Path, data: Any) -> None:
+    folder = recording / "damaged"
+    folder.mkdir(exist_ok=True)
+    text = bytearray((recording / "saver_output.jsonl").read_bytes())
+    for _ in range(data.draw(some.integers(1, 3))):
+        place = data.draw(some.integers(0, len(text) - 1))
+        text[place] = data.draw(some.integers(0, 255))
+    (folder / "saver_output.jsonl").write_bytes(text)
+    (folder / "params.bin").write_bytes((recording / "params.bin").read_bytes())
+    with contextlib.suppress(QnnError):
+        again(folder)
