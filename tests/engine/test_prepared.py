@@ -16,8 +16,9 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 import openhtp.onnx
 from openhtp import zoo
-from openhtp.compiler.driver import compile_graph
+from openhtp.compiler.driver import compile_graph, program_for
 from openhtp.core.errors import BadBinary
+from openhtp.core.precision import half_rounded
 from openhtp.engine import ort, prepared, seal, segments
 from openhtp.engine.inspection import Unusable, inspect_part
 from openhtp.engine.ort import OrtEngine, OrtProgram
@@ -93,6 +94,22 @@ def test_float_graphs_too() -> None:
     assert stored is not None
     for name, values in results(program, OrtEngine().load(program)).items():
         np.testing.assert_array_equal(results(program, stored)[name], values)
+
+
+def test_float_weights_are_stored_once_and_the_program_computes_the_same() -> None:
+    """They lie in blocks of channels, some of them filled up, rounded as they are computed with."""
+    program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()), SOC)
+    packed = OrtEngine().pack(program)
+    assert packed is not None
+    large = sum(data.nbytes for data in program.statics.values() if data.nbytes >= 4096)
+    assert 0 < large <= sum(blob.nbytes for blob in packed.blobs) < 1.1 * large
+    after = packed.program()
+    for name, data in program.statics.items():
+        expected = data if data.nbytes < 4096 else half_rounded(data)
+        np.testing.assert_array_equal(after.statics[name], expected, err_msg=name)
+    again = OrtEngine().load(program_for(after, SOC))
+    for name, values in results(program, OrtEngine().load(program)).items():
+        np.testing.assert_array_equal(results(program, again)[name], values)
 
 
 def test_the_program_is_whole_beside_it(program: HtpProgram, packed: PackedGraph) -> None:

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openhtp.compiler.driver import portable_program
+from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary
 from openhtp.core.opcall import OpCall
+from openhtp.core.precision import half_rounded
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
+from openhtp.options import GRAPH
 from openhtp.program import container
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
@@ -80,6 +82,62 @@ def test_any_arrangement_is_found_and_undone(data: st.DataObject) -> None:
     spec = TensorSpec("t", shape, DType.parse(names[dtype]), kind=TensorKind.STATIC)
     back = arrange(memoryview(kept.tobytes()), spec, found[1])
     assert back.tobytes() == static.tobytes()
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_blocks_of_channels_are_found_and_undone(data: st.DataObject) -> None:
+    """Filled up with zeros where a block is not full, as the CPU runtime wants float filters."""
+    high, wide = data.draw(st.sampled_from([1, 3])), data.draw(st.sampled_from([1, 3]))
+    into, out = data.draw(st.integers(1, 40)), data.draw(st.integers(9, 70))
+    block, both = data.draw(st.sampled_from([8, 16])), data.draw(st.booleans())
+    static = np.random.default_rng(data.draw(st.integers(0, 99))).normal(size=(high, wide, into, out))
+    static = static.astype(np.float32)
+    full = [-(-into // block) * block if both else into, -(-out // block) * block]
+    padded = np.pad(static, [(0, 0), (0, 0), (0, full[0] - into), (0, full[1] - out)])
+    filters = padded.transpose(3, 2, 0, 1)
+    if both:
+        blocks = filters.reshape(full[1] // block, block, full[0] // block, block, high, wide)
+        kept = blocks.transpose(0, 2, 4, 5, 3, 1).reshape(filters.shape)
+    else:
+        blocks = filters.reshape(full[1] // block, block, full[0], high, wide)
+        kept = blocks.transpose(0, 2, 3, 4, 1).reshape(filters.shape)
+    found = find_arrangement(static, by_trait([np.zeros_like(kept), np.ascontiguousarray(kept)]))
+    if static.nbytes < 512:
+        assert found is None
+        return
+    assert found is not None
+    spec = TensorSpec("t", static.shape, DType.FLOAT_32, kind=TensorKind.STATIC)
+    back = arrange(memoryview(np.ascontiguousarray(kept)).cast("B"), spec, found[1])
+    assert back.tobytes() == static.tobytes()
+
+
+def float_program(uses: int = 1, **options: str) -> QnnProgram:
+    x = TensorSpec("x", (1, 64), DType.FLOAT_32, None, TensorKind.APP_WRITE)
+    w = TensorSpec("w", (64, 64), DType.FLOAT_32, None, TensorKind.STATIC)
+    builder = GraphBuilder("g")
+    builder.add_tensor(x)
+    builder.add_tensor(w, np.random.default_rng(3).normal(size=w.shape).astype(np.float32))
+    for number in range(uses):
+        y = TensorSpec(f"y{number}", (1, 64), DType.FLOAT_32, None, TensorKind.APP_READ)
+        builder.add_tensor(y)
+        builder.add_node(OpCall("FullyConnected", f"dense{number}", (x, w), (y,)))
+    return portable_program(builder.finish(), CompileOptions(graph=GRAPH.read(options)))
+
+
+@pytest.mark.parametrize(
+    ("uses", "options", "once"), [(1, {}, True), (2, {}, False), (1, {"precision": "float32"}, False)]
+)
+def test_rounded_weights_stand_for_those_that_are_used_rounded_only(
+    uses: int, options: dict[str, str], *, once: bool
+) -> None:
+    program = float_program(uses, **options)
+    weights = program.statics["w"]
+    packed, places = pack_program(program, [half_rounded(weights).T.copy()])
+    assert len(packed.blobs) == (1 if once else 2)
+    assert places == [len(packed.blobs) - 1]
+    expected = half_rounded(weights) if once else weights
+    np.testing.assert_array_equal(packed.program().statics["w"], expected)
 
 
 def test_data_that_differs_in_one_bit_is_not_taken_for_the_same() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.dtype import DType
+from openhtp.core.precision import half_rounded
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
@@ -95,7 +96,7 @@ class NodeEmitter:
             return encoding.dequantize(self._graph, name, dtype, quant, axis)
         real = encoding.real_values(spec, stored)
         if self._values.rounds and spec.dtype.is_float:
-            real = encoding.half_rounded(real)
+            real = half_rounded(real)
         return self._graph.const(arrange(real).astype(np.float32))
 
     def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
@@ -120,7 +121,7 @@ class NodeEmitter:
                 attrs: dict[str, Any] = {"axis": 0} if scales.ndim else {}
                 return self.node("DequantizeLinear", [self._graph.const(steps), scale], **attrs)
         if self._values.rounds and spec.dtype.is_float:
-            real = encoding.half_rounded(real)
+            real = half_rounded(real)
         return self._graph.const(real.astype(np.float32))
 
     def axis(self, axis: int, index: int = 0) -> int:
@@ -221,7 +222,7 @@ class NodeEmitter:
     def _rounded(self, spec: TensorSpec, bounds: Bounds) -> Bounds:
         if not (spec.dtype.is_float and self._values.rounds):
             return bounds
-        low, high = (float(bound) for bound in encoding.half_rounded(np.array(bounds, np.float64)))
+        low, high = (float(bound) for bound in half_rounded(np.array(bounds, np.float64)))
         return low, high
 
     def _clip(self, name: str, bounds: Bounds, dtype: np.dtype[Any]) -> str:

@@ -93,12 +93,6 @@ def round_to_half(graph: OnnxGraph, name: str) -> str:
     return graph.node("Cast", [graph.node("Cast", [name], to="float16")[0]], to="float32")[0]
 
 
-def half_rounded(array: Array) -> Array:
-    """The same for constants; numbers too large become infinite, as they do on the device."""
-    with np.errstate(over="ignore"):
-        return array.astype(np.float16).astype(np.float32)
-
-
 def clamp_in_steps(dtype: DType, encoding: ScaleOffset, low: float, high: float) -> tuple[int, int]:
     """The stored integers between which a clamped result lies; quantization is monotone, so this is exact."""
     lowest, highest = dtype.integer_range

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InternalError
+from openhtp.core.precision import half_rounded
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
@@ -202,7 +203,7 @@ class Values:
     def _constant(self, spec: TensorSpec, stored: Array) -> Array:
         if not spec.dtype.is_float:
             return stored
-        return encoding.half_rounded(stored) if self.rounds else stored.astype(np.float32)
+        return half_rounded(stored) if self.rounds else stored.astype(np.float32)
 
 
 def _settled(spec: TensorSpec, physical: Physical) -> Physical:

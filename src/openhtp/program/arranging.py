@@ -1,10 +1,11 @@
-"""Weights in another order of axes or of the other signedness: the same data, stored once."""
+"""Weights in another order of axes, in blocks, or of the other signedness: the same data, stored once."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ _SMALLEST = 512
 # Elements compared before the rest is.
 _PROBE = 64
 _SIGN = np.uint8(0x80)
+# Channels that an engine puts together, where it wants convolutions in blocks of them: as many as a vector has.
+_BLOCKS = (16, 8)
 
 
 def arrange(stored: memoryview, spec: TensorSpec, how: Arrangement | None) -> Array:
@@ -32,14 +35,17 @@ def arrange(stored: memoryview, spec: TensorSpec, how: Arrangement | None) -> Ar
         array: Array = np.frombuffer(stored, spec.dtype.numpy).reshape(spec.shape)
     else:
         _check(stored.nbytes, spec, how)
-        turned = np.frombuffer(stored, spec.dtype.numpy).reshape(how.shape).transpose(how.order)
-        if how.joined:
-            turned = turned.reshape(_joined(how))[tuple(slice(size) for size in spec.shape)]
-        array = np.array(turned, order="C")
+        array = np.array(_turned(np.frombuffer(stored, spec.dtype.numpy), how, spec.shape), order="C")
         if how.flipped:
             array.view(np.uint8)[...] ^= _SIGN
     array.flags.writeable = False
     return array
+
+
+def _turned(data: Array, how: Arrangement, shape: tuple[int, ...]) -> Array:
+    """Data in the order of a tensor of this shape."""
+    turned = data.reshape(how.shape).transpose(how.order)
+    return turned.reshape(_joined(how))[tuple(map(slice, shape))] if how.joined else turned
 
 
 def _joined(how: Arrangement) -> tuple[int, ...]:
@@ -68,12 +74,12 @@ def by_trait(candidates: Sequence[Array]) -> Candidates:
     return found
 
 
-def _trait(data: Array) -> tuple[int, ...]:
-    """Numbers that neither the order of elements nor flipped signs change."""
+def _trait(data: Array) -> tuple[int, int]:
+    """Numbers that neither the order of elements, flipped signs, nor zeros at the end of a block change."""
     bits = data.view(f"u{data.dtype.itemsize}")
     if data.dtype.itemsize == 1:
         bits = bits & ~_SIGN
-    return data.ndim, data.dtype.itemsize, data.nbytes, int(bits.sum(dtype=np.uint64))
+    return data.dtype.itemsize, int(bits.sum(dtype=np.uint64))
 
 
 def find_arrangement(static: Array, candidates: Candidates) -> tuple[Array, Arrangement] | None:
@@ -82,14 +88,32 @@ def find_arrangement(static: Array, candidates: Candidates) -> tuple[Array, Arra
         return None
     for candidate in candidates.get(_trait(static), ()):
         data = candidate.view(static.dtype)
-        for order in itertools.permutations(range(static.ndim)):
-            if tuple(data.shape[axis] for axis in order) != static.shape:
-                continue
-            turned = data.transpose(order)
+        for how in _arrangements(data.shape, static.shape):
+            turned = _turned(data, how, static.shape)
             for flipped in (False, True) if static.dtype.itemsize == 1 and static.dtype.kind in "iu" else (False,):
                 if _is_same(static, turned, flipped=flipped):
-                    return candidate, Arrangement(list(data.shape), list(order), flipped)
+                    return candidate, Arrangement(how.shape, how.order, flipped, how.joined)
     return None
+
+
+def _arrangements(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[Arrangement]:
+    """In which ways data of this shape may hold a tensor of that one."""
+    if len(shape) == len(wanted):
+        for order in itertools.permutations(range(len(shape))):
+            if tuple(shape[axis] for axis in order) == wanted:
+                yield Arrangement(list(shape), list(order))
+    if len(shape) == len(wanted) == 4:
+        yield from (how for how in _blocked(*shape) if all(map(operator.ge, _joined(how), wanted)))
+
+
+def _blocked(out: int, into: int, high: int, wide: int) -> Iterator[Arrangement]:
+    """Filters of a convolution with output and input channels in blocks, or the former alone, in the QNN order."""
+    for block in _BLOCKS:
+        if out % block == 0 and into % block == 0:
+            shape = [out // block, into // block, high, wide, block, block]
+            yield Arrangement(shape, [2, 3, 1, 4, 0, 5], joined=[1, 1, 2, 2])
+        if out % block == 0:
+            yield Arrangement([out // block, into, high, wide, block], [2, 3, 1, 0, 4], joined=[1, 1, 1, 2])
 
 
 def _is_same(static: Array, turned: Array, *, flipped: bool) -> bool:

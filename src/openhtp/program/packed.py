@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, QnnError, error_context
+from openhtp.core.precision import Precision, half_rounded
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.options import Values
 from openhtp.program import records
@@ -151,7 +154,8 @@ class PackedGraph:
 def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[PackedGraph, list[int]]:
     """Pack a program, and arrays that an engine wants stored with it; also returns the numbers of the latter.
 
-    Equal data is stored once. So is a static tensor that is one of the arrays in another arrangement.
+    Equal data is stored once. So is a static tensor that is one of the arrays in another arrangement, also if that
+    has its numbers rounded to half precision, as all that is computed from them is: it is then stored like that.
     """
     known: dict[bytes, int] = {}
     by_identity: dict[int, int] = {}
@@ -167,7 +171,7 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
             by_identity[id(data)] = known[hashed]
         return by_identity[id(data)]
 
-    candidates = by_trait(extra)
+    candidates, in_halves = by_trait(extra), _used_in_halves(program) if extra else frozenset()
     numbers: dict[str, int] = {}
     stored: dict[str, records.Arrangement] = {}
     small: dict[str, bytes] = {}
@@ -179,6 +183,8 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
             small[name] = data.tobytes()
             continue
         found = find_arrangement(data, candidates)
+        if found is None and name in in_halves:
+            found = find_arrangement(half_rounded(data), candidates)
         if found is None:
             numbers[name] = number(data)
         else:
@@ -192,6 +198,19 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
         static_bytes=program.static_bytes,
     )
     return packed, places
+
+
+def _used_in_halves(program: QnnProgram) -> frozenset[str]:
+    """Float constants that are rounded to half precision before anything is computed with them, wherever they are
+    used; only those of one node, so that this holds for no more than the array that was found."""
+    if program.options.precision is not Precision.FLOAT16:
+        return frozenset()
+    uses = Counter(name for node in program.nodes for name in node.inputs if name is not None)
+    return frozenset(
+        name
+        for name, spec in program.tensors.items()
+        if spec.kind is TensorKind.STATIC and spec.dtype is DType.FLOAT_32 and uses[name] == 1
+    )
 
 
 def _bytes_of(data: Array) -> memoryview:
