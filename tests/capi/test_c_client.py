@@ -22,9 +22,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("this Python has no shared library that a C program could load")
     program = tmp_path_factory.mktemp("client") / "client"
     command = build_script().compiler() or pytest.skip("there is no C compiler")
-    subprocess.run(
-        [*command, "-O1", "-w", "-o", str(program), str(HERE / "client.c"), "-ldl", "-lpthread"], check=True
-    )
+    # Functions are called without their parameters' types, which C23, the default of gcc 15, no longer has.
+    options = ["-std=gnu17", "-O1", "-w", "-o", str(program)]
+    subprocess.run([*command, *options, str(HERE / "client.c"), "-ldl", "-lpthread"], check=True)
     return program
 
 
