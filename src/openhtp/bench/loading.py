@@ -25,6 +25,7 @@ from openhtp.bench.listing import ListRow, compare
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
+from openhtp.config import BackendConfig
 from openhtp.engine.onnxruntime import onnxruntime
 
 IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
@@ -73,7 +74,11 @@ class _Way(NamedTuple):
 
 
 def run(
-    *, networks: Sequence[str] = NETWORKS, rounds: int = 9, large: bool = True
+    *,
+    networks: Sequence[str] = NETWORKS,
+    rounds: int = 9,
+    large: bool = True,
+    config: BackendConfig | None = None,
 ) -> Iterator[Progress | LoadResult]:
     """Measure; yields progress, and the result last. ``large``: large binaries, too."""
     result = LoadResult()
@@ -83,8 +88,9 @@ def run(
         htp.Backend() as readers,
         tempfile.TemporaryDirectory(prefix="openhtp-") as folder,
     ):
-        maker = makers.create_device(threads=1)
-        reader, local = readers.create_device(threads=1), readers.create_device(transport="inprocess", threads=1)
+        maker = makers.create_device(threads=1, config=config)
+        reader = readers.create_device(threads=1, config=config)
+        local = readers.create_device(transport="inprocess", threads=1, config=config)
         quiet = Quiet()
         for place, name in enumerate(networks):
             done = place * (rounds + 1)

@@ -20,6 +20,7 @@ from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, import_network
+from openhtp.config import BackendConfig
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.session.accuracy import closeness
 from openhtp.vendor.library import find_library
@@ -66,13 +67,14 @@ def run(
     activations: Sequence[str] = ACTIVATIONS,
     rounds: int = 5,
     vendor: bool = False,
+    config: BackendConfig | None = None,
 ) -> Iterator[Progress | NetworksResult]:
     """Measure; yields progress, and the result last."""
     result = NetworksResult(vendor_installed=find_library() is not None if vendor else None)
     total = len(networks) * len(activations) * (rounds + 2)
     done = 0
     with contextlib.ExitStack() as stack:
-        devices = {OURS: stack.enter_context(htp.Backend()).create_device(threads=1)}
+        devices = {OURS: stack.enter_context(htp.Backend()).create_device(threads=1, config=config)}
         if result.vendor_installed:
             devices[VENDOR] = stack.enter_context(htp.Backend(library="vendor")).create_device()
         quiet = Quiet()

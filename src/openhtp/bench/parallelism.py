@@ -12,6 +12,7 @@ import openhtp as htp
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
+from openhtp.config import BackendConfig
 from openhtp.hw.catalog import find_soc
 
 _SOC = find_soc("SM8650")
@@ -31,7 +32,9 @@ class ParallelResult(msgspec.Struct, kw_only=True):
     noisy_pieces: int = 0
 
 
-def run(network: str = "resnet50", *, rounds: int = 15) -> Iterator[Progress | ParallelResult]:
+def run(
+    network: str = "resnet50", *, rounds: int = 15, config: BackendConfig | None = None
+) -> Iterator[Progress | ParallelResult]:
     """Measure in turns; yields progress, and the result last."""
     result = ParallelResult(network=network, processors=len(os.sched_getaffinity(0)))
     yield Progress(f"quantizing {network}", 0, rounds)
@@ -39,7 +42,7 @@ def run(network: str = "resnet50", *, rounds: int = 15) -> Iterator[Progress | P
     in_turns: list[Sample[float]] = []
     side_by_side: list[Sample[float]] = []
     with htp.Backend() as backend:
-        subjects = _load(backend, model)
+        subjects = _load(backend, model, config)
         for number in range(rounds):
             yield Progress("one after the other, and side by side", number, rounds)
             in_turns.append(quiet.measure(lambda: _in_turns_ms(subjects)))
@@ -52,9 +55,10 @@ def run(network: str = "resnet50", *, rounds: int = 15) -> Iterator[Progress | P
     yield result
 
 
-def _load(backend: htp.Backend, model: bytes) -> list[Subject]:
+def _load(backend: htp.Backend, model: bytes, config: BackendConfig | None) -> list[Subject]:
     """The network twice, each with half of what the chip has, so that both may run at once."""
-    context = backend.create_device(soc=_SOC.name, parallel_graphs=True).create_context()
+    device = backend.create_device(soc=_SOC.name, parallel_graphs=True, config=config)
+    context = device.create_context()
     half = {"vtcm_bytes": _SOC.vtcm_bytes // 2, "hvx_threads": _SOC.hvx // 2}
     return [prepare(name, import_network(context, model, name, **half), 1) for name in ("first", "second")]
 

@@ -14,6 +14,7 @@ import openhtp as htp
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import Arrays, trivial_graph
+from openhtp.config import BackendConfig
 from openhtp.hw.power import MAX_RPC_POLLING_US
 
 # Calls of one measured piece, and what lies between two of them in the second kind of piece.
@@ -41,12 +42,12 @@ class PollingResult(msgspec.Struct, kw_only=True):
     noisy_pieces: int = 0
 
 
-def run(*, rounds: int = 15) -> Iterator[Progress | PollingResult]:
+def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Progress | PollingResult]:
     """Measure in turns; yields progress, and the result last."""
     result = PollingResult(processors=len(os.sched_getaffinity(0)), rows=[])
     quiet = Quiet()
     with htp.Backend() as backend:
-        device = backend.create_device()
+        device = backend.create_device(config=config)
         graph = trivial_graph(device.create_context())
         power = device.create_power_config()
         feeds = {"x": np.ones((1, 8), np.float32)}

@@ -14,9 +14,11 @@ import numpy as np
 import openhtp as htp
 from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
+from openhtp.config import BackendConfig
 from openhtp.device.config import DeviceConfig
 from openhtp.runtime.device import Device
 from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.preset import Preset
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
 _DISTURBED = 1.08
@@ -57,7 +59,9 @@ class _Wait(NamedTuple):
     yields: int
 
 
-def run(network: str = "resnet50", *, samples: int = 600, rounds: int = 160) -> Iterator[Progress | PreemptResult]:
+def run(
+    network: str = "resnet50", *, samples: int = 600, rounds: int = 160, config: BackendConfig | None = None
+) -> Iterator[Progress | PreemptResult]:
     """Measure; yields progress, and the result last."""
     result = PreemptResult(network=network)
     steps = 1 + samples
@@ -69,8 +73,8 @@ def run(network: str = "resnet50", *, samples: int = 600, rounds: int = 160) -> 
     loads = min(_LOADS, rounds)
     for load in range(loads):
         with htp.Backend() as backend:
-            cut, urgent = _load(backend, model, yield_points=True)
-            whole, _ = _load(backend, model, yield_points=False)
+            cut, urgent = _load(backend, model, Preset(config), yield_points=True)
+            whole, _ = _load(backend, model, Preset(config), yield_points=False)
             result.steps = cut.graph.steps
             yield Progress("cost of yield points", len(found) + 1, steps)
             costs.append(_best_ms(cut, whole, _part(rounds, load, loads)))
@@ -104,9 +108,10 @@ def _p99(waits: list[_Wait]) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
-def _load(backend: htp.Backend, model: bytes, *, yield_points: bool) -> tuple[Subject, htp.Graph]:
-    config = DeviceConfig(yield_points=yield_points)
-    device = Device(backend, DeviceOptions(config=config))
+def _load(backend: htp.Backend, model: bytes, preset: Preset, *, yield_points: bool) -> tuple[Subject, htp.Graph]:
+    config = DeviceConfig(yield_points=yield_points, **preset.device({}))
+    device = Device(backend, DeviceOptions(config=config), preset=preset)
+    preset.vote(device)
     context = device.create_context(queue_depth=8)
     graph = import_network(context, model, "long")
     graph.set_config(priority="low")

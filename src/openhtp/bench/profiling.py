@@ -14,6 +14,7 @@ import msgspec
 import openhtp as htp
 from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import import_network, prepare, quantized_network
+from openhtp.config import BackendConfig
 
 LEVELS = ("off", "basic", "detailed", "linting", "optrace")
 
@@ -36,14 +37,16 @@ class ProfilingResult(msgspec.Struct, kw_only=True):
     rows: list[LevelCost]
 
 
-def run(network: str = "mobilenet_v2", *, rounds: int = 30, runs: int = 4) -> Iterator[Progress | ProfilingResult]:
+def run(
+    network: str = "mobilenet_v2", *, rounds: int = 30, runs: int = 4, config: BackendConfig | None = None
+) -> Iterator[Progress | ProfilingResult]:
     """Measure in turns; yields progress, and the result last."""
     yield Progress(f"quantizing {network}", 0, rounds)
     model = quantized_network(network)
     spent: dict[str, list[float]] = {level: [] for level in LEVELS}
     reads: dict[str, list[float]] = {level: [] for level in LEVELS}
     with htp.Backend() as backend:
-        device = backend.create_device(soc="SM8650")
+        device = backend.create_device(config=config)
         subject = prepare(network, import_network(device.create_context(), model, network), 1)
         profiles = {level: None if level == "off" else backend.create_profile(level) for level in LEVELS}
         for number in range(rounds + 1):

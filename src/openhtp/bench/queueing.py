@@ -14,6 +14,7 @@ import msgspec
 import openhtp as htp
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network, trivial_graph
+from openhtp.config import BackendConfig
 from openhtp.core import interpreter
 
 _PIECE_SECONDS = 0.25
@@ -68,13 +69,15 @@ def trivial_piece(device: htp.Device) -> Callable[[], float]:
     return lambda: 1e6 / _async_ips(subject, "registered", lambda: None, 4000, 50)
 
 
-def run(*, rounds: int = 5, networks: tuple[str, ...] = tuple(_PLAN)) -> Iterator[Progress | Result]:
+def run(
+    *, rounds: int = 5, networks: tuple[str, ...] = tuple(_PLAN), config: BackendConfig | None = None
+) -> Iterator[Progress | Result]:
     """Measure; yields progress, and the result last."""
     result = Result()
     groups = [(name, work) for name in networks for work in _PLAN[name][1]]
     total = len(groups) + 3
     with htp.Backend() as backend:
-        device = backend.create_device()
+        device = backend.create_device(config=config)
         quiet = Quiet()
         subjects: dict[str, Subject] = {}
         models: dict[str, bytes] = {}

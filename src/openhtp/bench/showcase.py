@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import openhtp as htp
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
+from openhtp.config import BackendConfig
 from openhtp.trace.records import Trace
 
 # name, network of the zoo, priority: a camera that must not wait, a scene model, and a background job.
@@ -89,6 +90,7 @@ class Showcase:
     doing: str = "starting"
     stages: dict[str, Stage] = field(default_factory=dict)
     recorded: Trace | None = None
+    config: BackendConfig | None = None
     _casts: dict[bool, dict[str, Subject]] = field(default_factory=dict)
 
     def play(self) -> Iterator[None]:
@@ -103,7 +105,7 @@ class Showcase:
 
     def _load(self) -> Iterator[None]:
         """Each network twice: a graph's priority is fixed once it has run."""
-        device = self.backend.create_device()
+        device = self.backend.create_device(config=self.config)
         contexts = {by_priority: device.create_context(queue_depth=16) for by_priority in (False, True)}
         self._casts = {False: {}, True: {}}
         for name, network, priority in ACTORS:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from openhtp.config import BackendConfig, parse_config, read_config
 from openhtp.hw.perf_profiles import PERF_PROFILES, find_perf_profile
+
+if TYPE_CHECKING:
+    from openhtp import Backend, Device
 
 ConfigFile = Annotated[
     Path | None,
@@ -42,3 +45,8 @@ def preset_of(path: Path | None, perf_profile: str | None, default: str | None =
     if wanted is None:
         return config
     return (config or parse_config({}, "the command line")).with_perf_profile(wanted)
+
+
+def open_device(backend: Backend, config: BackendConfig | None, soc: str | None) -> Device:
+    """A device by a config; ``soc``, if a command names one, comes before the config's."""
+    return backend.create_device(config=config) if soc is None else backend.create_device(config=config, soc=soc)

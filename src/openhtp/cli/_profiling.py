@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import openhtp as htp
+from openhtp.cli._config import open_device
 from openhtp.config import BackendConfig
 from openhtp.runtime.profile_log import ProfileLog
 
@@ -26,11 +27,10 @@ def profile_model(
     ``soc`` comes before that of the config.
     """
     graph = htp.onnx.load(model)
-    options = {} if soc is None else {"soc": soc}
     with (
         ProfileLog(path) as log,
         htp.Backend() as backend,
-        backend.create_device(config=config, **options) as device,  # type: ignore[arg-type]
+        open_device(backend, config, soc) as device,
     ):
         context = device.create_context()
         ready = context.compose_graph(graph)

@@ -17,6 +17,7 @@ from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, list_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
+from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
 
@@ -50,6 +51,8 @@ def async_(
     network: Annotated[
         list[str] | None, typer.Option(help="Only these: trivial, small_cnn, mobilenet_v2.")
     ] = None,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Compare sync with async execution by queue depth, kind of memory and client work."""
     chosen = tuple(network) if network else ("trivial", "small_cnn", "mobilenet_v2")
@@ -57,7 +60,7 @@ def async_(
     if unknown:
         raise typer.BadParameter(f"unknown network {unknown[0]!r}")
     with errors_reported():
-        result = _last(queueing.run(rounds=rounds, networks=chosen))
+        result = _last(queueing.run(rounds=rounds, networks=chosen, config=preset_of(config_file, perf_profile)))
         compared = _compare_peers(rounds) if peers else {}
     show(_rows(result))
     show(_figures(result))
@@ -73,10 +76,14 @@ def preempt(
     network: Annotated[str, typer.Option(help="The long graph: resnet50, resnet18, mobilenet_v2...")] = "resnet50",
     samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 600,
     rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs with and without yield points.")] = 160,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
     with errors_reported():
-        result = _last(preemption.run(network, samples=samples, rounds=rounds))
+        result = _last(
+            preemption.run(network, samples=samples, rounds=rounds, config=preset_of(config_file, perf_profile))
+        )
     table = figures(f"pre-emption of {network} (measured, wall clock)")
     table.add("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
     table.add("steps (a yield point after each)", str(result.steps))
@@ -97,12 +104,14 @@ def parallel(
     json_file: JsonFile = None,
     network: Annotated[str, typer.Option(help="A network of the zoo.")] = "resnet50",
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of both ways; medians are shown.")] = 15,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Measure what it brings to compute two graphs side by side rather than one after the other."""
     if network not in zoo.MODELS:
         raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
-        result = _last(parallelism.run(network, rounds=rounds))
+        result = _last(parallelism.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
     title = f"two graphs of {network}, {result.processors} processors (measured, wall clock)"
     table = figures(title)
     table.add("one after the other", f"{result.in_turns_ms:.2f} ms")
@@ -117,16 +126,19 @@ def parallel(
 def polling_(
     json_file: JsonFile = None,
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of both ways; medians are shown.")] = 15,
+    config_file: ConfigFile = None,
 ) -> None:
     """Measure what RPC polling brings: the round trip of a trivial graph asleep and polling, in turns."""
     with errors_reported():
-        result = _last(polling.run(rounds=rounds))
+        result = _last(polling.run(rounds=rounds, config=preset_of(config_file, None)))
     columns = ("calls", "asleep\nus", "polling\nus", "ratio")
     title = f"execute of a trivial graph, {result.processors} processors (measured, wall clock, medians)"
     sheet = Sheet(title, columns)
     for row in result.rows:
         sheet.add(row.calls, f"{row.asleep_us:.1f}", f"{row.polling_us:.1f}", f"{row.ratio:.2f}x")
     show(sheet)
+    best = min(row.ratio for row in result.rows)
+    say(f"polling takes {best:.2f}x of the time asleep; the goal is at most 0.5x, with cores to spare")
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
@@ -136,12 +148,14 @@ def profiling_(
     json_file: JsonFile = None,
     network: Annotated[str, typer.Option(help="A network of the zoo.")] = "mobilenet_v2",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of all levels; medians are shown.")] = 30,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Measure what a profile adds to a run, level by level."""
     if network not in zoo.MODELS:
         raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
-        result = _last(profiling.run(network, rounds=rounds))
+        result = _last(profiling.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
     columns = ("level", "one run\nms", "added\n%", "events read\nus")
     sheet = Sheet(f"{network} under a profile (measured, CPU time of client and device, medians)", columns)
     for row in result.rows:
@@ -178,6 +192,8 @@ def networks(
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 5,
     network: Annotated[list[str] | None, typer.Option(help="Only these networks of the zoo.")] = None,
     activation: Annotated[list[str] | None, typer.Option(help="Only these: u8, u16.")] = None,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Compare whole quantized networks with plain ONNX Runtime and the vendor's simulator."""
     names, types = tuple(network or NETWORKS), tuple(activation or whole.ACTIVATIONS)
@@ -186,7 +202,15 @@ def networks(
             if word not in known:
                 raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(known)}")
     with errors_reported():
-        result = _last(whole.run(networks=names, activations=types, rounds=rounds, vendor=vendor))
+        result = _last(
+            whole.run(
+                networks=names,
+                activations=types,
+                rounds=rounds,
+                vendor=vendor,
+                config=preset_of(config_file, perf_profile),
+            )
+        )
     show(networks_sheet(result))
     if result.vendor_installed is False:
         say(HOW_TO_INSTALL, "yellow")
@@ -202,6 +226,8 @@ def load(
     large: Annotated[
         bool, typer.Option(help="Also large binaries: metadata of 1 GiB, shared weights, read budget.")
     ] = True,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
     names = tuple(network or NETWORKS)
@@ -209,7 +235,9 @@ def load(
         if word not in zoo.MODELS:
             raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
-        result = _last(loading.run(networks=names, rounds=rounds, large=large))
+        result = _last(
+            loading.run(networks=names, rounds=rounds, large=large, config=preset_of(config_file, perf_profile))
+        )
     show(load_sheet(result))
     show(list_sheet(result))
     if result.binaries is not None:

@@ -13,6 +13,7 @@ from rich.text import Text
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.showcase import ACTORS, ALONE, BY_PRIORITY, EQUAL, Showcase
+from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_file, write_json
 from openhtp.report.chrome import marks_to_chrome
@@ -25,11 +26,13 @@ _BAR = 24
 def demo(
     turns: Annotated[int, typer.Option(min=1, help="Frames of the camera in each part.")] = 60,
     out: Annotated[Path, typer.Option(help="Folder for the trace and a model to try things with.")] = Path("out"),
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Queue three quantized networks on one HTP, and show what priorities do for the camera's latency."""
     with errors_reported(), htp.Backend() as backend:
-        played = Showcase(backend, turns)
+        played = Showcase(backend, turns, config=preset_of(config_file, perf_profile))
         with Live(_view(played), console=progress_console, refresh_per_second=8, transient=True) as live:
             for _ in played.play():
                 live.update(_view(played))

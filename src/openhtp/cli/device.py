@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from openhtp.cli._config import ConfigFile, preset_of
 from openhtp.cli._device_status import look_around, status_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_json
@@ -21,6 +22,7 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc import rendezvous
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.rpc_link import RpcLink
+from openhtp.session.loading import soc_of
 
 app = typer.Typer(help="Start, list and stop named devices.", no_args_is_help=True, add_completion=False)
 
@@ -39,7 +41,7 @@ Name = Annotated[str, typer.Option(help="The device's name.")]
 @app.command()
 def start(
     name: Name,
-    soc: Annotated[str, _option("soc")] = _DEFAULT.soc,
+    soc: Annotated[str | None, _option("soc")] = None,
     policy: Annotated[str, _option("policy")] = _DEFAULT.policy,
     platform: Annotated[str, _option("platform")] = _DEFAULT.platform,
     threads: Annotated[int, _option("threads")] = _DEFAULT.threads,
@@ -47,10 +49,12 @@ def start(
     allow_faults: Annotated[
         bool, typer.Option("--allow-faults", help="Let clients hold or fail their own executions, for tests.")
     ] = False,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Start a device that stays until ``openhtp device stop``."""
+    """Start a device that stays until ``openhtp device stop``. Of a config it takes the chip; clients vote."""
     with errors_reported():
+        soc = soc or soc_of(preset_of(config_file, None))
         chosen = DEVICE.read(
             {
                 "soc": soc,

@@ -14,6 +14,7 @@ import typer
 from rich.progress import Progress
 
 from openhtp import llm as lm
+from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
@@ -25,6 +26,7 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
+from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.cost.llm import LlmEstimate, estimate_llm
@@ -35,7 +37,7 @@ app = typer.Typer(help="Language models: run, export, estimate, perplexity.", no
 
 _MOST_TEXT = 64 << 20
 Model = Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint, or of an exported bundle.")]
-Soc = Annotated[str, typer.Option(help="Chip to emulate.")]
+Soc = Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")]
 Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
 Context = Annotated[int | None, typer.Option(help="Tokens of the KV cache; the model's own unless given.")]
 Ar = Annotated[str, typer.Option(help="Tokens that the graphs take at a time.")]
@@ -49,7 +51,7 @@ def run(
     model: Model,
     prompt: Annotated[str, typer.Argument(help="Text to go on with.")] = "It is a truth universally acknowledged,",
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write.")] = 64,
-    soc: Soc = "SM8650",
+    soc: Soc = None,
     precision: Precision = "w8a16",
     temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(min=0, help="Choose among so many of the likeliest; 0: all.")] = 0,
@@ -60,14 +62,17 @@ def run(
         str | None, typer.Option(help="LoRA adapter: a PEFT folder, or the name of one in the bundle.")
     ] = None,
     flat: Flat = False,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Write text on an emulated device, as it comes, with its speed (measured here)."""
     with errors_reported():
+        config = preset_of(config_file, perf_profile)
         sampling = lm.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         bundle, chosen = _bundle(model, adapter, precision=precision, native_kv=not flat)
         with Backend() as backend:
-            chat = lm.Generator(bundle, backend.create_device(soc=soc), lookahead=lookahead, adapter=chosen)
+            chat = lm.Generator(bundle, open_device(backend, config, soc), lookahead=lookahead, adapter=chosen)
             text = asyncio.run(_stream(chat, prompt, tokens, sampling))
         stats = chat.stats
         say("")
@@ -190,13 +195,15 @@ def perplexity(
     text: Annotated[Path, typer.Argument(help="Text, or .npy of token numbers.")],
     tokens: Annotated[int, typer.Option(min=2, help="How many tokens of it.")] = 8192,
     precision: Annotated[str, typer.Option(help="One or several: w8a16,w8a8,w4a16.")] = "w8a16,w8a8,w4a16",
-    soc: Soc = "SM8650",
+    soc: Soc = None,
     flat: Flat = False,
     library: Annotated[Path | None, typer.Option(help="The vendor's libQnnHtp.so, to be measured, too.")] = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Compare float, emulated and (given its library) the vendor's results on a text, in nats per token."""
     with errors_reported():
+        config = preset_of(config_file, None)
         loaded = lm.load(model)
         ids = _tokens_of(text, loaded.tokenizer, loaded.config.vocab)[:tokens]
         window = fitting_window(loaded.config.context)
@@ -207,7 +214,8 @@ def perplexity(
             bundle = _exported(loaded, precision=name, ar=(128, 1), native_kv=not flat)
             for kind, path in (("emulated", None), ("vendor", library)):
                 if kind == "emulated" or path is not None:
-                    rows[f"{name}, {kind}"] = _measured(bundle, soc, ids, window, path, f"{name}, {kind}")
+                    where = Where(config, soc, path)
+                    rows[f"{name}, {kind}"] = _measured(bundle, where, ids, window, f"{name}, {kind}")
         sheet = Sheet(
             f"{len(ids)} tokens in windows of {window} (measured)", ("model", "nats", "loss", "perplexity")
         )
@@ -217,9 +225,19 @@ def perplexity(
         write_json(json_file, {"tokens": len(ids), "window": window, "nats_per_token": rows})
 
 
-def _measured(bundle: lm.Bundle, soc: str, ids: list[int], window: int, library: Path | None, what: str) -> float:
-    with Backend(library=None if library is None else str(library)) as backend, _waiting(what) as told:
-        chat = lm.Generator(bundle, backend.create_device(soc=soc))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Where:
+    """On what something is measured: a config, a chip, the vendor's library."""
+
+    config: BackendConfig | None
+    soc: str | None
+    library: Path | None
+
+
+def _measured(bundle: lm.Bundle, where: Where, ids: list[int], window: int, what: str) -> float:
+    library = None if where.library is None else str(where.library)
+    with Backend(library=library) as backend, _waiting(what) as told:
+        chat = lm.Generator(bundle, open_device(backend, where.config, where.soc))
         return device_nats(chat, ids, window, told)
 
 

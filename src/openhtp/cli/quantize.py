@@ -11,6 +11,7 @@ import numpy.typing as npt
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from openhtp.cli._config import ConfigFile, preset_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._inputs import Mean, Std, normalization_of, samples_from
 from openhtp.cli._sheet import Sheet
@@ -49,6 +50,11 @@ from openhtp.zoo.feeds import random_feeds
 _SHOWN = 12
 
 
+ReportSoc = Annotated[
+    str | None, typer.Option(help="Chip to emulate for the report; SM8650, unless a config says so.")
+]
+
+
 def quantize(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.", exists=True, dir_okay=False)],
     calibration: Annotated[
@@ -69,13 +75,15 @@ def quantize(
     method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = DEFAULT.method,
     dim: Dim = None,
     freeze: Freeze = None,
-    soc: Annotated[str, typer.Option(help="Chip to emulate for the report.")] = "SM8650",
+    soc: ReportSoc = None,
+    config_file: ConfigFile = None,
     trace_accuracy: Annotated[bool, typer.Option(help="Compare every op; name the first that diverges.")] = False,
     threshold: Annotated[float, typer.Option(help="Decibels below which an op counts as diverging.")] = 20.0,
     json_file: JsonFile = None,
 ) -> None:
     """Quantize a model for the HTP with onnxruntime's quantizer, and report its accuracy."""
     with errors_reported():
+        config = preset_of(config_file, None)
         source = with_fixed_inputs(model, parse_dims(dim), parse_freeze(freeze))
         refuse_quantized(source)
         samples = _samples(source, calibration, random, mean, std)
@@ -93,10 +101,11 @@ def quantize(
             target = output or model.with_suffix(".qdq.onnx")
             target.write_bytes(made.model)
             checked = bar.add_task("running on the emulated HTP", total=len(samples))
+            where: Any = {"soc": soc, "backend_config": config}
             reports = compare_outputs(
-                source, made.model, samples, soc=soc, progress=lambda done: bar.update(checked, completed=done + 1)
+                source, made.model, samples, **where, progress=lambda done: bar.update(checked, completed=done + 1)
             )
-        nodes = trace_nodes(made.prepared, made.model, samples, soc=soc) if trace_accuracy else []
+        nodes = trace_nodes(made.prepared, made.model, samples, **where) if trace_accuracy else []
         overflows = check_range(source, samples) if trace_accuracy else []
     _print_made(target, made, len(source))
     show(_output_table(reports, len(samples)))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
@@ -34,13 +35,16 @@ def run_scenario(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the measured run.")] = None,
     timeline: Annotated[Path | None, typer.Option(help="Write an HTML timeline of the measured run.")] = None,
+    perf_profile: PerfProfileName = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Run a scenario with real graphs on a device process; compare planned with measured order."""
     with errors_reported():
+        config = preset_of(config_file, perf_profile)
         loaded = load_scenario(scenario)
         with progress_console.status("running on the wall clock"):
-            result = run_live(loaded, stretch=stretch)
+            result = run_live(loaded, stretch=stretch, config=config)
         marks = trace_to_marks(result.recorded)
         if trace is not None:
             write_file(trace, marks_to_chrome(marks))

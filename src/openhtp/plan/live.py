@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.config import Source
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.core.units import US
@@ -34,6 +35,7 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.preset import Preset
 from openhtp.runtime.side_door import ask_about
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Pace
@@ -69,10 +71,11 @@ class LiveResult:
         return not left
 
 
-def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
+def run_live(scenario: Scenario, *, stretch: float | None = None, config: Source | None = None) -> LiveResult:
     """Plan a scenario, run it on a device process, and put the two side by side.
 
     ``stretch`` slows the scenario down on the wall clock; by default so that its shortest phase takes 20 ms.
+    ``config`` is a backend extensions config for the clients: votes, and options of contexts and graphs by name.
     """
     if scenario.switching:
         raise UnsupportedFeature(
@@ -84,7 +87,7 @@ def run_live(scenario: Scenario, *, stretch: float | None = None) -> LiveResult:
     run = simulate(scenario.without_votes(), phases=phases)
     factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
     tracks = scenario.tracks
-    with _Stage(scenario, factor) as stage:
+    with _Stage(scenario, factor, Preset(config)) as stage:
         recorded = stage.play()
     return LiveResult(
         scenario, factor, moments(phases, lambda client: tracks[client].name), measured_moments(recorded), recorded
@@ -170,9 +173,10 @@ def _scaled(work: Pace, factor: float) -> Pace:
 class _Stage(ExitStack):
     """A device with all clients on it, and the wall clock as ``Traffic`` knows a loop: call_at and expect."""
 
-    def __init__(self, scenario: Scenario, stretch: float) -> None:
+    def __init__(self, scenario: Scenario, stretch: float, preset: Preset) -> None:
         super().__init__()
         self._scenario = scenario
+        self._preset = preset
         self._stretch = stretch
         self._heap: list[tuple[int, int, Caller]] = []
         self._order = itertools.count()
@@ -191,7 +195,8 @@ class _Stage(ExitStack):
         for spec in self._scenario.clients:
             if spec.pd not in devices:
                 options = DeviceOptions(config=device_config(self._scenario), name=name)
-                devices[spec.pd] = Device(backend, options)
+                devices[spec.pd] = Device(backend, options, preset=self._preset)
+                self._preset.vote(devices[spec.pd])
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
             if spec.perf_profile is not None:
                 devices[spec.pd].create_power_config(spec.core).set_perf_profile(spec.perf_profile)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.config import Source
 from openhtp.core.errors import BadModel
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.probing import Probe, find_probes, with_outputs
@@ -77,18 +78,25 @@ def compare_outputs(
     quantized: bytes,
     samples: Sequence[Feeds],
     *,
-    soc: str = "SM8650",
+    soc: str | None = None,
+    backend_config: Source | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[OutputReport]:
     """Run the samples on all three and report per output, over all samples together."""
-    exact, cpu, htp = _run_all(float_model, quantized, samples, soc, progress)
+    exact, cpu = _run_cpu(float_model, samples), _run_cpu(quantized, samples)
+    htp = _run_htp(quantized, samples, soc, backend_config, progress)
     return [
         OutputReport(name, closeness(exact[name], cpu[name]), closeness(exact[name], htp[name])) for name in exact
     ]
 
 
 def trace_nodes(
-    prepared: bytes, quantized: bytes, samples: Sequence[Feeds], *, soc: str = "SM8650"
+    prepared: bytes,
+    quantized: bytes,
+    samples: Sequence[Feeds],
+    *,
+    soc: str | None = None,
+    backend_config: Source | None = None,
 ) -> list[NodeReport]:
     """Compare the output of every node, in running order. ``prepared`` is the float model that was quantized.
 
@@ -101,7 +109,7 @@ def trace_nodes(
     floats = with_outputs(prepared, [probe.float_name for probe in probes])
     fixed = with_outputs(quantized, [probe.quantized_name for probe in probes])
     exact = _run_cpu(floats, samples)
-    cpu, htp = _run_cpu(fixed, samples), _run_htp(fixed, samples, soc)
+    cpu, htp = _run_cpu(fixed, samples), _run_htp(fixed, samples, soc, backend_config)
     reports: dict[str, NodeReport] = {}
     for probe in probes:
         wanted = exact[probe.float_name]
@@ -128,18 +136,6 @@ def _lost(probe: Probe, found: Closeness, before: Mapping[str, NodeReport]) -> f
     return max(0.0, min(known) - found.sqnr_db) if known and min(known) > -math.inf else 0.0
 
 
-def _run_all(
-    float_model: bytes,
-    quantized: bytes,
-    samples: Sequence[Feeds],
-    soc: str,
-    progress: Callable[[int], None] | None,
-) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-    exact = _run_cpu(float_model, samples)
-    cpu = _run_cpu(quantized, samples)
-    return exact, cpu, _run_htp(quantized, samples, soc, progress)
-
-
 def _run_cpu(model: bytes, samples: Sequence[Feeds]) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -153,12 +149,18 @@ def _run_cpu(model: bytes, samples: Sequence[Feeds]) -> dict[str, Array]:
 
 
 def _run_htp(
-    model: bytes, samples: Sequence[Feeds], soc: str, progress: Callable[[int], None] | None = None
+    model: bytes,
+    samples: Sequence[Feeds],
+    soc: str | None,
+    backend_config: Source | None,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     fp16 = [("QNNExecutionProvider", {"enable_htp_fp16_precision": "1"})]
-    with InferenceSession(model, options, fp16, soc=soc, transport="inprocess") as session:
+    with InferenceSession(
+        model, options, fp16, soc=soc, transport="inprocess", backend_config=backend_config
+    ) as session:
         names = [output.name for output in session.get_outputs()]
         runs = []
         for index, feeds in enumerate(samples):
