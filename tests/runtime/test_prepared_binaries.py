@@ -15,6 +15,8 @@ from openhtp import onnx, zoo
 from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
 from openhtp.program.htp_program import HtpProgram
+from openhtp.program.packed import PackedGraph
+from openhtp.runtime import saving
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
@@ -191,3 +193,29 @@ def test_a_damaged_binary_is_an_error_or_computes_the_same(
             check_results(context, expected)
     except htp.BadBinary:
         return
+
+
+def test_whoever_asks_for_the_size_first_waits_once(
+    shared_device: htp.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client asks for the size, takes memory, and asks for the binary: each graph is prepared for that once."""
+    prepared: list[str] = []
+
+    def counted(graph: htp.Graph) -> PackedGraph:
+        prepared.append(graph.name)
+        return real(graph)
+
+    real = saving.stored_form
+    monkeypatch.setattr(saving, "stored_form", counted)
+    with shared_device.create_context() as context:
+        relu_graph(context, "one")
+        size = context.get_binary_size()
+        assert context.get_binary_size() == size
+        binary = context.get_binary()
+        assert len(binary) == size
+        assert prepared == ["one"]
+        assert context.get_binary() == binary, "made again: nobody keeps what was handed out"
+        assert prepared == ["one", "one"]
+        context.get_binary_size()
+        relu_graph(context, "two")
+        assert set(read_binary(context.get_binary()).graph_names) == {"one", "two"}

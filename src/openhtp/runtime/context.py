@@ -21,11 +21,10 @@ from openhtp.core.errors import (
 from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
-from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, GRAPH, Values
-from openhtp.program.binary import BinaryInfo, ContextBinary, pack_graphs
+from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue, updating
@@ -40,7 +39,7 @@ from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_handle, check_name
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.restoring import finalize_deferred
-from openhtp.runtime.saving import stored_form
+from openhtp.runtime.saving import Saver
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ class Context:
         self._restored = False
         self._binary: ContextBinary | None = None  # of one that was made from a binary; graphs read it when needed
         self._external: External | None = None
+        self._saver = Saver(self)
         self._number = 0
 
     def _open(self, message: ms.CreateContext, stop: Stop | None) -> None:
@@ -239,27 +239,12 @@ class Context:
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""
         self._life.require("use")
-        graphs = list(self._graphs.values())  # as of now: other threads may add some meanwhile
-        if not graphs:
-            raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
-        for graph in graphs:
-            graph._life.require("save")
-        soc = find_soc(self.device.soc)
-        info = BinaryInfo(
-            soc=soc.name,
-            soc_model=soc.soc_model,
-            arch=soc.arch,
-            vtcm_mb=soc.vtcm_mb,
-            cores=soc.cores,
-            build_id=BUILD_ID,
-            lora_weight_sharing=updating.shares_updates(self),
-            extended_udma=self._extended_udma,
-        )
-        return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
+        return self._saver.binary()
 
     def get_binary_size(self) -> int:
-        """Bytes that ``get_binary`` returns."""
-        return len(self.get_binary())
+        """Bytes that ``get_binary`` returns. It makes the binary, and keeps it until that is called."""
+        self._life.require("use")
+        return self._saver.size()
 
     def get_binary_section(self, graph: str | Graph, tensors: Mapping[str, npt.ArrayLike] | None = None) -> bytes:
         """The data of a graph's updateable tensors as bytes that ``apply_binary_section`` takes: an adapter.
@@ -353,6 +338,7 @@ class Context:
 
     def _end(self, state: State) -> None:
         self._life.end(state)
+        self._saver.forget()
         if self._binary is not None and isinstance(self._binary.source, File):
             self._binary.source.close()
         for graph in list(self._graphs.values()):
