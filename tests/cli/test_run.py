@@ -100,10 +100,13 @@ def test_queued_runs_profile_and_trace(model, tmp_path):
     text = invoke(model, *words)
     assert "queued, 3 deep" in text
     assert "QNN (execute) time" in text
+    assert "steps that take most" in text
     result = json.loads(report.read_text())
     assert result["asynchronous"]
     assert result["latency_ms"]["runs"] == 10
     assert result["latency_ms"]["min"] <= result["latency_ms"]["p50"] <= result["latency_ms"]["max"]
+    ((first, *_),) = result["steps"]
+    assert first[0] in text
     assert {event["name"] for event in result["profile"]} >= {"QNN (execute) time", "RPC (execute) time"}
     events = json.loads(trace.read_text())["traceEvents"]
     assert any(event["name"] == "running" for event in events if event["ph"] == "X")

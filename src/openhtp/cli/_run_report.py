@@ -13,6 +13,7 @@ from rich.text import Text
 from openhtp.cli._running import Outcome, summaries
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import say, show
+from openhtp.runtime.step_names import StepOps
 from openhtp.session.options import CPU
 from openhtp.session.part_profile import PART
 from openhtp.session.range_check import LARGEST, Overflow
@@ -65,6 +66,7 @@ def as_json(ran: Outcome) -> dict[str, Any]:
         },
         "overflows": [dataclasses.asdict(overflow) for overflow in ran.overflows],
         "profile": [] if ran.profile is None else msgspec.to_builtins(ran.profile.events()),
+        "steps": [[list(names) for names, _ in part] for part in ran.steps],
     }
 
 
@@ -114,24 +116,30 @@ def _profile(ran: Outcome) -> list[Sheet]:
     events = ran.profile.events()
     parts = [event for event in events if event.type == PART]
     if not parts:
-        return _profile_of("profile of one run", events)
+        return _profile_of("profile of one run", events, ran.steps[0])
     whole = figures("profile of one run, in parts (measured, wall clock)")
     for event in events:
         whole.add(event.name, f"{event.value:,} {event.unit}")
-    return [whole, *(sheet for part in parts if part.events for sheet in _profile_of(part.name, part.events))]
+    found = [whole]
+    for part, steps in zip(parts, ran.steps, strict=True):
+        if part.events:
+            found += _profile_of(part.name, part.events, steps)
+    return found
 
 
-def _profile_of(title: str, events: Sequence[ProfileEvent]) -> list[Sheet]:
+def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[StepOps]) -> list[Sheet]:
     """One graph on the HTP. What is modelled says so."""
     total = figures(f"{title} (measured, wall clock, unless modelled)")
-    steps = []
+    steps: list[tuple[int, ProfileEvent]] = []
     for event in events:
         total.add(event.name, f"{event.value:,} {event.unit}{' (modelled)' if event.modelled else ''}")
         if event.type == _STEPS:
-            steps = sorted(event.events, key=lambda step: -step.value)[:_SHOWN]
-    slowest = Sheet("steps that take most (measured)", ("step", "us"))
-    for step in steps:
-        slowest.add(step.name, f"{step.value:,}")
+            steps = sorted(enumerate(event.events), key=lambda step: -step[1].value)[:_SHOWN]
+    slowest = Sheet("steps that take most (measured)", ("step", "us", "nodes", "from", "to"), ("from", "to"))
+    for number, step in steps:
+        names = step_ops[number][0] if number < len(step_ops) else ()
+        ends = (names[0], names[-1] if len(names) > 1 else "") if names else ("", "")
+        slowest.add(step.name, f"{step.value:,}", f"{len(names) or ''}", *ends)
     return [total, slowest] if steps else [total]
 
 

@@ -18,6 +18,7 @@ from openhtp.cli._inputs import Feeds
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.runtime.step_names import StepOps
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
 from openhtp.session.assigned import AssignedPart
@@ -56,6 +57,7 @@ class Outcome:
     latencies_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
     profile: AnyProfile | None = None
+    steps: list[list[StepOps]] = field(default_factory=list)
     trace: Trace | None = None
     compared: dict[str, Closeness] = field(default_factory=dict)
     overflows: list[Overflow] = field(default_factory=list)
@@ -114,7 +116,7 @@ def _run_samples(order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
             _run_queued(session, order, samples, ran)
         ran.seconds = time.perf_counter() - begin
         if order.profile:
-            ran.profile = _profiled(session, samples[0])
+            ran.profile, ran.steps = _profiled(session, samples[0]), session.get_steps()
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.options import check_callable, check_name
+from openhtp.runtime.step_names import StepOps
 from openhtp.session import loading
 from openhtp.session.assigned import AssignedPart
 from openhtp.session.binding import IOBinding
@@ -160,6 +161,10 @@ class InferenceSession:
             nodes = tuple(AssignedNode(node.name, node.op_type) for node in self._loaded.model.nodes)
             return [AssignedPart(QNN, nodes)]
         return [AssignedPart(CPU, on_cpu(self._plan, wanted=self._wants_htp))]
+
+    def get_steps(self) -> list[list[StepOps]]:
+        """Names and types of the nodes that each step of a profile computes, for every part; empty on the CPU."""
+        return self._recorder.step_ops
 
     def set_providers(
         self,

@@ -73,17 +73,17 @@ class Recorder:
             return
         end_ns = time.monotonic_ns()
         if isinstance(profile, Profile):
-            events.add_steps(profile, QNN, self._step_ops[0], end_ns)
+            events.add_steps(profile, QNN, self.step_ops[0], end_ns)
         for number, part in enumerate(parts):
             if part.profile is not None:
-                events.add_steps(part.profile, QNN, self._step_ops[number], part.end_ns)
+                events.add_steps(part.profile, QNN, self.step_ops[number], part.end_ns)
             elif part.end_ns:
                 kinds, names = [node.op_type for node in part.nodes], [node.name for node in part.nodes]
                 events.add_nodes(CPU, number, names, kinds, part.begin_ns, part.end_ns)
         events.add("Session", "model_run", begin_ns, end_ns)
 
     @functools.cached_property
-    def _step_ops(self) -> list[list[StepOps]]:
+    def step_ops(self) -> list[list[StepOps]]:
         """What the steps of each part compute; of a whole model, of the one."""
         model = self._model
         if isinstance(model, PartitionedModel):
