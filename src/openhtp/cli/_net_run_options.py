@@ -11,9 +11,10 @@ import typer
 from openhtp.cli import _tool_options as common
 from openhtp.config import BackendConfig, read_config
 from openhtp.core.errors import InvalidArgument
+from openhtp.tools.feeding import Repetition
 from openhtp.tools.input_list import split_lists
 from openhtp.tools.models import Changes, Where, is_binary, library_of
-from openhtp.tools.net_run import Order, Repetition
+from openhtp.tools.net_run import Order
 from openhtp.tools.profiling import profiling_of
 from openhtp.tools.results import Written
 

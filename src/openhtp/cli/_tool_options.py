@@ -16,8 +16,7 @@ from openhtp.cli._terminal import progress_console
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.version import VERSION
 from openhtp.hw.perf_profiles import PERF_PROFILES
-from openhtp.tools.net_run import Tell
-from openhtp.tools.stages import exit_status_of
+from openhtp.tools.stages import Tell, exit_status_of
 
 LOG_LEVELS = {"error": 40, "warn": 30, "info": 20, "debug": 10, "verbose": 5}
 _UNUSED = "Accepted for the sake of scripts; "

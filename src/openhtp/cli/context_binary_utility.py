@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from openhtp.capi import identity
+from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import STANDARD_OUTPUT, JsonFile, errors_reported, say, show, write_file, write_json
 from openhtp.core.units import bytes_in_words
@@ -23,6 +24,7 @@ def context_binary_utility(
         Path | None, typer.Option("--json_file", help="File to write; its folder must exist.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Look at every byte, not only at the header.")] = False,
+    version: opt.Version = False,
     json_file: JsonFile = None,
 ) -> None:
     """Show what is in a context binary: graphs, tensors, sizes. Its weights are not read, except with --check."""

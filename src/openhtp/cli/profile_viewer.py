@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import (
     STANDARD_OUTPUT,
     JsonFile,
@@ -47,6 +48,7 @@ def profile_viewer(
     extract: Annotated[
         bool, typer.Option("--extract_opaque_objects", help="Also write what the log holds beside events.")
     ] = False,
+    version: opt.Version = False,
     json_file: JsonFile = None,
 ) -> None:
     """Show a profile log. Cycles are modelled for the chip, other times measured; each page says so."""

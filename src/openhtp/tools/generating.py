@@ -18,10 +18,9 @@ from openhtp.report.profile_log import schematic_bytes
 from openhtp.runtime.context import Context
 from openhtp.runtime.side_door import schematic_on
 from openhtp.tools.models import Changes, Where, composed, import_models, opened_device
-from openhtp.tools.net_run import Tell
 from openhtp.tools.profiling import Profiling, Recorder
 from openhtp.tools.results import file_stems, make_folder
-from openhtp.tools.stages import Stage, during
+from openhtp.tools.stages import Stage, Tell, during
 from openhtp.vendor.engine import program_to_recipe
 from openhtp.vendor.worker import VendorProcess
 

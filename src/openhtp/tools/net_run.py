@@ -6,41 +6,38 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.tensor import TensorSpec
-from openhtp.core.units import MIB
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
-from openhtp.tools.input_list import InputList, Line, read_input_list
-from openhtp.tools.models import Changes, Where, composed, executable, import_models, opened_device, restored
+from openhtp.tools.feeding import Cache, Feeding, Feeds, Repetition
+from openhtp.tools.input_list import InputList, read_input_list
+from openhtp.tools.library_binaries import LibraryGraph, opened_binaries
+from openhtp.tools.models import (
+    Changes,
+    Where,
+    composed,
+    executable,
+    import_models,
+    is_binary,
+    opened_device,
+    restored,
+)
 from openhtp.tools.profiling import Profiling, Recorder
-from openhtp.tools.raw import Array, Form, read_piece
+from openhtp.tools.raw import Array, Form
 from openhtp.tools.results import METADATA, Results, Written, make_folder, metadata_yaml
-from openhtp.tools.stages import Stage, during
+from openhtp.tools.stages import Stage, Tell, during
 
 log = logging.getLogger(__name__)
-
-Feeds = dict[str, Array]
-Tell = Callable[[str, int, int | None], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repetition:
-    """How often lists are gone through: once, until so many inferences or seconds are done."""
-
-    inferences: int | None = None
-    duration_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,14 @@ class Outcome:
 
 def net_run(order: Order, tell: Tell) -> Outcome:
     """Carry out an order. ``tell(what, done, of)`` hears how far it is."""
-    graphs_told = [] if order.binaries else import_models(order.models, order.changes)
+    if order.where.library is not None and not all(is_binary(path) for path in order.binaries):
+        return _by_library(order, tell)
+    sources = [] if order.binaries else import_models(order.models, order.changes)
+    if sources:  # before anything is started or compiled
+        lists = _lists_of(order, [source.name for source in sources])
+        for source, path in zip(sources, lists, strict=True):
+            if path is not None:
+                read_input_list(path, [spec.name for spec in source.inputs], source.output_names)
     recorder = Recorder(order.profiling, order.output_dir)
     with ExitStack() as stack:
         tell("Creating the device", 0, None)
@@ -106,23 +110,44 @@ def net_run(order: Order, tell: Tell) -> Outcome:
         else:
             tell("Composing and finalizing graphs", 0, None)
             config = order.where.config
-            contexts = [composed(device, graphs_told, config, order.changes, profile=profile, log=recorder.log)]
+            contexts = [composed(device, sources, config, order.changes, profile=profile, log=recorder.log)]
         outcome = Outcome(asynchronous=not order.synchronous, perf_profile=device.perf_profile)
-        plans = _plans(order, contexts)
-        try:
-            for plan in plans:
-                outcome.graphs.append(plan.run(recorder, tell))
-        finally:
-            (order.output_dir / METADATA).write_text(
-                metadata_yaml(
-                    (plan.told.name, plan.told.inputs, plan.told.outputs, plan.told.inferences) for plan in plans
-                ),
-                encoding="utf-8",
-            )
+        graphs = [graph for context in contexts for graph in executable(context)]
+        _run_all(_plans(order, graphs), order, outcome, recorder, tell)
         for context in contexts:
             context.free(profile=profile)
             recorder.add(profile)
         outcome.log = recorder.close(outcome.graphs)
+    return outcome
+
+
+def _run_all(plans: Sequence[_Plan], order: Order, outcome: Outcome, recorder: Recorder, tell: Tell) -> None:
+    try:
+        for plan in plans:
+            outcome.graphs.append(plan.run(recorder, tell))
+    finally:
+        told = [plan.told for plan in plans]
+        text = metadata_yaml((run.name, run.inputs, run.outputs, run.inferences) for run in told)
+        (order.output_dir / METADATA).write_text(text, encoding="utf-8")
+
+
+def _by_library(order: Order, tell: Tell) -> Outcome:
+    """Binaries in the library's own format: it runs them, one execution after the other."""
+    asked = {
+        "--profiling_level": order.profiling.level is not None,
+        "--shared_buffer": order.shared_buffers,
+        "--timeout": order.timeout_us is not None,
+        "--perf_profile": order.where.perf_profile is not None,
+    }
+    for option, given in asked.items():
+        if given:
+            raise UnsupportedFeature(f"{option} does not go with a binary of the library's own; leave it out")
+    tell("Loading the binary", 0, None)
+    make_folder(order.output_dir)
+    order = replace(order, synchronous=True)
+    outcome = Outcome(asynchronous=False, perf_profile=None)
+    with opened_binaries(order.where, order.binaries) as graphs:
+        _run_all(_plans(order, graphs), order, outcome, Recorder(Profiling(), order.output_dir), tell)
     return outcome
 
 
@@ -136,21 +161,28 @@ def _restored(device: Device, binary: Path, order: Order, profile: Profile | Non
     return context
 
 
-def _plans(order: Order, contexts: Sequence[Context]) -> list[_Plan]:
-    """Which graph runs which list: in their order, one each."""
-    graphs = [graph for context in contexts for graph in executable(context)]
-    names = ", ".join(graph.name for graph in graphs)
+def _lists_of(order: Order, graphs: Sequence[str]) -> Sequence[Path | None]:
+    """The list of each graph, in their order."""
+    names = ", ".join(graphs)
     if len(order.lists) != len(graphs):
         raise InvalidArgument(
             f"--input_list has {len(order.lists)} lists; there are {len(graphs)} graphs ({names}): give one for"
             " each, in this order, or __ for one that is not to be run"
         )
-    pairs = [(graph, path) for graph, path in zip(graphs, order.lists, strict=True) if path is not None]
-    if not pairs:
+    if all(path is None for path in order.lists):
         raise InvalidArgument(f"--input_list leaves out every graph ({names}); nothing would be run")
-    unknown = [name for name in order.native_names if name not in {graph.name for graph in graphs}]
+    return order.lists
+
+
+def _plans(order: Order, graphs: Sequence[Graph | LibraryGraph]) -> list[_Plan]:
+    """Which graph runs which list: in their order, one each."""
+    names = [graph.name for graph in graphs]
+    lists = _lists_of(order, names)
+    pairs = [(graph, path) for graph, path in zip(graphs, lists, strict=True) if path is not None]
+    unknown = [name for name in order.native_names if name not in names]
     if unknown:
-        raise InvalidArgument(f"--native_input_tensor_names names graph {unknown[0]!r}; there are {names}")
+        known = ", ".join(names)
+        raise InvalidArgument(f"--native_input_tensor_names names graph {unknown[0]!r}; there are {known}")
     # As the vendor's: a folder of its own for each graph, if there are several.
     apart = len(graphs) > 1
     return [
@@ -162,16 +194,21 @@ def _plans(order: Order, contexts: Sequence[Context]) -> list[_Plan]:
 class _Plan:
     """One graph and its list."""
 
-    def __init__(self, order: Order, graph: Graph, path: Path, folder: Path) -> None:
+    def __init__(self, order: Order, graph: Graph | LibraryGraph, path: Path, folder: Path) -> None:
         self._order = order
         self._graph = graph
         self._inputs = {tensor.name: tensor.spec for tensor in graph.inputs}
         specs = {tensor.name: tensor.spec for tensor in graph.outputs}
         self._list: InputList = read_input_list(path, list(self._inputs), list(specs))
         chosen = [specs[name] for name in self._list.outputs] or list(specs.values())
-        self._forms = self._forms_of(order)
         self._results = Results(folder, chosen, order.written, order.keep)
-        self._cache = _Cache(order.cached_sets, order.cached_mb)
+        self._feeding = Feeding(
+            self._list.lines,
+            self._inputs,
+            self._forms_of(order),
+            batch=order.batch,
+            cache=Cache(order.cached_sets, order.cached_mb),
+        )
         self.told = GraphRun(name=graph.name, inputs=list(self._inputs.values()), outputs=chosen, folder=folder)
 
     def _forms_of(self, order: Order) -> dict[str, Form]:
@@ -189,14 +226,19 @@ class _Plan:
     def run(self, recorder: Recorder, tell: Tell) -> GraphRun:
         """Run the list as often as it is asked for."""
         order, told = self._order, self.told
-        depth = 1 if order.synchronous else self._depth()
+        graph = self._graph
+        depth = 1 if order.synchronous or isinstance(graph, LibraryGraph) else self._depth(graph)
         pending: deque[tuple[Execution, Profile | None]] = deque()
         begin = time.monotonic()
         with during(Stage.EXECUTE):
-            slots = _Slots(self._graph, depth, order.batch) if order.shared_buffers else None
-            for feeds in self._sets(begin):
+            slots = self._slots(depth)
+            for feeds in self._feeding.sets(order.repetition, begin):
+                if isinstance(self._graph, LibraryGraph):
+                    self._keep(self._graph.execute(feeds), recorder, None)
+                    tell(f"Executing {told.name}", told.inferences, self._total())
+                    continue
                 profile = recorder.profile_for(self._graph, time.monotonic() - begin)
-                signal = self._signal()
+                signal = self._signal(self._graph)
                 if order.synchronous:
                     given, into = (feeds, None) if slots is None else slots.filled(feeds)
                     self._keep(self._graph.execute(given, into, profile=profile, signal=signal), recorder, profile)
@@ -214,13 +256,18 @@ class _Plan:
         tell(f"Executing {told.name}", told.inferences, self._total())
         return told
 
-    def _signal(self) -> Signal | None:
+    def _signal(self, graph: Graph) -> Signal | None:
         timeout = self._order.timeout_us
-        return None if timeout is None else self._graph.context.device.backend.create_signal(timeout)
+        return None if timeout is None else graph.context.device.backend.create_signal(timeout)
 
-    def _depth(self) -> int:
+    def _slots(self, depth: int) -> _Slots | None:
+        if not self._order.shared_buffers or isinstance(self._graph, LibraryGraph):
+            return None
+        return _Slots(self._graph, depth, self._order.batch)
+
+    def _depth(self, graph: Graph) -> int:
         """Executions under way at once: the queue's depth, or less if the config says so."""
-        depth = self._graph.context.queue_depth
+        depth = graph.context.queue_depth
         config = self._order.where.config
         limits = {} if config is None else config.general.get("async_graph_execution_config", {})
         return min(depth, *(int(limit) for limit in limits.values())) if limits else depth
@@ -240,90 +287,6 @@ class _Plan:
         self._results.add(self.told.inferences, outputs)
         self.told.inferences += 1
         self.told.written = self._results.written
-
-    # Inputs
-
-    def _sets(self, begin: float) -> Iterator[Feeds]:
-        """Inputs of one execution after the other, until enough is done."""
-        wanted = self._order.repetition
-        count = 0
-        while True:
-            for feeds in self._once():
-                if wanted.inferences is not None and count >= wanted.inferences:
-                    return
-                if wanted.duration_s is not None and time.monotonic() - begin >= wanted.duration_s:
-                    return
-                yield feeds
-                count += 1
-            if wanted.inferences is None and wanted.duration_s is None:
-                return
-
-    def _once(self) -> Iterator[Feeds]:
-        """The list once: a line is an execution, or one element of its batch."""
-        lines = iter(self._list.lines)
-        for line in lines:
-            feeds, parts = self._read(line)
-            whole = self._parts()
-            if parts == whole:
-                yield feeds
-                continue
-            several = [feeds, *(self._element(other) for other in itertools.islice(lines, whole - 1))]
-            if len(several) < whole:
-                log.warning(
-                    "%s: the last batch has %d of %d elements; the rest is zeros", line.where, len(several), whole
-                )
-            yield {
-                name: self._joined(spec, [each[name] for each in several]) for name, spec in self._inputs.items()
-            }
-
-    def _parts(self) -> int:
-        batches = {spec.shape[0] for spec in self._inputs.values() if spec.shape}
-        return (batches.pop() if len(batches) == 1 else 1) * self._order.batch
-
-    def _element(self, line: Line) -> Feeds:
-        feeds, parts = self._read(line)
-        if parts != 1:
-            raise InvalidArgument(f"{line.where}: holds a whole batch; the lines before hold one element each")
-        return feeds
-
-    def _joined(self, spec: TensorSpec, arrays: Sequence[Array]) -> Array:
-        whole = np.zeros((self._parts(), *spec.shape[1:]), spec.dtype.numpy)
-        joined = np.concatenate(arrays)
-        whole[: len(joined)] = joined
-        return whole
-
-    def _read(self, line: Line) -> tuple[Feeds, int]:
-        known = self._cache.get(line.where)
-        if known is not None:
-            return known
-        found, parts = {}, set()
-        for name, spec in self._inputs.items():
-            piece = read_piece(line.files[name], line.where, spec, self._forms[name], self._order.batch)
-            found[name] = piece.array
-            parts.add(piece.parts)
-        if len(parts) > 1:
-            raise InvalidArgument(f"{line.where}: some files hold a whole batch and some one element of it")
-        count = parts.pop() if parts else 1
-        self._cache.put(line.where, (found, count))
-        return found, count
-
-
-class _Cache:
-    """Inputs that were read and are kept for the next time: so many sets, or so many bytes."""
-
-    def __init__(self, sets: int | None, megabytes: int | None) -> None:
-        self._sets = sets if sets is None or sets >= 0 else None
-        self._left = (512 if megabytes is None else megabytes) * MIB
-        self._held: dict[str, tuple[Feeds, int]] = {}
-
-    def get(self, key: str) -> tuple[Feeds, int] | None:
-        return self._held.get(key)
-
-    def put(self, key: str, value: tuple[Feeds, int]) -> None:
-        nbytes = sum(array.nbytes for array in value[0].values())
-        if nbytes <= self._left and (self._sets is None or len(self._held) < self._sets):
-            self._held[key] = value
-            self._left -= nbytes
 
 
 class _Slots:

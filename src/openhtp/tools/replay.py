@@ -20,6 +20,7 @@ from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.mem import Mem
 from openhtp.tools.saved_calls import Array, SavedCalls
+from openhtp.tools.stages import Tell
 from openhtp.trace import calls as cs
 
 _T = TypeVar("_T", Backend, Device, Context, Graph, Mem)
@@ -73,9 +74,7 @@ class Outcome:
         return not self.differing and all(row.holds for row in self.compared.values())
 
 
-def replay(
-    path: Path, library: str | None, tolerance: Tolerance, tell: Callable[[str, int, int | None], None]
-) -> Outcome:
+def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) -> Outcome:
     """Make all calls of a recording again. Raises FormatError, with the line, for what is none."""
     saved = SavedCalls(path)
     with ExitStack() as stack:

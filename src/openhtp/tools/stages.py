@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from openhtp.core.errors import QnnError, error_context
+
+Tell = Callable[[str, int, int | None], None]
+"""Hears how far a tool is: what it does, how much is done, and of how much, if that is known."""
 
 
 class Stage(enum.Enum):

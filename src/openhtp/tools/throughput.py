@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ from openhtp.tools.models import (
 )
 from openhtp.tools.raw import Array, Form, read_piece
 from openhtp.tools.results import Results, Written
-from openhtp.tools.stages import Stage, during
+from openhtp.tools.stages import Stage, Tell, during
 from openhtp.tools.throughput_config import POST_PROCESSORS, Entry, TestCase
 
 _SEED = 0
@@ -72,7 +72,7 @@ class Outcome:
     mse: dict[str, float] = field(default_factory=dict)
 
 
-def throughput(case: TestCase, tell: Callable[[str, int, int | None], None]) -> Outcome:
+def throughput(case: TestCase, tell: Tell) -> Outcome:
     """Run a test case. Ctrl-C ends one that has no end, and what was measured is told."""
     outcome = Outcome()
     with ExitStack() as stack:
