@@ -19,11 +19,11 @@ except ImportError:  # used by itself, to compile
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
 CAPI = Path("src/openhtp/capi")
-# Which source makes which libraries; the first two are copies of one file.
+# Which source makes which libraries; those of one source are copies of one file.
 LIBRARIES = {
-    "stub.c": ("libQnnHtp.so", "libQnnSystem.so"),
+    "stub.c": ("libQnnHtp.so", "libQnnSystem.so", "libQnnSaver.so"),
     "rpcmem.c": ("libcdsprpc.so",),
-    "empty.c": ("libQnnIr.so", "libQnnSaver.so", "libQnnLpai.so"),
+    "empty.c": ("libQnnIr.so", "libQnnLpai.so"),
 }
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete")
 

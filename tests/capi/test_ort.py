@@ -18,6 +18,7 @@ import onnx
 import pytest
 
 from openhtp.testing import inject
+from openhtp.tools.replay import Tolerance, replay
 from tests.capi.conftest import ROOT
 from tests.capi.ort_models import CASES, Case, feeds_of, float_model, quantized_model
 from tests.capi.ort_sessions import on_cpu, session
@@ -192,6 +193,27 @@ def test_an_injected_restart_is_an_engine_error_and_a_new_session_works(
         again = session(add, library).run(None, feeds)
     assert [one.tolist() for one in again] == [one.tolist() for one in wanted]
     assert [met.call for met in plan.met] == [2]
+
+
+def test_the_saver_records_what_the_provider_calls(lib_dir: Path, tmp_path: Path) -> None:
+    program = textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from tests.capi.ort_models import CASES, feeds_of, quantized_model
+        from tests.capi.ort_sessions import on_cpu, session
+        case = next(case for case in CASES if case.op == "Add")
+        made = session(
+            quantized_model(case, on_cpu),
+            {str(lib_dir / "libQnnHtp.so")!r},
+            {{"qnn_saver_path": {str(lib_dir / "libQnnSaver.so")!r}}},
+        )
+        made.run(None, feeds_of(case, 1))
+    """)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    outcome = replay(tmp_path / "saver_output", None, Tolerance(), lambda *_: None)
+    assert outcome.holds
+    assert outcome.executions == 1
+    assert "graphFinalize" in (tmp_path / "saver_output/saver_output.jsonl").read_text()
 
 
 def _device_processes() -> list[int]:

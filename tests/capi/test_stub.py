@@ -49,7 +49,8 @@ def test_a_provider_fills_every_place_and_zeros_follow(lib_dir: Path, name: str)
 
 
 def test_the_companions_are_there(lib_dir: Path) -> None:
-    for name in ("libQnnIr.so", "libQnnSaver.so", "libQnnLpai.so"):
+    assert ctypes.CDLL(str(lib_dir / "libQnnSaver.so")).QnnSaver_initialize(None) == 0
+    for name in ("libQnnIr.so", "libQnnLpai.so"):
         ctypes.CDLL(str(lib_dir / name))
     memory = ctypes.CDLL(str(lib_dir / "libcdsprpc.so"))
     memory.rpcmem_alloc.restype = ctypes.c_void_p

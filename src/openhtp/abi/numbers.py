@@ -6,7 +6,8 @@ import enum
 
 LIBRARY_NAME = "libQnnHtp.so"
 SYSTEM_NAME = "libQnnSystem.so"
-"""What clients look for, the second beside the first."""
+SAVER_NAME = "libQnnSaver.so"
+"""What clients look for, the second beside the first; the third is a first one that records."""
 
 UNDEFINED = 0x7FFFFFFF
 VERSION_1 = 1

@@ -5,11 +5,15 @@ from __future__ import annotations
 import atexit
 import ctypes
 import importlib
+import os
 
-from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.numbers import BACKEND_ID_HTP, SAVER_NAME
 from openhtp.abi.structs import struct
 from openhtp.capi import entries, identity
-from openhtp.capi.native_calls import NativeCalls, natives
+from openhtp.capi.native_calls import NativeCalls, library_at, natives
+from openhtp.runtime.backend import SAVER_VARIABLE
+from openhtp.runtime.saving_calls import start_saving
+from openhtp.trace.calls import DEFAULT_FOLDER
 
 _ROOMS = (
     "backend",
@@ -41,7 +45,10 @@ def start(core: int, system: int, say: int, shut: int, power: int) -> list[entri
         importlib.import_module(f"openhtp.capi.{room}")
     natives.append(NativeCalls(say, shut, power))
     _describe(core, system)
-    found = entries.table()
+    saves = library_at(say).name == SAVER_NAME
+    if saves:
+        start_saving(os.environ.get(SAVER_VARIABLE) or DEFAULT_FOLDER)
+    found = entries.table(noted=saves or bool(os.environ.get(SAVER_VARIABLE)))
     _held.append(found)
     atexit.register(natives[-1].shut)
     return found

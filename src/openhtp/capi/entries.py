@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from openhtp.abi.tables import CORE, POWER, SYSTEM, Entry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
 from openhtp.core.status import Status
-from openhtp.runtime.backend import SAVER_VARIABLE
 from openhtp.runtime.saving_calls import noting
 
 log = logging.getLogger("openhtp.capi")
@@ -57,13 +55,13 @@ def answers(name: str) -> Callable[[Answer], Answer]:
     return note
 
 
-def table() -> list[Answer]:
-    """All answers by number, each of which returns a code and never raises."""
+def table(*, noted: bool = False) -> list[Answer]:
+    """All answers by number, each of which returns a code and never raises; ``noted`` for the saver, too."""
     found: list[Answer] = [_unknown] * COUNT
     for first, entries in _TABLES:
         for name, entry in entries.items():
             answer = _guarded(name, entry, _answers.get(name, _unsupported(name)))
-            found[first + entry.place] = noting(name, answer) if os.environ.get(SAVER_VARIABLE) else answer
+            found[first + entry.place] = noting(name, answer) if noted else answer
     return found
 
 

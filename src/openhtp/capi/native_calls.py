@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 natives: list[NativeCalls] = []
@@ -22,3 +23,20 @@ class NativeCalls:
     def say(self, callback: int, level: int, nanoseconds: int, text: str) -> None:
         """Hand a line to a client's logger."""
         self._say(callback, level, nanoseconds, text.encode("utf-8", "replace"))
+
+
+class _Where(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def library_at(address: int) -> Path:
+    """The library whose code lies at an address."""
+    found = _Where()
+    ask: Any = ctypes.CDLL(None).dladdr
+    ask.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return Path((found.file or b"").decode(errors="replace")) if ask(address, ctypes.addressof(found)) else Path()

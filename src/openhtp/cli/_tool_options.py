@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -76,6 +76,13 @@ Version = Annotated[
     bool,
     typer.Option("--version", callback=_print_version, is_eager=True, help="Print the SDK that is stood for."),
 ]
+
+
+def plain_app(command: Callable[..., None]) -> typer.Typer:
+    """A command whose help is plain lines: the boxes of others cut the vendor's long names off."""
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
+    app.command(command.__name__.replace("_", "-"))(command)
+    return app
 
 
 @contextlib.contextmanager

@@ -153,3 +153,6 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         ],
         "beside": [str(path) for path in outcome.beside],
     }
+
+
+app = opt.plain_app(context_binary_generator)

@@ -109,3 +109,6 @@ def _as_json(outcome: tool.Outcome) -> dict[str, Any]:
             for run in outcome.graphs
         ],
     }
+
+
+app = opt.plain_app(net_run)

@@ -76,3 +76,6 @@ def _print(finding: Finding) -> None:
     for title, value in zip(COLUMNS[1:], finding.row[1:], strict=True):
         say(f"  {title:<18}: {value}")
     say("}")
+
+
+app = opt.plain_app(platform_validator)

@@ -81,3 +81,6 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         ],
         "differing": outcome.differing,
     }
+
+
+app = opt.plain_app(replay)

@@ -61,3 +61,6 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         ],
         "mse": outcome.mse,
     }
+
+
+app = opt.plain_app(throughput_net_run)

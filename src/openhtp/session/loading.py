@@ -27,14 +27,13 @@ from openhtp.runtime.profile import Profile
 from openhtp.runtime.saving_calls import start_saving, stop_saving
 from openhtp.session import context_cache, hosts
 from openhtp.session.options import ProviderOptions
+from openhtp.trace.calls import DEFAULT_FOLDER
 
 log = logging.getLogger(__name__)
 
 DEFAULT_SOC = "SM8650"
 # What this emulation stands for, written into context files.
 SDK_VERSION = "openhtp"
-# Where calls are recorded, from the working directory.
-SAVER_FOLDER = "saver_output"
 # Of ours: look into the first run for values that half precision cannot hold.
 CHECK_RANGE = "openhtp.check_range"
 _CONFIG_KEYS = (
@@ -138,7 +137,7 @@ def load(plan: Plan) -> Loaded:
     """Read the model and put it on a device; with a saver, all calls are recorded until it is unloaded."""
     if not plan.options["qnn_saver_path"]:
         return _load(plan)
-    start_saving(SAVER_FOLDER)
+    start_saving(DEFAULT_FOLDER)
     try:
         return replace(_load(plan), saves=True)
     except BaseException:

@@ -15,6 +15,8 @@ FORMAT = "openhtp-saver"
 FORMAT_VERSION = 1
 CALLS_NAME = "saver_output.jsonl"
 DATA_NAME = "params.bin"
+DEFAULT_FOLDER = "saver_output"
+"""Where calls are recorded unless it is said, from the working directory; as the vendor's saver does."""
 
 Number = Annotated[int, Meta(ge=1, le=1 << 53)]
 Size = Annotated[int, Meta(ge=0, le=1 << 48)]

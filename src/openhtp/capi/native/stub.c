@@ -1,9 +1,10 @@
-/* libQnnHtp.so and libQnnSystem.so: the C side of openhtp.capi.
+/* libQnnHtp.so, libQnnSystem.so and libQnnSaver.so: the C side of openhtp.capi.
 
    Every function of the interface packs its arguments into words and hands them to dispatch(), which calls the
    Python function of that number. Nothing else is decided here: what an argument means is said in openhtp/abi, what
    a call does in openhtp/capi. No header of Python or of the vendor is used, and neither is linked: one file serves
-   every Python, found in the process or loaded by us. The two libraries are copies of one file. */
+   every Python, found in the process or loaded by us. The libraries are copies of one file; Python knows by its name which one it
+   serves. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -211,6 +212,13 @@ API word QnnInterface_getProviders(word ***list, uint32_t *count)
 API word QnnSystemInterface_getProviders(word ***list, uint32_t *count)
 {
     return list_provider(system_list, list, count);
+}
+
+/* Of libQnnSaver.so: where and what to save. Everything is saved in the usual folder. */
+API word QnnSaver_initialize(const void **config)
+{
+    (void)config;
+    return 0;
 }
 
 /* ---- start ------------------------------------------------------------------------------------------------------ */
