@@ -63,15 +63,17 @@ def test_what_is_no_priority(value: Any) -> None:
 
 
 def test_kinds_say_who_writes_and_who_reads() -> None:
-    both = {TensorKind.APP_READWRITE, TensorKind.OPTIONAL_APP_READWRITE}
+    both = {TensorKind.APP_READWRITE, TensorKind.UPDATEABLE_APP_READWRITE, TensorKind.OPTIONAL_APP_READWRITE}
     assert {kind for kind in TensorKind if kind.is_input and kind.is_output} == both
     assert {kind for kind in TensorKind if not (kind.is_input or kind.is_output)} == {
         TensorKind.NATIVE,
         TensorKind.STATIC,
         TensorKind.UPDATEABLE_STATIC,
+        TensorKind.UPDATEABLE_NATIVE,
         TensorKind.NULL,
     }
     assert all(("OPTIONAL" in kind.name) == kind.is_optional for kind in TensorKind)
+    assert all(("UPDATEABLE" in kind.name) == kind.is_updateable for kind in TensorKind)
 
 
 @given(some.lists(some.integers(1, 9), max_size=5), some.sampled_from(DType))

@@ -13,17 +13,17 @@ from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
+from openhtp.runtime.updating import SECTIONS
 
-_UPDATABLE = 1
 
-
-def _found(context: int, graph: int, section: int) -> tuple[ContextHeld, GraphHeld]:
+def _found(context: int, graph: int, section: int) -> tuple[ContextHeld, GraphHeld, str]:
     held, of = handles.find(ContextHeld, context), handles.find(GraphHeld, graph)
     if of.context is not held:
         raise InvalidArgument(f"graph {of.graph.name!r} is of another context", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
-    if section != _UPDATABLE:
-        raise InvalidArgument(f"section type {section}; expected updateable ({_UPDATABLE})")
-    return held, of
+    if not 1 <= section <= len(SECTIONS):
+        words = ", ".join(f"{name} ({number})" for number, name in enumerate(SECTIONS, 1))
+        raise InvalidArgument(f"section type {section}; expected one of {words}")
+    return held, of, SECTIONS[section - 1]
 
 
 def _buffer(address: int) -> tuple[int, int]:
@@ -38,9 +38,9 @@ def _buffer(address: int) -> tuple[int, int]:
 @answers("contextGetBinarySectionSize")
 def context_get_binary_section_size(context: int, graph: int, section: int, out: int) -> None:
     """Bytes that a graph's updateable data take."""
-    held, of = _found(context, graph, section)
+    held, of, kind = _found(context, graph, section)
     handles.require_place(out, "size")
-    memory.write_number(out, len(held.context.get_binary_section(of.graph)))
+    memory.write_number(out, len(held.context.get_binary_section(of.graph, section=kind)))
 
 
 @answers("contextGetBinarySection")
@@ -48,12 +48,12 @@ def context_get_binary_section(
     context: int, graph: int, section: int, buffer: int, written: int, profile: int, signal: int
 ) -> None:
     """A graph's updateable data, into a buffer that must be large enough."""
-    held, of = _found(context, graph, section)
+    held, of, kind = _found(context, graph, section)
     handles.require_place(written, "written size")
     handles.find_or_none(ProfileHeld, profile)
     handles.find_or_none(SignalHeld, signal)
     address, size = _buffer(buffer)
-    blob = held.context.get_binary_section(of.graph)
+    blob = held.context.get_binary_section(of.graph, section=kind)
     if size < len(blob):
         raise InvalidArgument(
             f"a buffer of {size} bytes for a section of {len(blob)}", st.QNN_CONTEXT_ERROR_GET_BINARY_FAILED
@@ -67,9 +67,13 @@ def context_apply_binary_section(
     context: int, graph: int, section: int, buffer: int, profile: int, signal: int
 ) -> None:
     """Exchange a graph's updateable data."""
-    held, of = _found(context, graph, section)
-    handles.find_or_none(ProfileHeld, profile)
+    held, of, _ = _found(context, graph, section)
+    sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
-    blob = binary_at(*_buffer(buffer))
-    held.context.apply_binary_section(of.graph, blob, signal=None if cut is None else cut.signal)
+    held.context.apply_binary_section(
+        of.graph,
+        binary_at(*_buffer(buffer)),
+        signal=None if cut is None else cut.signal,
+        profile=None if sheet is None else sheet.profile,
+    )
     held.binary = None

@@ -26,6 +26,10 @@ class TensorKind(enum.IntEnum):
     STATIC = 4
     NULL = 5
     UPDATEABLE_STATIC = 6
+    UPDATEABLE_NATIVE = 7
+    UPDATEABLE_APP_WRITE = 8
+    UPDATEABLE_APP_READ = 9
+    UPDATEABLE_APP_READWRITE = 10
     OPTIONAL_APP_WRITE = 11
     OPTIONAL_APP_READ = 12
     OPTIONAL_APP_READWRITE = 13
@@ -44,6 +48,16 @@ class TensorKind(enum.IntEnum):
     def is_static(self) -> bool:
         """Whether its data is the graph's; that of an updateable one may be exchanged later."""
         return self in _STATICS
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it lies between nodes, and nobody outside sees it."""
+        return self in _NATIVES
+
+    @property
+    def is_updateable(self) -> bool:
+        """Whether its encoding may be exchanged later, and its data if it is static."""
+        return TensorKind.UPDATEABLE_STATIC <= self <= TensorKind.UPDATEABLE_APP_READWRITE
 
     @property
     def is_optional(self) -> bool:
@@ -72,13 +86,18 @@ class TensorKind(enum.IntEnum):
 _INPUTS = (
     TensorKind.APP_WRITE,
     TensorKind.APP_READWRITE,
+    TensorKind.UPDATEABLE_APP_WRITE,
+    TensorKind.UPDATEABLE_APP_READWRITE,
     TensorKind.OPTIONAL_APP_WRITE,
     TensorKind.OPTIONAL_APP_READWRITE,
 )
+_NATIVES = (TensorKind.NATIVE, TensorKind.UPDATEABLE_NATIVE)
 _STATICS = (TensorKind.STATIC, TensorKind.UPDATEABLE_STATIC)
 _OUTPUTS = (
     TensorKind.APP_READ,
     TensorKind.APP_READWRITE,
+    TensorKind.UPDATEABLE_APP_READ,
+    TensorKind.UPDATEABLE_APP_READWRITE,
     TensorKind.OPTIONAL_APP_READ,
     TensorKind.OPTIONAL_APP_READWRITE,
 )

@@ -12,7 +12,7 @@ from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine.protocol import Arrays, LoadedProgram, Run, UpdateableProgram
 from openhtp.memory.ledger import Domain, Grant, Held, SpillGroup, Tenant
-from openhtp.program.packed import GraphInfo
+from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
 from openhtp.sched.timed import Pace
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from openhtp.device.sessions import Session
     from openhtp.device.switching import Switcher
 
+# Of updateable tensors, by name.
+Data = dict[str, npt.NDArray[Any]]
 # Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
 MAX_BINDINGS_KEPT = 512
 
@@ -62,8 +64,9 @@ class DeviceGraph:
         self.loaded = loaded
         self.steps = loaded.steps
         self.core = 0
-        # Who loads it when it is to run, if it is not always loaded.
+        # Who loads it when it is to run, if it is not always loaded, and from what, if not as it came.
         self.switch: Switcher | None = None
+        self.replacement: PackedGraph | None = None
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
         self.last_step_ns = 1_000_000_000
@@ -112,7 +115,7 @@ class DeviceGraph:
     def close(self) -> None:
         """Free what the engine holds, and the program, which may lie in memory of the client's."""
         self._idle.clear()
-        self.program = None
+        self.program = self.replacement = None
         self.loaded.close()
 
 
@@ -125,26 +128,38 @@ class UpdateableGraph(DeviceGraph):
         self.updateables = info.updateables
         # What the data that was given last counts, and that data; whoever loads the graph again gives it anew.
         self.update_grant: Grant | None = None
-        self.updates: dict[str, npt.NDArray[Any]] = {}
+        self.updates: Data = {}
         self._lent: dict[int, int] = {}
         self._generation = 0
 
-    def update(self, arrays: dict[str, npt.NDArray[Any]], grant: Grant) -> None:
+    def update(self, arrays: Data, grant: Grant) -> None:
         """Use other data from now on. Where graphs share the memory for it, it is no longer the others'.
 
         Graphs that are switched have it in turn anyway: each is given its own again when it is loaded.
         """
+        self._take(arrays, grant)
+        if isinstance(self.loaded, UpdateableProgram):  # else it is not loaded, and gets it when it is
+            self.loaded.update(arrays)
+        self._generation += 1
+        self._idle.clear()
+
+    def replace(self, packed: PackedGraph, loaded: LoadedProgram, arrays: Data, grant: Grant) -> None:
+        """Run another program from now on, which has this data; if it is switched, from its next turn on."""
+        self._take(arrays, grant)
+        self.replacement = packed
+        if isinstance(self.loaded, Unloaded):
+            loaded.close()
+        else:
+            self.load(loaded)
+
+    def _take(self, arrays: Data, grant: Grant) -> None:
         if self.context.shares_updates and self.context.switcher is None:
             for other in self.context.graphs.values():
                 if isinstance(other, UpdateableGraph) and other is not self:
                     other.forget_updates()
-        if isinstance(self.loaded, UpdateableProgram):  # else it is not loaded, and gets it when it is
-            self.loaded.update(arrays)
         self.updates, before, self.update_grant = arrays, self.update_grant, grant
         if before is not None:
             before.give_back()
-        self._generation += 1
-        self._idle.clear()
 
     def load(self, loaded: LoadedProgram) -> None:
         """Run this from now on, with the data that was given last."""

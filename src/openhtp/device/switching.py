@@ -164,7 +164,8 @@ class Switcher:
         def work(task: Task[Ready]) -> Ready:
             give_memory_back()
             task.check()
-            return make_one_ready(self._core.target, self._binary.packed(turn.graph), self._manner)
+            packed = graph.replacement or self._binary.packed(turn.graph)
+            return make_one_ready(self._core.target, packed, self._manner)
 
         def finish(ready: Ready) -> ms.Reply:
             self.adopt(graph, ready, held)

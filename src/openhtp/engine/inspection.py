@@ -68,7 +68,7 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
 
     What is made in windows is made when its last byte is, each window right behind the one before.
     """
-    given = (*info.inputs, *info.updateables)
+    given = (*info.inputs, *info.updateable_statics)
     inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in given}
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}

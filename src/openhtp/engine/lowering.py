@@ -116,7 +116,7 @@ def _declare_inputs(program: HtpProgram, values: Values) -> dict[str, str]:
     graph = values.graph
     graph.prefix = "in"
     names = {}
-    for spec in (*program.inputs, *program.source.updateables):
+    for spec in (*program.inputs, *program.source.updateable_statics):
         if spec.name not in used:
             continue
         names[spec.name] = name = f"in:{spec.name}"

@@ -187,8 +187,8 @@ class OrtEngine:
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
         source, native = program.source, self._native(program.native_kv)
-        specs = (*program.inputs, *program.outputs, *source.updateables)
-        updateable = {spec.name: source.statics[spec.name] for spec in source.updateables}
+        specs = (*program.inputs, *program.outputs, *source.updateable_statics)
+        updateable = {spec.name: source.statics[spec.name] for spec in source.updateable_statics}
         return OrtProgram(program.name, specs, staged, names, spill_fill_bytes(program), updateable, native)
 
     def load_packed(
@@ -206,8 +206,8 @@ class OrtEngine:
             log.info("graph %r is prepared anew; its stored form is not used: %s", packed.name, reason)
             return None
         names = {name: name for name in staged.ends}
-        specs = (*info.inputs, *info.outputs, *info.updateables)
-        updateable = packed.updateable_data() if info.updateables else {}
+        specs = (*info.inputs, *info.outputs, *info.updateable_statics)
+        updateable = packed.updateable_data() if info.updateable_statics else {}
         native = self._native(native_kv)
         return OrtProgram(info.name, specs, staged, names, packed.spill_fill_bytes, updateable, native)
 

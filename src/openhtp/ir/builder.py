@@ -131,7 +131,7 @@ class GraphBuilder:
     def _check_outputs(self, call: OpCall) -> None:
         names = [spec.name for spec in call.outputs]
         for spec in call.outputs:
-            if spec.kind is not TensorKind.NATIVE and not spec.kind.is_output:
+            if not spec.kind.is_native and not spec.kind.is_output:
                 raise InvalidArgument(
                     f"output tensor {spec.name!r} is of kind {spec.kind.name}; expected NATIVE or APP_READ",
                     _BAD_NODE,
@@ -156,7 +156,12 @@ def _check_spec(spec: TensorSpec) -> None:
         _refuse(f"{len(spec.dynamic)} dynamic flags for rank {spec.rank}; expected one per dimension")
     if spec.quant is not None and not spec.dtype.is_fixed_point:
         _refuse(f"{spec.dtype.short} takes no quantization encoding", st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM)
-    if spec.kind is TensorKind.UPDATEABLE_STATIC and spec.dtype.is_fixed_point and spec.quant is None:
+    if spec.kind.is_input and spec.kind.is_output:
+        _refuse(
+            f"a tensor of kind {spec.kind.name} is not offered; use one that is written and one that is read",
+            st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM,
+        )
+    if spec.kind.is_updateable and spec.dtype.is_fixed_point and spec.quant is None:
         _refuse("an updateable tensor of fixed point needs an encoding of its own")
     if isinstance(spec.quant, AxisScaleOffset):
         axis, count = spec.quant.axis, len(spec.quant.scales)

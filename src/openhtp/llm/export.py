@@ -133,7 +133,7 @@ def _binaries(
         ]
         programs = [portable_program(part_graph(model, plan, chosen, ranges, room)) for plan in plans]
         binaries.append(write_binary(programs, BinaryInfo()))
-        ends.append((programs[0].name, programs[0].updateables))
+        ends.append((programs[0].name, programs[0].updateable_statics))
         _tell(progress, "writing graphs", number / count)
     return binaries, ends
 

@@ -44,6 +44,11 @@ class GraphInfo:
     static_bytes: int
     updateables: tuple[TensorSpec, ...] = ()
 
+    @property
+    def updateable_statics(self) -> tuple[TensorSpec, ...]:
+        """Those of what is updateable that have data."""
+        return tuple(spec for spec in self.updateables if spec.kind.is_static)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedGraph:

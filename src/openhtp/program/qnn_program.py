@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, error_context
-from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.quant import Encoding
+from openhtp.core.tensor import TensorSpec
 from openhtp.ir.def_use import order_problem
 from openhtp.ir.graph import Graph, QnnNode
 from openhtp.ops import find_op
@@ -43,8 +44,24 @@ class QnnProgram(Graph):
 
     @property
     def updateables(self) -> tuple[TensorSpec, ...]:
-        """Tensors whose data may be exchanged after the program was loaded."""
-        return tuple(spec for spec in self.tensors.values() if spec.kind is TensorKind.UPDATEABLE_STATIC)
+        """Tensors whose encoding may be exchanged after the program was loaded, and the data of static ones."""
+        return tuple(spec for spec in self.tensors.values() if spec.kind.is_updateable)
+
+    @property
+    def updateable_statics(self) -> tuple[TensorSpec, ...]:
+        """Tensors whose data may be exchanged."""
+        return tuple(spec for spec in self.updateables if spec.kind.is_static)
+
+    def updated(self, encodings: Mapping[str, Encoding], data: Mapping[str, Array]) -> QnnProgram:
+        """The program with other encodings and other data. Raises InvalidArgument if an op cannot have them."""
+        tensors = {
+            name: dataclasses.replace(spec, quant=encodings[name]) if name in encodings else spec
+            for name, spec in self.tensors.items()
+        }
+        statics = {**self.statics, **{name: frozen_array(array) for name, array in data.items()}}
+        program = QnnProgram(self.name, tensors, statics, self.nodes, self.options)
+        verify_program(program)
+        return program
 
     @property
     def static_bytes(self) -> int:

@@ -6,7 +6,7 @@ cannot check (references, sizes) is checked here. Unknown fields are ignored, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -188,17 +188,12 @@ def _record_tensor(
     stored: Arrangement | None = None,
     data: bytes | None = None,
 ) -> TensorRecord:
-    quant: Scalar | PerAxis | None = None
-    if isinstance(spec.quant, ScaleOffset):
-        quant = Scalar(spec.quant.scale, spec.quant.offset)
-    elif isinstance(spec.quant, AxisScaleOffset):
-        quant = PerAxis(spec.quant.axis, list(spec.quant.scales), list(spec.quant.offsets))
     return TensorRecord(
         spec.name,
         list(spec.shape),
         int(spec.dtype),
         int(spec.kind),
-        quant,
+        record_encoding(spec.quant),
         list(spec.dynamic),
         blob,
         spec.sparse_elements,
@@ -206,6 +201,22 @@ def _record_tensor(
         int(spec.data_format),
         data,
     )
+
+
+def record_encoding(encoding: Encoding | None) -> Scalar | PerAxis | None:
+    """An encoding as it is stored."""
+    if isinstance(encoding, AxisScaleOffset):
+        return PerAxis(encoding.axis, list(encoding.scales), list(encoding.offsets))
+    return None if encoding is None else Scalar(encoding.scale, encoding.offset)
+
+
+def build_encoding(name: str, shape: Sequence[int], stored: Scalar | PerAxis | None) -> Encoding | None:
+    """The encoding of a tensor. Raises BadBinary, or the encoding's own error."""
+    if not isinstance(stored, PerAxis):
+        return None if stored is None else ScaleOffset(stored.scale, stored.offset)
+    if stored.axis >= len(shape) or shape[stored.axis] != len(stored.scales):
+        raise BadBinary(f"tensor {name!r} has a per-axis encoding that does not fit its shape")
+    return AxisScaleOffset(stored.axis, tuple(stored.scales), tuple(stored.offsets))
 
 
 def _record_node(node: QnnNode, numbers: Mapping[str, int]) -> NodeRecord:
@@ -252,19 +263,11 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
         raise BadBinary(f"tensor {tensor.name!r} has data format {tensor.data_format}, unknown here")
     if tensor.dynamic and len(tensor.dynamic) != len(tensor.shape):
         raise BadBinary(f"tensor {tensor.name!r} has {len(tensor.dynamic)} dynamic flags")
-    quant = tensor.quant
-    encoding: Encoding | None = None
-    if isinstance(quant, Scalar):
-        encoding = ScaleOffset(quant.scale, quant.offset)
-    elif isinstance(quant, PerAxis):
-        encoding = AxisScaleOffset(quant.axis, tuple(quant.scales), tuple(quant.offsets))
-        if quant.axis >= len(tensor.shape) or tensor.shape[quant.axis] != len(quant.scales):
-            raise BadBinary(f"tensor {tensor.name!r} has a per-axis encoding that does not fit its shape")
     return TensorSpec(
         tensor.name,
         tuple(tensor.shape),
         DType(tensor.dtype),
-        encoding,
+        build_encoding(tensor.name, tensor.shape, tensor.quant),
         TensorKind(tensor.kind),
         tuple(tensor.dynamic),
         tensor.sparse_elements,

@@ -1,9 +1,10 @@
-"""Binary sections: the data of a graph's updateable tensors, apart from the graph. One adapter of a network, say.
+"""Binary sections: what may be exchanged of a graph, apart from the graph. One adapter of a network, say.
 
 ::
 
     magic 8s | version u32 | checksum u32 | header bytes u64 | MessagePack | data of each tensor, in its order
 
+It has the data of updateable static tensors, or the encodings of all updateable tensors of fixed point, or both.
 The checksum is the CRC-32 of all that follows it. It finds accidents and proves nothing about who wrote it.
 """
 
@@ -13,6 +14,7 @@ import math
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,8 +23,10 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.quant import Encoding
 from openhtp.core.status import QNN_CONTEXT_ERROR_BINARY_VERSION, QNN_CONTEXT_ERROR_INVALID_ARGUMENT
 from openhtp.core.tensor import TensorSpec
+from openhtp.program.records import PerAxis, Scalar, build_encoding, record_encoding
 
 Array = npt.NDArray[Any]
 
@@ -31,10 +35,12 @@ _VERSION = 1
 _HEAD = struct.Struct("<8sIIQ")
 
 
-class _Tensor(msgspec.Struct, frozen=True):
+class _Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     dtype: int
     shape: list[int]
+    quant: Scalar | PerAxis | None = None
+    has_data: bool = True
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -45,11 +51,35 @@ class _Header(msgspec.Struct, frozen=True):
 _DECODER = msgspec.msgpack.Decoder(_Header)
 
 
-def pack_section(graph: str, specs: Sequence[TensorSpec], data: Mapping[str, Array]) -> bytes:
-    """A section of these tensors of a graph."""
-    tensors = [_Tensor(spec.name, spec.dtype.value, list(spec.shape)) for spec in specs]
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a section holds, by tensor."""
+
+    data: dict[str, Array]
+    encodings: dict[str, Encoding]
+
+
+def pack_section(
+    graph: str,
+    specs: Sequence[TensorSpec],
+    data: Mapping[str, Array],
+    encodings: Mapping[str, Encoding] | None = None,
+) -> bytes:
+    """A section of these tensors of a graph: of each its data, its encoding, or both, as they are given."""
+    encodings = encodings or {}
+    tensors = [
+        _Tensor(
+            spec.name,
+            spec.dtype.value,
+            list(spec.shape),
+            record_encoding(encodings.get(spec.name)),
+            spec.name in data,
+        )
+        for spec in specs
+        if spec.name in data or spec.name in encodings
+    ]
     header = msgspec.msgpack.encode(_Header(graph, tensors))
-    body = [header, *(np.ascontiguousarray(data[spec.name]).tobytes() for spec in specs)]
+    body = [header, *(np.ascontiguousarray(data[t.name]).tobytes() for t in tensors if t.has_data)]
     checksum = 0
     for part in (struct.pack("<Q", len(header)), *body):
         checksum = zlib.crc32(part, checksum)
@@ -73,17 +103,17 @@ def section_for(section: bytes, graph: str) -> bytes:
 
 def read_section(
     buffer: bytes | bytearray | memoryview, graph: str, specs: Sequence[TensorSpec], *, validate: bool
-) -> dict[str, Array]:
-    """The data of a section for a graph with these updateable tensors; views into the buffer.
+) -> Section:
+    """A section for a graph with these updateable tensors; its data are views into the buffer.
 
     ``validate`` off leaves out the checksum and nothing else. Raises BadBinary for what is damaged, and
     InvalidArgument for what is another graph's.
     """
     view = memoryview(buffer).cast("B")
     nbytes = _header_bytes(view, validate=validate)
-    return _arrays(
-        view, _HEAD.size + nbytes, _decoded(bytes(view[_HEAD.size : _HEAD.size + nbytes])), graph, specs
-    )
+    header = _decoded(bytes(view[_HEAD.size : _HEAD.size + nbytes]))
+    _check_ends(header, graph, specs)
+    return Section(_arrays(view, _HEAD.size + nbytes, header, specs), _encodings(header))
 
 
 def _header_bytes(view: memoryview, *, validate: bool) -> int:
@@ -112,18 +142,39 @@ def _decoded(header: bytes) -> _Header:
         raise BadBinary(f"header of the binary section cannot be read: {error}") from error
 
 
-def _arrays(
-    view: memoryview, begin: int, header: _Header, graph: str, specs: Sequence[TensorSpec]
-) -> dict[str, Array]:
+def _check_ends(header: _Header, graph: str, specs: Sequence[TensorSpec]) -> None:
+    """All of the graph's tensors that have data, or none; all that have encodings, or none; as they are there."""
+    known = {spec.name: (spec.name, spec.dtype.value, spec.shape) for spec in specs}
     found = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in header.tensors]
-    if header.graph != graph or found != [(spec.name, spec.dtype.value, spec.shape) for spec in specs]:
+    with_data = [tensor.name for tensor in header.tensors if tensor.has_data]
+    encoded = [tensor.name for tensor in header.tensors if tensor.quant is not None]
+    fits = (
+        header.graph == graph
+        and all(item == known.get(item[0]) for item in found)
+        and with_data in ([], [spec.name for spec in specs if spec.kind.is_static])
+        and encoded in ([], [spec.name for spec in specs if spec.quant is not None])
+        and set(with_data) | set(encoded) == {name for name, _, _ in found} != set()
+    )
+    if not fits:
         raise InvalidArgument(
             f"the binary section is for graph {header.graph!r} with {_listed(found)}; graph {graph!r} has"
-            f" {_listed([(spec.name, spec.dtype.value, spec.shape) for spec in specs])}",
+            f" {_listed(list(known.values()))}",
             QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
+
+
+def _encodings(header: _Header) -> dict[str, Encoding]:
+    try:
+        found = {tensor.name: build_encoding(tensor.name, tensor.shape, tensor.quant) for tensor in header.tensors}
+    except InvalidArgument as error:
+        raise BadBinary(f"binary section holds an encoding that cannot be: {error.message}") from error
+    return {name: encoding for name, encoding in found.items() if encoding is not None}
+
+
+def _arrays(view: memoryview, begin: int, header: _Header, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    by_name = {spec.name: spec for spec in specs}
     arrays: dict[str, Array] = {}
-    for spec in specs:
+    for spec in (by_name[tensor.name] for tensor in header.tensors if tensor.has_data):
         end = begin + math.prod(spec.shape) * spec.dtype.itemsize
         if end > view.nbytes:
             raise BadBinary(f"binary section ends in the data of tensor {spec.name!r} (truncated?)")

@@ -142,6 +142,16 @@ class UpdateGraph(Request):
     validate: bool = True
 
 
+class ReplaceProgram(Request):
+    """Compile another program for a graph: the same, but for encodings and data of its updateable tensors.
+
+    Descriptor: memory that nobody can write any more, with a context binary of that one graph, which may be read
+    again later. Executions that were sent before keep the old program. The reply's ``graphs`` has the graph anew.
+    """
+
+    graph: int
+
+
 class FreeGraphs(Request):
     """Free some graphs of a context, and what they were loaded with once nothing of it is left."""
 

@@ -20,6 +20,7 @@ from openhtp.core.errors import (
 )
 from openhtp.core.memtype import MemType
 from openhtp.core.priority import Priority
+from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorSpec
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
@@ -246,24 +247,39 @@ class Context:
         self._life.require("use")
         return self._saver.size()
 
-    def get_binary_section(self, graph: str | Graph, tensors: Mapping[str, npt.ArrayLike] | None = None) -> bytes:
-        """The data of a graph's updateable tensors as bytes that ``apply_binary_section`` takes: an adapter.
+    def get_binary_section(
+        self,
+        graph: str | Graph,
+        tensors: Mapping[str, npt.ArrayLike] | None = None,
+        *,
+        encodings: Mapping[str, Encoding] | None = None,
+        section: str = "updatable",
+    ) -> bytes:
+        """What may be exchanged of a graph as bytes that ``apply_binary_section`` takes: an adapter.
 
-        It is what the graph holds now; ``tensors`` gives, by name, other data in the stored type for some of them.
+        It is what the graph holds now; ``tensors`` gives, by name, other data in the stored type for some static
+        tensors, ``encodings`` other encodings. ``section`` is ``updatable``, both, or ``updatable_weights`` or
+        ``updatable_quant_params``.
         """
         self._life.require("use")
-        return updating.get_section(self, graph, tensors)
+        return updating.get_section(self, graph, tensors, encodings, section)
 
     def apply_binary_section(
-        self, graph: str | Graph, section: bytes | bytearray | memoryview, *, signal: Signal | None = None
+        self,
+        graph: str | Graph,
+        section: bytes | bytearray | memoryview,
+        *,
+        signal: Signal | None = None,
+        profile: Profile | None = None,
     ) -> None:
-        """Exchange the data of a graph's updateable tensors for that of a section.
+        """Exchange data and encodings of a graph's updateable tensors for those of a section.
 
-        Executions that were queued before keep the old data, later ones have the new. The checksum is not looked
-        at if the context was created with ``skip_validation_on_binary_section``.
+        Executions that were queued before keep the old ones, later ones have the new. Other data costs a copy;
+        other encodings have the graph compiled again, while the old one still runs. The checksum is not looked at
+        if the context was created with ``skip_validation_on_binary_section``.
         """
         self._life.require("use")
-        updating.apply_section(self, graph, section, signal)
+        updating.apply_section(self, graph, section, signal, profile)
 
     def free(self, *, profile: Profile | None = None) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.

@@ -70,14 +70,14 @@ class Graph:
         self._nodes = 0
         self._program: QnnProgram | None = None
         self._packed: PackedGraph | None = None
-        # Data of updateable tensors that was applied last; none if that is what the graph came with.
+        # Data and encodings of updateable tensors that were applied last; none if the graph came with them.
         self._updates: dict[str, npt.NDArray[Any]] = {}
+        self._encodings: dict[str, Encoding] = {}
         # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
         self.was_prepared = False
         self._number = 0
         self._callee: Callee | None = None
         self._build_lock = make_lock("building")
-        self._parent: Graph | None = None
 
     # Building
 
@@ -151,7 +151,6 @@ class Graph:
         """A graph inside this one. It takes tensors and nodes but cannot be executed by itself."""
         self._life.require("add_node")
         sub = Graph(self.context, check_name(name, "graph"), self._options)
-        sub._parent = self
         sub._life.become(State.SUBGRAPH)
         return sub
 

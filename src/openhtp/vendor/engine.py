@@ -167,7 +167,7 @@ def _refuse_beyond_library(spec: TensorSpec) -> None:
         problem = "has dynamic dimensions"
     elif spec.sparse_elements is not None:
         problem = "is sparse"
-    elif spec.kind.is_optional or spec.kind is TensorKind.APP_READWRITE:
+    elif spec.kind.is_optional or spec.kind.is_updateable or spec.kind is TensorKind.APP_READWRITE:
         problem = f"is of kind {spec.kind.name}"
     if problem:
         raise UnsupportedFeature(

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
+from openhtp.device.binary_files import BinaryFile
 from openhtp.device.contexts import UpdateableGraph
+from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
 from openhtp.memory.ledger import Use
+from openhtp.program.binary import open_binary
+from openhtp.program.packed import PackedGraph
 from openhtp.program.sections import read_section
+from openhtp.program.sources import Memory
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-@handles(ms.UpdateGraph, takes_descriptor=True)
-def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
-    """Copied before it is used: the client could change it while executions run."""
-    graph = find(asked.session.graphs, request.graph, "graph")
+def _updateable(asked: Asked, number: int) -> UpdateableGraph:
+    graph = find(asked.session.graphs, number, "graph")
     if not isinstance(graph, UpdateableGraph):
         raise UnsupportedFeature(
             f"graph {graph.name!r} has no updateable tensors", st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE
         )
+    return graph
+
+
+@handles(ms.UpdateGraph, takes_descriptor=True)
+def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
+    """Copied before it is used: the client could change it while executions run."""
+    graph = _updateable(asked, request.graph)
     buffer, context = asked.memory(), graph.context
     try:
         if not 0 < request.nbytes <= buffer.nbytes:
@@ -41,7 +52,7 @@ def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
     def work(task: Task[Arrays]) -> Arrays:
         view = buffer.view[: request.nbytes]
         found = read_section(view, graph.name, graph.updateables, validate=request.validate)
-        return {name: np.array(array) for name, array in found.items()}
+        return {name: np.array(array) for name, array in found.data.items()}
 
     def finish(arrays: Arrays) -> ms.Reply:
         buffer.close()
@@ -55,3 +66,61 @@ def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
         buffer.close()
 
     return Task("updating", graph.context, work=work, finish=finish, undo=undo)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    packed: PackedGraph
+    ready: Ready
+    data: Arrays
+
+
+@handles(ms.ReplaceProgram, takes_descriptor=True)
+def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Made]:
+    """Encodings are compiled into a program, so that other encodings are another one."""
+    graph, core = _updateable(asked, request.graph), asked.core
+    context = graph.context
+    file = BinaryFile(asked.descriptor())
+    try:
+        if not isinstance(file.source, Memory):
+            raise InvalidArgument("a program that replaces another comes in memory that nobody can write any more")
+        nbytes = sum(spec.nbytes for spec in graph.updateables if spec.kind.is_static)
+        grant = context.session.ledger.take(context.tenant, nbytes, Use.WEIGHTS, "the binary section")
+    except BaseException:
+        file.close()
+        raise
+
+    def work(task: Task[_Made]) -> _Made:
+        binary = open_binary(file.source)
+        packed = binary.packed(binary.graph_names[0])
+        _check_same(graph, packed)
+        task.check()
+        ready = make_one_ready(core.target, packed, Manner())
+        return _Made(packed, ready, {name: np.array(array) for name, array in packed.updateable_data().items()})
+
+    def finish(made: _Made) -> ms.Reply:
+        try:
+            find(asked.session.graphs, request.graph, "graph")
+        except InvalidHandle:
+            close_all([made.ready])
+            raise
+        graph.replace(made.packed, made.ready.loaded, made.data, grant)
+        now = ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=False)
+        return ms.Reply(graphs=[now])
+
+    def undo() -> None:
+        grant.give_back()
+        file.close()
+
+    return Task(
+        "replacing", context, work=work, finish=finish, discard=lambda made: close_all([made.ready]), undo=undo
+    )
+
+
+def _check_same(graph: UpdateableGraph, packed: PackedGraph) -> None:
+    """Raise InvalidArgument unless the program looks as the graph does, from outside."""
+    info = packed.info()
+    known = [(spec.name, spec.shape, spec.dtype) for spec in (*graph.ports, *graph.updateables)]
+    given = [(spec.name, spec.shape, spec.dtype) for spec in (*info.inputs, *info.outputs, *info.updateables)]
+    if packed.name != graph.name or known != given:
+        raise InvalidArgument(f"the program of graph {packed.name!r} has other tensors than graph {graph.name!r}")
