@@ -143,3 +143,14 @@ def test_live_runs_beside_their_plan(tmp_path):
     assert row.measured["A.requests"] == row.measured["B.requests"] == 1
     assert row.measured["stretch"] == 2000
     assert row.measured["A.max_us"] >= 50
+
+
+def test_perf_profiles_are_priced_as_estimate_does():
+    names = ["burst", "balanced", "power_saver"]
+    axes = {"model": "zoo:small_cnn", "soc": "SM8650", "perf_profile": names}
+    for row in rows_of({"name": "p", "measure": "estimate", "axes": axes}):
+        alone = openhtp.estimate("zoo:small_cnn", soc="SM8650", perf_profile=row.point.values["perf_profile"])
+        assert row.measured["latency_us"] == pytest.approx(alone.total_us, abs=1e-6)
+        assert row.measured["energy_class"] == alone.energy_class
+    (bad,) = rows_of({"name": "p", "measure": "estimate", "axes": axes | {"perf_profile": ["fast"]}})
+    assert "perf profile 'fast' is unknown" in str(bad.error)

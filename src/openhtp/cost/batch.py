@@ -24,6 +24,7 @@ from openhtp.cost.formats import most_common, precisions_of, verify_offered
 from openhtp.cost.model import band_of
 from openhtp.cost.rates import FoundRates, Parameters, find_rates, fitted_parameters, prices
 from openhtp.cost.timeline import run
+from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec
 
 
@@ -32,7 +33,7 @@ class Setting:
     """Where and how a network runs. Left out, the whole VTCM, all HVX threads, and the DDR for itself.
 
     ``hvx_threads`` and ``vtcm_mb`` are what the graph's options of these names give it; ``ddr_gbs`` is the part of
-    the bandwidth that others leave.
+    the bandwidth that others leave. ``clocks`` are those of the votes in force.
     """
 
     soc: SocSpec
@@ -40,6 +41,7 @@ class Setting:
     vtcm_mb: int | None = None
     hvx_threads: int | None = None
     ddr_gbs: float | None = None
+    clocks: Clocks = FULL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +125,11 @@ def _price(
     busy = amounts.busy(rates, [_speeds(setting, found) for _, setting, found in members])
     line = run(busy, amounts.tiles, amounts.free_after)
     totals = line.total + np.array([each.launch_us for each in rates])
-    energy_class = energy_class_of(energy_pj(macs, amounts.moved_mb * MEGA))
+    cores = {setting.clocks.core for _, setting, _ in members}
+    classes = {core: energy_class_of(energy_pj(macs, amounts.moved_mb * MEGA, core)) for core in cores}
     main = most_common([amounts.formats[index] for index in amounts.which])
     priced = []
-    for (_, _, found), total in zip(members, totals.tolist(), strict=True):
+    for (_, setting, found), total in zip(members, totals.tolist(), strict=True):
         extrapolated = found.taken_from is not None
         band = band_of(parameters, main, extrapolated=extrapolated)
         priced.append(
@@ -134,7 +137,7 @@ def _price(
                 total_us=total,
                 low_us=total * band.low,
                 high_us=total * band.high,
-                energy_class=energy_class,
+                energy_class=classes[setting.clocks.core],
                 extrapolated=extrapolated,
             )
         )
@@ -143,4 +146,6 @@ def _price(
 
 def _speeds(setting: Setting, found: FoundRates) -> Speeds:
     threads = 1.0 if setting.hvx_threads is None else setting.hvx_threads / setting.soc.hvx
-    return Speeds(hvx=threads, ddr=1.0 if setting.ddr_gbs is None else setting.ddr_gbs / found.rates.ddr_gbs)
+    clocks, share = setting.clocks, 1.0 if setting.ddr_gbs is None else setting.ddr_gbs / found.rates.ddr_gbs
+    # What others leave of the bandwidth does not grow with the bus, nor the bus with what they leave.
+    return Speeds(hmx=clocks.hmx, hvx=clocks.core * threads, ddr=min(clocks.bus, share))

@@ -10,6 +10,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.cost import KernelSize, NumberFormat, Priced, Setting, price_many, sizes_of
 from openhtp.estimation import ZOO, compiled
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.sweep.files import Files
@@ -113,6 +114,7 @@ class Estimates:
             soc=self._socs[chip],
             precision=None if precision is None else NumberFormat.parse(str(precision)),
             ddr_gbs=bandwidth,
+            clocks=find_perf_profile(values.get("perf_profile") or MODELLED_PERF_PROFILE).clocks(),
             **options,
         )
 
@@ -131,7 +133,7 @@ def numbers_of(priced: Priced | QnnError) -> Measured:
 
 
 MEASURE = Measure(
-    axes=("model", "soc", "precision", *_OPTIONS, "ddr_gbs"),
+    axes=("model", "soc", "precision", *_OPTIONS, "ddr_gbs", "perf_profile"),
     families=(DIMS,),
     needs=("model", "soc"),
     numbers=("latency_us", "low_us", "high_us", "energy_class", "extrapolated"),
