@@ -15,7 +15,7 @@ from openhtp.report.linting import cycles_event, linting_event
 from openhtp.report.profile_diff import compare, read_side
 from openhtp.report.profile_log import log_bytes, schematic_bytes
 from openhtp.report.qhas import schematic_to_qhas
-from openhtp.trace.profile import Log, Message, Method
+from openhtp.trace.profile import Log, Message, Method, ProfileEvent
 
 
 def slowed(factor, owner=4):
@@ -125,3 +125,29 @@ def test_foreign_files(tmp_path, text):
     result = invoke(tmp_path / "x", tmp_path / "x")
     assert result.exit_code == 2
     assert "no analysis summary (QHAS)" in result.output.replace("\n", " ")
+
+
+def test_several_graphs_and_clocks(tmp_path):
+    """Graphs of one log run one after the other; runs at two clocks count with the time that they took."""
+    runs = [
+        Message(
+            method=Method.EXECUTE,
+            graph=graph,
+            events=(cycles_event(SMALL), ProfileEvent(400, "QNN (execute) time", us, "us")),
+            timeline_cycles=SMALL.cycles,
+            clock_hz=clock,
+        )
+        for graph, us, clock in (("a", 10, 10**9), ("a", 30, 5 * 10**8), ("b", 7, 10**9))
+    ]
+    log = Log(app="t", version="7", created_us=0, soc="SM8650", level="detailed", messages=tuple(runs))
+    (tmp_path / "a.log").write_bytes(log_bytes(log))
+    side = read_side(tmp_path / "a.log")
+    assert {name.partition(": ")[0] for name in side.nodes} == {"a", "b"}
+    assert side.timeline == 2 * SMALL.cycles
+    assert side.measured == {"QNN (execute) time": 27.0}
+    # 250 cycles take 0.375 us on average in the one, 0.25 us in the other.
+    assert side.timeline / side.clock_hz == pytest.approx(0.625e-6)
+    result = invoke(tmp_path / "a.log", tmp_path / "a.log", "--json", "-")
+    told = json.loads(result.stdout[result.stdout.index("{") :])
+    assert (told["before"]["version"], told["before"]["measured_us"]) == ("7", {"QNN (execute) time": 27.0})
+    assert result.exit_code == 0

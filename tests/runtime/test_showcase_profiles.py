@@ -58,12 +58,34 @@ def showcase(context, last):
     return graph
 
 
+def merged(context, activation):
+    """Both branches in one, and the subtraction as a convolution: the first model, optimized; or with PReLU."""
+    graph = context.create_graph(f"merged_{activation}")
+    quant = htp.ScaleOffset(0.05, -128)
+    source = graph.add_tensor("x", (1, 128, 128, 32), "ufixed8", quant=quant, kind="app_write")
+    start = made = convolution(graph, source, "convStart", 64)
+    for name, channels in (("Combined1", 128), ("Combined2", 128)):
+        made = convolution(graph, made, f"conv{name}", channels)
+        after = graph.add_tensor(f"{name}_act", made.shape, "ufixed8", quant=quant)
+        inputs = [made]
+        if activation == "Prelu":
+            slope = np.full((channels,), 32, np.uint8)
+            inputs.append(graph.add_tensor(f"{name}_slope", (channels,), "ufixed8", quant=quant, data=slope))
+        graph.add_node(activation, name=f"{activation.lower()}{name}", inputs=inputs, outputs=[after])
+        made = after
+    met = convolution(graph, made, "subConv", 64)
+    out = graph.add_tensor("y", met.shape, "ufixed8", quant=quant, kind="app_read")
+    graph.add_node("ElementWiseAdd", name="add", inputs=[met, start], outputs=[out])
+    graph.finalize()
+    return graph
+
+
 @pytest.fixture(scope="module")
 def texts(shared_backend, shared_device):
     found, events = {}, {}
     context = shared_device.create_context()
-    for last in ("ElementWiseSubtract", "ElementWiseDivide", "ElementWiseMultiply"):
-        graph = showcase(context, last)
+    for last in ("ElementWiseSubtract", "ElementWiseDivide", "ElementWiseMultiply", "Relu", "Prelu"):
+        graph = merged(context, last) if last.endswith("elu") else showcase(context, last)
         profile = shared_backend.create_profile("linting")
         graph.execute({"x": np.zeros((1, 128, 128, 32), np.uint8)}, profile=profile)
         log = Log(app="t", version="1", created_us=0, soc="SM8650", level="linting", messages=(profile.message(),))
@@ -87,6 +109,19 @@ def test_the_listing_has_the_documented_layout(texts):
             "Backend (Time for HVX + HMX power on and acquire)",
             "Backend (Accelerator (critical path execute) time (cycles))",
         ]
+
+
+def test_the_lessons_are_in_the_listings(texts):
+    """A division is far dearer than a product, and a subtraction dearer; what is fused away has no cycles."""
+    meet = {
+        last: next(row.value for row in event.events if row.name.startswith("meet:"))
+        for last, event in texts[1].items()
+        if last.startswith("ElementWise")
+    }
+    assert meet["ElementWiseDivide"] > meet["ElementWiseSubtract"] > meet["ElementWiseMultiply"]
+    assert meet["ElementWiseDivide"] > 3 * meet["ElementWiseMultiply"]
+    fused = [row.value for row in texts[1]["Relu"].events if row.name.startswith("relu")]
+    assert fused == [0, 0]
 
 
 def test_names_and_resources(texts):

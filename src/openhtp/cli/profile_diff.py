@@ -10,7 +10,7 @@ import typer
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
 from openhtp.report.listing import plain
-from openhtp.report.profile_diff import Change, Comparison, compare, read_side
+from openhtp.report.profile_diff import Change, Comparison, Side, compare, read_side
 
 
 def profile_diff(
@@ -32,8 +32,7 @@ def profile_diff(
 
 def _print(found: Comparison, threshold: float, top: int) -> None:
     sheet = Sheet(
-        f"{_side(found.before.soc, found.before.name)} -> {_side(found.after.soc, found.after.name)}"
-        f" ({found.before.kind}, modelled)",
+        f"{_side(found.before)} -> {_side(found.after)} ({found.before.kind}, modelled)",
         ("node", f"before\n{found.unit}", f"after\n{found.unit}", "change", "%"),
     )
     for change in (found.total, *_most(found, top)):
@@ -46,11 +45,27 @@ def _print(found: Comparison, threshold: float, top: int) -> None:
             "new" if change.before is None else "gone" if change.after is None else f"{percent or 0.0:+.1f}",
         )
     show(sheet)
+    _print_measured(found)
     if found.holds:
         say(f"nothing lost more than {threshold:g} %", "green")
         return
     whole = "the whole and " if found.total_is_slower else ""
     say(f"slower by more than {threshold:g} %: {whole}{len(found.slower)} nodes", "red")
+
+
+def _print_measured(found: Comparison) -> None:
+    """What both sides were measured to take, wherever they ran; that is told, and not judged."""
+    before, after = found.before.measured, found.after.measured
+    both = [name for name in before if name in after]
+    if not both:
+        return
+    sheet = Sheet(
+        "measured on the computers that ran them, mean of all runs; not judged", ("", "before us", "after us", "%")
+    )
+    for name in both:
+        percent = 100 * (after[name] - before[name]) / before[name] if before[name] else 0.0
+        sheet.add(plain(name), f"{before[name]:,.0f}", f"{after[name]:,.0f}", f"{percent:+.1f}")
+    show(sheet)
 
 
 def _most(found: Comparison, top: int) -> list[Change]:
@@ -59,8 +74,12 @@ def _most(found: Comparison, top: int) -> list[Change]:
     return changed[:top]
 
 
-def _side(soc: str, name: str) -> str:
-    return plain(f"{name} ({soc})" if soc else name)
+def _side(one: Side) -> str:
+    """A file, and of what it tells: chip, clock, and the version that wrote it."""
+    clock = f"{one.clock_hz / 1e6:,.0f} MHz" if one.clock_hz else ""
+    version = f"openhtp {one.version}" if one.version else ""
+    told = ", ".join(word for word in (one.soc, clock, version) if word)
+    return plain(f"{one.name} ({told})" if told else one.name)
 
 
 def _number(value: float | None, unit: str) -> str:
@@ -79,9 +98,18 @@ def _as_json(found: Comparison, threshold: float, least: float) -> dict[str, Any
             "percent": change.percent,
         }
 
+    def side(one: Side) -> dict[str, Any]:
+        return {
+            "file": one.name,
+            "soc": one.soc,
+            "clock_mhz": one.clock_hz / 1e6 if one.clock_hz else None,
+            "version": one.version or None,
+            "measured_us": dict(one.measured),
+        }
+
     return {
-        "before": {"file": found.before.name, "soc": found.before.soc},
-        "after": {"file": found.after.name, "soc": found.after.soc},
+        "before": side(found.before),
+        "after": side(found.after),
         "unit": found.unit,
         "values": f"modelled, {found.before.kind}",
         "threshold_percent": threshold,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from openhtp.core.errors import BadProfile
@@ -23,13 +23,17 @@ from openhtp.trace.profile import Log, Message, ProfileEvent
 
 _MOST_BYTES = 512 * MIB
 _CYCLES, _CRITICAL = 3003, 6001
+_MEASURED = (3002, 3004, 400)
 _US = 1e6
 _ALL, _MAIN = "cycles of all threads", "cycles of the main thread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One profile: cycles of each node, and of the whole timeline where that is known."""
+    """One profile: cycles of each node, and of the whole timeline where that is known.
+
+    ``measured`` has what calls took on the computer that ran them (us, mean of all runs).
+    """
 
     name: str
     soc: str
@@ -37,6 +41,8 @@ class Side:
     nodes: Mapping[str, int]
     timeline: int | None
     kind: str
+    version: str = ""
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +167,27 @@ def _from_log(log: Log, name: str) -> Side:
     # Votes may have changed between runs: the clock at which all of them together take as long as they did.
     clock_hz = round(timeline / seconds) if seconds else log.clock_hz
     kind = _MAIN if _CRITICAL in kinds else _ALL
-    return Side(name=name, soc=log.soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline or None, kind=kind)
+    return Side(
+        name=name,
+        soc=log.soc,
+        clock_hz=clock_hz,
+        nodes=nodes,
+        timeline=timeline or None,
+        kind=kind,
+        version=log.version,
+        measured=_measured(runs.values()),
+    )
+
+
+def _measured(graphs: Iterable[Sequence[Message]]) -> dict[str, float]:
+    """Times of a run on the computer that ran it, by event: the mean of all runs, of all graphs together."""
+    found: dict[str, float] = {}
+    for own in graphs:
+        for message in own:
+            for event in message.events:
+                if event.type in _MEASURED and not event.modelled:
+                    found[event.name] = found.get(event.name, 0.0) + event.value / len(own)
+    return found
 
 
 def _from_event(event: ProfileEvent, name: str, soc: str, clock_hz: int, timeline: int | None) -> Side:
