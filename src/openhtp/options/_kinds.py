@@ -51,12 +51,16 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number within bounds. With ``or_max``, "max" or 0 is as much as there is, and read as 0."""
+    """A whole number within bounds, and a multiple of ``step``.
+
+    With ``or_max``, "max" or 0 is as much as there is, and read as 0.
+    """
 
     low: int
     high: int
     unit: str = ""
     or_max: bool = False
+    step: int = 1
 
     @property
     def python_type(self) -> str:
@@ -66,8 +70,10 @@ class Whole:
     @property
     def words(self) -> str:
         """What is accepted."""
-        return f"a whole number {f'of {self.unit} ' if self.unit else ''}from {self.low} to {self.high}" + (
-            ', or "max"' if self.or_max else ""
+        kind = "a whole number" if self.step == 1 else f"a multiple of {self.step}"
+        return (
+            f"{kind} {f'of {self.unit} ' if self.unit and self.step == 1 else ''}from {self.low} to {self.high}"
+            + (', or "max"' if self.or_max else "")
         )
 
     def read(self, value: object) -> int:
@@ -75,7 +81,7 @@ class Whole:
         number = whole_number(value)
         if self.or_max and (number == 0 or (isinstance(value, str) and value == "max")):
             return 0
-        if number is None or not self.low <= number <= self.high:
+        if number is None or not self.low <= number <= self.high or number % self.step:
             raise Refused(self.words)
         return number
 

@@ -8,6 +8,7 @@ from openhtp.options._kinds import Flag, Level, Member, Whole
 from openhtp.options._table import Changes, Number, Option, Prepared, Table
 
 MAX_VTCM_MB = 1024
+VTCM_STEP_BYTES = 64 * 1024
 MAX_HVX_THREADS = 64
 MAX_CORES = 16
 
@@ -104,8 +105,8 @@ GRAPH = Table(
         ),
         Option(
             name="vtcm_bytes",
-            kind=Whole(1, MAX_VTCM_MB * MIB, "bytes", or_max=True),
-            about="VTCM to reserve, in bytes; stored as 0 for all that the chip has.",
+            kind=Whole(VTCM_STEP_BYTES, MAX_VTCM_MB * MIB, "bytes", or_max=True, step=VTCM_STEP_BYTES),
+            about="VTCM to reserve, in bytes: steps of 64 KiB; stored as 0 for all that the chip has.",
             number=Number(
                 name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES",
                 value=HtpGraphOption.VTCM_SIZE_IN_BYTES,
