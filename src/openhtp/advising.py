@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from openhtp.compiler.driver import program_for
+from openhtp.compiler.rewrites.sub_to_conv import sub_to_conv
 from openhtp.compiler.sizes import KernelSize, sizes_of
 from openhtp.core.number_format import NumberFormat
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
@@ -27,6 +28,8 @@ from openhtp.ir.graph import Graph
 from openhtp.ops import find_op
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.qnn_program import QnnProgram
+
+__all__ = ["Finding", "advise", "sub_to_conv"]
 
 LEAST_GAIN = 0.005
 """Of the network's time: less is not worth a change."""
@@ -66,11 +69,13 @@ def advise(
     """What to change in a model, what gains most first. Arguments are those of ``openhtp.estimate``."""
     asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
-    program = program_for(compiled(model, dims, freeze), chip)
+    portable = compiled(model, dims, freeze)
+    program = program_for(portable, chip)
     kernels = sizes_of(program)
     now = estimate_kernels(kernels, chip, asked)
     found = [*_by_rules(kernels, chip, asked, now.total_us), *_narrower(kernels, chip, asked, now.total_us)]
     found += _spills(kernels, chip, asked, now.total_us)
+    found += _subtractions(portable, chip, asked, now.total_us)
     found = [each for each in found if each.gain_us >= LEAST_GAIN * now.total_us]
     found.sort(key=lambda each: -each.gain_us)
     return found + list(_asymmetric(program))
@@ -144,12 +149,6 @@ _RULES = (
         _is("divide", "multiply"),
         "divisions of two tensors, which the HVX computes step by step",
         "multiply by the reciprocal",
-    ),
-    _Rule(
-        "sub",
-        _is("subtract", "add"),
-        "subtractions of two tensors",
-        "negate the weights of the convolution that makes the second one, and add",
     ),
     _Rule(
         "prelu",
@@ -232,6 +231,25 @@ def _spills(
             change="lower the resolution or the channels there, or use fewer bits",
             gain_us=gain,
         )
+
+
+def _subtractions(
+    program: QnnProgram, chip: SocSpec, asked: NumberFormat | None, total_us: float
+) -> Iterator[Finding]:
+    """Differences of two tensors, priced as the network that ``sub_to_conv`` really makes of it."""
+    written = sub_to_conv(program)
+    if written is program:
+        return
+    before = {node.name: node.op for node in program.nodes}
+    after = estimate_kernels(sizes_of(program_for(written, chip)), chip, asked)
+    yield Finding(
+        rule="sub",
+        nodes=tuple(node.name for node in written.nodes if before.get(node.name, node.op) != node.op),
+        what="subtractions of two tensors, which the HVX computes slowly",
+        change="merge both branches, and let a 1x1 convolution with weights of 1 and -1 subtract"
+        " (openhtp.advising.sub_to_conv does it)",
+        gain_us=total_us - after.total_us,
+    )
 
 
 def _asymmetric(program: HtpProgram) -> Iterator[Finding]:
