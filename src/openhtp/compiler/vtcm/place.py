@@ -40,6 +40,19 @@ EFFORTS = {
     ),
 }
 """What each level of optimization tries: the way that moves the fewest bytes is kept, of equals the first."""
+THOROUGH = 3
+"""The level at which all ways are kept, for whoever can tell how long each takes."""
+
+
+def placements(
+    kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], vtcm_bytes: int, level: int = DEFAULT_LEVEL
+) -> list[Placed]:
+    """The ways to place the kernels among which to choose by their time: one, but for the highest level."""
+    chosen = place(kernels, formats, vtcm_bytes, level)
+    if level < THOROUGH:
+        return [chosen]
+    tried = (_place(kernels, formats, vtcm_bytes, effort) for effort in EFFORTS[level])
+    return [chosen, *(each for each in tried if each != chosen)]
 
 
 def place(
