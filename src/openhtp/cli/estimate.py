@@ -9,9 +9,8 @@ import typer
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._page import HtmlFile, write_page
 from openhtp.cli._sheet import Sheet
-from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_file, write_json
 from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import MIB
@@ -23,6 +22,7 @@ from openhtp.hw.clocks import FULL
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
+from openhtp.report.estimate_page import estimate_to_html
 
 _PROFILES = ("burst", "high_performance", "balanced", "power_saver")
 _NODES = 3
@@ -45,7 +45,7 @@ def estimate(
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     json_file: JsonFile = None,
-    html: HtmlFile = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a self-contained page.")] = None,
 ) -> None:
     """Estimate the time of one inference: total, range, what takes most (modelled; in burst mode unless told)."""
     with errors_reported():
@@ -79,7 +79,8 @@ def estimate(
             "estimates": [_as_json(r, p) for r, p in zip(results, by_profile, strict=True)],
         }
         write_json(json_file, document)
-        write_page(html, f"{Path(model).name}: modelled time", sheets, notes)
+        if html is not None:
+            write_file(html, estimate_to_html(document, f"{Path(model).name}: modelled time", notes))
 
 
 def _by_profile(program: QnnProgram, chip: SocSpec, asked: NumberFormat | None, named: str) -> dict[str, Estimate]:
