@@ -32,14 +32,12 @@ def lay_out(weights: Sequence[int], ring: int, offset: int) -> tuple[list[Placem
         if head + size > ring:
             head = 0
         begin, head = offset + head, head + size
-        blocking = [
+        # Of those whose place it takes, the one that was laid out last is the last to be used, too.
+        blocking = (
             each.maker
-            for each in placements[-_LOOK_BACK:]
+            for each in reversed(placements)
             if each.offset < begin + size and begin < each.offset + each.nbytes
-        ]
-        free_after[place] = max(blocking, default=-1)
+        )
+        free_after[place] = next(blocking, -1)
         placements.append(Placement(place, Role.WEIGHTS, begin, size, free_after[place] + 1, place))
     return placements, free_after
-
-
-_LOOK_BACK = 4096
