@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openhtp.program.binary import read_binary
+from openhtp.testing import record_calls
 from tests.tools.conftest import model_bytes, read, run
 
 
@@ -77,3 +78,22 @@ def test_what_is_wrong_is_named(folder: Path, words: tuple[str, ...], said: str)
     assert done.exit_code in (2, 14), done.output
     assert said in done.output
     assert not list(Path().rglob("*.bin"))
+
+
+def test_the_config_of_several_binaries(folder: Path) -> None:
+    for name in ("a", "b"):
+        Path(f"{name}.onnx").write_bytes(model_bytes())
+        assert run("context-binary-generator", "--model", f"{name}.onnx", "--binary_file", name).exit_code == 0
+    words = ("--retrieve_context", "output/a.bin,output/b.bin", "--input_list", "list.txt,list.txt")
+    Path("group.json").write_text('{"context": {"max_spill_fill_buffer_for_group": 4096, "group_id": 0}}')
+    Path("list.json").write_text('{"groupContext": {"share_resources": true}}')
+    Path("priority.json").write_text('{"graph_configs": [{"graph_name": "b", "graph_priority": "high"}]}')
+    for config in ("group.json", "list.json", "priority.json"):
+        with record_calls("rec"):
+            done = run("net-run", *words, "--config_file", config, "--output_dir", f"{config}.out")
+        assert done.exit_code == 0, done.output
+        assert read(Path(f"{config}.out/b/Result_2/y.raw")) == [2.0, 4.0, 6.0, 8.0]
+        text = Path("rec/saver_output.jsonl").read_text()
+        assert ("register_multi_contexts" in text) == (config == "group.json")
+        assert ("share_resources" in text) == (config == "list.json")
+        assert ('"setConfig","object"' in text) == (config == "priority.json")

@@ -14,6 +14,7 @@ from typing import Any
 from openhtp.config import BackendConfig, parse_config
 from openhtp.core.errors import BadModel, InvalidArgument, QnnError
 from openhtp.core.files import read_file
+from openhtp.core.groups import GroupRegistration
 from openhtp.core.tensor import TensorKind
 from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.data_formats import Formats, with_data_formats
@@ -158,20 +159,65 @@ def composed(
 
 def restored(
     device: Device,
-    binary: Path,
+    binaries: Sequence[Path],
     config: BackendConfig | None,
     *,
-    signal: Signal | None = None,
+    timeout_us: int | None = None,
     profile: Profile | None = None,
-) -> Context:
-    """The context of a binary."""
+    log: ProfileLog | None = None,
+) -> list[Context]:
+    """The contexts of binaries, in their order. The config may have them share buffers, as a list or a group."""
+
+    def signal() -> Signal | None:
+        return None if timeout_us is None else device.backend.create_signal(timeout_us)
+
+    shared = {} if config is None else config.context_options(Origin.LIST)
     with during(Stage.CREATE):
-        options = {} if config is None else config.context_options(Origin.BINARY)
-        try:
-            return device.create_context_from_binary(binary, signal=signal, profile=profile, **options)
-        except QnnError as error:
-            error.message = f"{str(binary)!r}: {error.message}"
-            raise
+        if shared.get("share_resources"):
+            contexts = device.create_contexts_from_binaries(binaries, signal=signal(), **shared).result()
+        else:
+            contexts = []
+            for binary in binaries:
+                options = _options_of(config, contexts)
+                with _named(binary):
+                    made = device.create_context_from_binary(binary, signal=signal(), profile=profile, **options)
+                contexts.append(made)
+                if profile is not None and log is not None:
+                    log.add(profile)
+        for context in contexts:
+            _give_priorities(context, config)
+    return contexts
+
+
+def _options_of(config: BackendConfig | None, before: Sequence[Context]) -> dict[str, Any]:
+    if config is None:
+        return {}
+    options = config.context_options(Origin.BINARY)
+    buffer = config.spill_fill_group_bytes
+    if buffer is not None:
+        first = before[0] if before else None
+        options["register_multi_contexts"] = GroupRegistration(max_spill_fill_buffer=buffer, first=first)
+    return options
+
+
+@contextmanager
+def _named(binary: Path) -> Iterator[None]:
+    """Errors within name the file."""
+    try:
+        yield
+    except QnnError as error:
+        error.message = f"{str(binary)!r}: {error.message}"
+        raise
+
+
+def _give_priorities(context: Context, config: BackendConfig | None) -> None:
+    """Graphs of a binary are prepared already; their priorities can still be changed."""
+    if config is None:
+        return
+    for graph in executable(context):
+        level = config.graph_options(graph.name).get("priority")
+        if level is not None:
+            graph.set_config(priority=level)
 
 
 def executable(context: Context) -> list[Graph]:

@@ -106,7 +106,7 @@ def net_run(order: Order, tell: Tell) -> Outcome:
         make_folder(order.output_dir)
         profile = recorder.profile(device.backend)
         if order.binaries:
-            contexts = [_restored(device, binary, order, profile, recorder) for binary in order.binaries]
+            contexts = _restored(device, order, profile, recorder)
         else:
             tell("Composing and finalizing graphs", 0, None)
             config = order.where.config
@@ -151,14 +151,13 @@ def _by_library(order: Order, tell: Tell) -> Outcome:
     return outcome
 
 
-def _restored(device: Device, binary: Path, order: Order, profile: Profile | None, recorder: Recorder) -> Context:
-    signal = None if order.retrieve_timeout_us is None else device.backend.create_signal(order.retrieve_timeout_us)
+def _restored(device: Device, order: Order, profile: Profile | None, recorder: Recorder) -> list[Context]:
     if order.validate:
         with during(Stage.CREATE):
-            device.validate_binary(binary, check_data=True)
-    context = restored(device, binary, order.where.config, signal=signal, profile=profile)
-    recorder.add(profile)
-    return context
+            for binary in order.binaries:
+                device.validate_binary(binary, check_data=True)
+    config, timeout = order.where.config, order.retrieve_timeout_us
+    return restored(device, order.binaries, config, timeout_us=timeout, profile=profile, log=recorder.log)
 
 
 def _lists_of(order: Order, graphs: Sequence[str]) -> Sequence[Path | None]:
