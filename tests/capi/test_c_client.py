@@ -62,6 +62,20 @@ def test_a_c_program_with_a_device_process(client: Path, lib_dir: Path, test: st
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        ("ssr@graphExecute:1", 1007),
+        ("oom@contextCreate", 1002),
+        ("ssr@graphExecut:1", 4004),  # no order: the backend is refused
+    ],
+)
+def test_a_c_program_meets_faults(client: Path, lib_dir: Path, order: str, code: int) -> None:
+    done = run(client, lib_dir, "plain", OPENHTP_FAULTS=order)
+    assert done.returncode == 1
+    assert f"= {code}" in done.stderr
+
+
 def test_without_a_python_that_can_be_loaded_the_client_is_told(client: Path, lib_dir: Path) -> None:
     done = run(client, lib_dir, "plain", OPENHTP_LIBPYTHON="/nowhere/libpython.so")
     assert done.returncode == 1

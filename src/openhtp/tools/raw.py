@@ -111,11 +111,12 @@ def to_stored(spec: TensorSpec, floats: Array) -> Array:
     low, high = kind.integer_range
     if spec.quant is not None:
         return spec.quant.quantize(numbers, low, high).astype(kind.numpy)
-    # The largest 64-bit integers are no floats: what lies at the edge is clipped below it.
-    whole = np.clip(np.rint(numbers), low, high)
-    return (
-        np.where(whole >= 2.0**63, high, whole).astype(kind.numpy) if high >= 2**53 else whole.astype(kind.numpy)
-    )
+    whole = np.rint(numbers)
+    # The largest 64-bit integers are no floats, so what lies beyond is put in as an integer.
+    above, below = whole >= high, whole <= low
+    stored = np.where(above | below, 0.0, whole).astype(kind.numpy)
+    stored[above], stored[below] = high, low
+    return stored
 
 
 def to_floats(spec: TensorSpec, stored: Array) -> Array:
