@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.bench import cancelling
 from openhtp.device import loading
 from openhtp.device.server import Server
 from openhtp.runtime import graph as client_graph
@@ -248,3 +249,12 @@ def test_a_device_that_does_not_answer_is_not_waited_for(backend: htp.Backend, b
     finally:
         os.kill(device.pid, signals.SIGCONT)
     wait_until(lambda: device.info()["sessions"][0]["contexts"] == 0)
+
+
+def test_the_bench_of_signals_finds_nothing_left() -> None:
+    """Stopped in the middle of real work, wherever that is by then."""
+    *_, result = cancelling.run("small_cnn", moments=2)
+    assert isinstance(result, cancelling.CancelResult)
+    assert len(result.rows) == 6
+    for row in result.rows:
+        assert row.left_over == 0, row

@@ -1,8 +1,9 @@
-"""The table of ``openhtp bench load``."""
+"""The tables of ``openhtp bench load`` and ``abort``."""
 
 from __future__ import annotations
 
 from openhtp.bench.binaries import BinaryFigures
+from openhtp.bench.cancelling import CancelResult
 from openhtp.bench.loading import LoadResult
 from openhtp.cli._sheet import Sheet, figures
 
@@ -48,4 +49,22 @@ def list_sheet(result: LoadResult) -> Sheet:
     for row in result.lists:
         times = f"{row.one_by_one_s * 1e3:,.0f}", f"{row.list_s * 1e3:,.0f}", f"{row.ratio:.2f}"
         sheet.add(row.network, str(row.contexts), *times)
+    return sheet
+
+
+def cancel_sheet(result: CancelResult) -> Sheet:
+    """One line per call and kind of signal."""
+    columns = ("call", "signal", "usually\nms", "stopped", "late, median\nms", "late, worst\nms", "left over")
+    title = f"{result.network}: from the signal until the call is back (measured, wall clock)"
+    sheet = Sheet(title, columns, ("signal",))
+    for row in result.rows:
+        sheet.add(
+            row.what,
+            row.signal,
+            f"{row.usual_s * 1e3:,.0f}",
+            f"{row.stopped} of {row.moments}",
+            f"{row.late_median_ms:.1f}",
+            f"{row.late_worst_ms:.1f}",
+            str(row.left_over),
+        )
     return sheet

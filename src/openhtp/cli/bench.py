@@ -12,10 +12,10 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench import loading, parallelism, planning, polling, preemption, profiling, queueing
+from openhtp.bench import cancelling, loading, parallelism, planning, polling, preemption, profiling, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
-from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, list_sheet, load_sheet
+from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._sheet import Sheet, figures
@@ -31,6 +31,7 @@ R = TypeVar(
     parallelism.ParallelResult,
     polling.PollingResult,
     profiling.ProfilingResult,
+    cancelling.CancelResult,
 )
 
 app = typer.Typer(
@@ -246,6 +247,24 @@ def load(
         say(NOT_PREPARED, "yellow")
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command("abort")
+def abort(
+    json_file: JsonFile = None,
+    network: Annotated[str, typer.Option(help="A network of the zoo.")] = "resnet50",
+    moments: Annotated[int, typer.Option(min=1, help="At how many moments each is stopped.")] = 20,
+) -> None:
+    """Measure how soon finalizing and creating contexts end at their signal, and what is left of them."""
+    if network not in zoo.MODELS:
+        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
+    with errors_reported():
+        result = _last(cancelling.run(network, moments))
+    show(cancel_sheet(result))
+    write_json(json_file, msgspec.to_builtins(result))
+    if any(row.left_over for row in result.rows):
+        say("something that was stopped is still held on the device", "red")
+        raise typer.Exit(1)
 
 
 def _last(steps: Iterator[queueing.Progress | R]) -> R:
