@@ -14,6 +14,7 @@ OWN = {
     "core/files.py": "the one place",
     "abi/memory.py": "/proc",
     "bench/binaries.py": "what it wrote itself; /proc",
+    "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
     "bench/loading.py": "what it wrote itself",
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
     "capi/system_profile.py": "writes",

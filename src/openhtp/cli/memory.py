@@ -20,7 +20,7 @@ from openhtp.memory.advice import Advice, advise
 from openhtp.memory.describing import context_from_words, contexts_from_document, size_in_bytes
 from openhtp.memory.needs import needs_of
 from openhtp.memory.planning import ContextPlan, DomainPlan, Load, MapIo, MemoryPlan, plan_memory
-from openhtp.report.domains import act_in_words, plan_to_html
+from openhtp.report.domains import act_in_words, plan_to_html, remedies, what_failed
 from openhtp.runtime.binaries import open_given
 
 app = typer.Typer(help="What fits into memory.", no_args_is_help=True, add_completion=False)
@@ -62,8 +62,8 @@ def plan(
             best = advice.plan
             _print_advice(advice, given)
         if html is not None:
-            words = () if advice is None else advice.words
-            write_file(html, plan_to_html(best, title=f"Memory of {chip.name}", words=words))
+            words = () if advice is None or given.fits else advice.words
+            write_file(html, plan_to_html(best, title=f"Memory of {chip.name}", words=words, before=given))
         write_json(json_file, {} if json_file is None else _document(given, advice))
     if not best.fits:
         raise typer.Exit(1)
@@ -102,7 +102,9 @@ def _print(plan: MemoryPlan, title: str) -> None:
     for domain_plan in plan.domains:
         console.print(_bar(domain_plan))
     for outcome in plan.failures:
-        say(f"\n{act_in_words(outcome.act)} fails: {outcome.error}", "red")
+        say(f"\n{act_in_words(outcome.act)} fails: {what_failed(outcome)}", "red")
+    for remedy in remedies(plan):
+        say(f"\nwhat helps: {remedy}", "yellow")
     say("\neverything fits" if plan.fits else "\nnot everything fits", "green" if plan.fits else "red")
 
 

@@ -11,6 +11,7 @@ from openhtp.report.gantt import PALETTE
 
 _LEFT, _WIDTH, _ROW, _BAR, _TOP = 60, 760, 64, 34, 16
 _OPACITY = {"weights": 1.0, "spill_fill": 0.65, "io": 0.4, "reserve": 0.2}
+_WORDS = {"weights": "weights", "spill_fill": "spill-fill", "io": "inputs and outputs", "reserve": "kept free"}
 _LETTER = 7
 _FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
 
@@ -22,6 +23,17 @@ def act_in_words(act: Act) -> str:
     if isinstance(act, Hold):
         return f"hold a dummy buffer in {act.context}"
     return f"load {act.context}" if isinstance(act, Load) else f"map I/O of {act.context}"
+
+
+def what_failed(outcome: Outcome) -> str:
+    """What an error says went wrong, without what to do about it; empty if nothing did."""
+    return outcome.error.partition("; ")[0]
+
+
+def remedies(plan: MemoryPlan) -> list[str]:
+    """What errors say to do, once each."""
+    said = (outcome.error.partition("; ")[2] for outcome in plan.failures)
+    return [remedy for remedy in dict.fromkeys(said) if remedy]
 
 
 def domains_to_svg(plan: MemoryPlan) -> str:
@@ -40,52 +52,92 @@ def domains_to_svg(plan: MemoryPlan) -> str:
 def _bar(domain: DomainPlan, y: int, colours: dict[str, str]) -> list[str]:
     free = f"{bytes_in_words(domain.left)} of {bytes_in_words(domain.limit)} left"
     parts = [
-        f'<text x="{_LEFT - 8}" y="{y + 21}" text-anchor="end">PD {domain.number}</text>',
-        f'<rect x="{_LEFT}" y="{y}" width="{_WIDTH}" height="{_BAR}" fill="#f1f1f1" stroke="#bbb"/>',
-        f'<text x="{_LEFT + _WIDTH}" y="{y + _BAR + 14}" text-anchor="end" fill="#666">{free}</text>',
+        f'<text x="{_LEFT - 8}" y="{y + 21}" text-anchor="end" fill="currentColor">PD {domain.number}</text>',
+        f'<rect x="{_LEFT}" y="{y}" width="{_WIDTH}" height="{_BAR}" fill="#888"'
+        ' fill-opacity="0.12" stroke="#888" stroke-opacity="0.6"/>',
+        f'<text x="{_LEFT + _WIDTH}" y="{y + _BAR + 14}" text-anchor="end" fill="currentColor"'
+        f' fill-opacity="0.7">{free}</text>',
     ]
     x = float(_LEFT)
     for holding in domain.holdings:
         width = _WIDTH * holding.nbytes / domain.limit
         fill = colours.get(holding.owner, "#999")
-        words = f"{holding.owner}: {holding.use.replace('_', '-')} {bytes_in_words(holding.nbytes)}"
+        words = f"{holding.owner}: {_WORDS[holding.use]} {bytes_in_words(holding.nbytes)}"
         parts.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{fill}" stroke="#fff"'
+            f'<rect x="{x:.1f}" y="{y}" width="{max(width - 1, 0.5):.1f}" height="{_BAR}" fill="{fill}"'
             f' fill-opacity="{_OPACITY[holding.use]}"><title>{escape(words)}</title></rect>'
         )
         letters = int(width / _LETTER) - 1
         if letters >= 2:
             label = holding.owner if len(holding.owner) <= letters else f"{holding.owner[: letters - 1]}…"
-            dark = _OPACITY[holding.use] < 0.5
+            pale = _OPACITY[holding.use] < 0.5
             parts.append(
                 f'<text x="{x + width / 2:.1f}" y="{y + 21}" text-anchor="middle"'
-                f' fill="{"#333" if dark else "#fff"}">{escape(label)}</text>'
+                f' fill="{"currentColor" if pale else "#fff"}">{escape(label)}</text>'
             )
         x += width
     return parts
 
 
 _STYLE = (
-    f"body{{font:15px/1.4 {_FONTS};max-width:900px;margin:2em auto;padding:0 1em}}"
-    "td{padding:2px 12px 2px 0;vertical-align:top}.n{text-align:right;white-space:nowrap}.bad{color:#c62828}"
+    ":root{color-scheme:light dark}"
+    f"body{{font:15px/1.5 {_FONTS};max-width:900px;margin:1.5em auto;padding:0 1em}}"
+    "h1{font-size:1.5em;margin:0 0 .2em}h2{font-size:1.1em;margin:1.6em 0 .4em}p{margin:.4em 0}"
+    ".fits{color:light-dark(#1b5e20,#8bd18f)}.bad{color:light-dark(#b71c1c,#ff9a90)}.note{opacity:.75;font-size:.9em}"
+    "svg{display:block;width:100%}table{border-collapse:collapse;width:100%;table-layout:fixed}"
+    "th:first-child{width:12em}th.n{width:6em}"
+    "th{text-align:left;font-weight:600}td,th{padding:3px 14px 3px 0;vertical-align:top;"
+    "border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}"
+    "td{overflow-wrap:anywhere}td.n,th.n{text-align:right;white-space:nowrap}"
+    ".key{white-space:nowrap}.swatch{display:inline-block;width:1em;height:1em;background:#3a7fc4;"
+    "vertical-align:-2px;margin:0 .3em 0 .8em}"
 )
 
 
-def plan_to_html(plan: MemoryPlan, *, title: str, words: Sequence[str] = ()) -> str:
-    """A page with the picture, what was done in which order, and advice."""
-    advice = "".join(f"<li>{escape(line)}</li>" for line in words)
+def plan_to_html(
+    plan: MemoryPlan, *, title: str, words: Sequence[str] = (), before: MemoryPlan | None = None
+) -> str:
+    """A page with the picture and what was done in which order. With advice, ``before`` is the plan without it."""
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width'>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>",
+        _legend(),
+    ]
+    if before is not None and words:
+        advice = "".join(f"<li>{escape(line)}</li>" for line in words)
+        parts += [
+            _section("As given", before),
+            f"<h2>What to change</h2><ul>{advice}</ul>",
+            _section("Then", plan),
+        ]
+    else:
+        parts.append(_section("", plan))
+    return "".join(parts) + "\n"
+
+
+def _legend() -> str:
+    swatches = "".join(
+        f'<span class=key><span class=swatch style="opacity:{opacity}"></span>{_WORDS[use]}</span> '
+        for use, opacity in _OPACITY.items()
+    )
+    return f"<p class=note>Sizes are counted, not measured. One colour per context: {swatches}</p>"
+
+
+def _section(heading: str, plan: MemoryPlan) -> str:
     verdict = "Everything fits." if plan.fits else "Not everything fits."
     return (
-        "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1><p>{verdict} Sizes are"
-        " counted, not measured; weights are full, spill-fill, I/O and reserves paler.</p>"
-        f"{domains_to_svg(plan)}<ul>{advice}</ul><table>{''.join(map(_row, plan.outcomes))}</table>\n"
+        (f"<h2>{heading}</h2>" if heading else "")
+        + f"<p class={'fits' if plan.fits else 'bad'}><strong>{verdict}</strong></p>{domains_to_svg(plan)}"
+        "<table><tr><th>Step<th class=n>Size<th>Goes to, or why it fails</tr>"
+        f"{''.join(map(_row, plan.outcomes))}</table>"
+        + "".join(f"<p class=bad>What helps: {escape(remedy)}.</p>" for remedy in remedies(plan))
     )
 
 
 def _row(outcome: Outcome) -> str:
     nbytes = bytes_in_words(outcome.nbytes) if outcome.nbytes else ""
-    where = outcome.error or ("" if outcome.domain is None else f"PD {outcome.domain}")
+    where = what_failed(outcome) or ("" if outcome.domain is None else f"PD {outcome.domain}")
     return (
         f"<tr{' class=bad' if outcome.error else ''}><td>{escape(act_in_words(outcome.act))}</td>"
         f"<td class=n>{nbytes}</td><td>{escape(where)}</td></tr>"
