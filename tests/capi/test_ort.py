@@ -229,6 +229,15 @@ def _device_processes() -> list[int]:
     return found
 
 
+def test_the_bench_compares_with_the_vendor_s_library(tmp_path: Path) -> None:
+    from openhtp.bench import provider
+
+    *_, result = provider.run(operations=("u8", "qdq", "float"), networks=(), rounds=1)
+    assert isinstance(result, provider.ProviderResult)
+    assert [row.model for row in result.rows] == [f"one operation, {kind}" for kind in provider.OPERATIONS]
+    assert all(row.openhtp_us > 0 and row.ratio is not None for row in result.rows)
+
+
 def test_threads_create_run_and_destroy_sessions(library: str, add: onnx.ModelProto) -> None:
     feeds, errors = feeds_of(ADD, 1), []
     wanted = on_cpu(add, feeds)

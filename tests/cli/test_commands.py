@@ -49,6 +49,7 @@ def test_help_names_every_command(run) -> None:
         ["bench", "async"],
         ["bench", "load"],
         ["bench", "networks"],
+        ["bench", "ort"],
         ["bench", "parallel"],
         ["bench", "plan"],
         ["bench", "preempt"],

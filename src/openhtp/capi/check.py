@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -53,26 +55,31 @@ def _quantized_add() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def prove() -> Proof:
-    """Run the model with the provider on our library and with ONNX Runtime's own kernels, and compare."""
+def provider_session(model: bytes, library: str, options: Mapping[str, str] | None = None) -> Any:
+    """A session of ONNX Runtime's QNN provider on a library; fails where that would leave work to the CPU."""
     try:
         import onnxruntime_qnn
     except ImportError as error:
         raise UnsupportedFeature(
             f"the package {_PACKAGE} is not installed: `pip install {_PACKAGE}` brings ONNX Runtime's QNN provider"
         ) from error
-    library = backend_path()
     registered = {device.ep_name for device in ort.get_ep_devices()}
     if PROVIDER not in registered:
         ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
     devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    options.add_provider_for_devices(devices[:1], {"backend_path": library})
+    chosen = ort.SessionOptions()
+    chosen.log_severity_level = 3
+    chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    chosen.add_provider_for_devices(devices[:1], {"backend_path": library, **(options or {})})
+    return ort.InferenceSession(model, sess_options=chosen)
+
+
+def prove() -> Proof:
+    """Run the model with the provider on our library and with ONNX Runtime's own kernels, and compare."""
+    library = backend_path()
     model = _quantized_add().SerializeToString()
     begin = time.perf_counter()
-    session = ort.InferenceSession(model, sess_options=options)
+    session = provider_session(model, library)
     created = time.perf_counter() - begin
     random = np.random.default_rng(1)
     feeds = {name: random.integers(0, 256, _SHAPE, np.uint8) for name in "ab"}

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench import cancelling, loading, parallelism, planning, polling, preemption, profiling, queueing
+from openhtp.bench import cancelling, loading, parallelism, planning, polling, preemption, profiling, provider, queueing
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
@@ -32,6 +32,7 @@ R = TypeVar(
     polling.PollingResult,
     profiling.ProfilingResult,
     cancelling.CancelResult,
+    provider.ProviderResult,
 )
 
 app = typer.Typer(
@@ -119,6 +120,32 @@ def parallel(
     table.add("side by side", f"{result.side_by_side_ms:.2f} ms")
     table.add("ratio, median of the rounds", f"{result.speedup:.2f}x")
     show(table)
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command("ort")
+def ort_(
+    json_file: JsonFile = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 20,
+    network: Annotated[list[str] | None, typer.Option(help=f"Only these, or none: {', '.join(NETWORKS)}.")] = None,
+) -> None:
+    """Measure session.run of ONNX Runtime's QNN provider on our library and, if there is one, on the vendor's."""
+    chosen = NETWORKS if network is None else tuple(name for name in network if name != "none")
+    unknown = [name for name in chosen if name not in NETWORKS]
+    if unknown:
+        raise typer.BadParameter(f"unknown network {unknown[0]!r}; expected {', '.join(NETWORKS)} or none")
+    with errors_reported():
+        result = _last(provider.run(networks=chosen, rounds=rounds))
+    columns = ("model", "OpenHTP\nus", "vendor\nus", "ratio", "times\nvendor")
+    sheet = Sheet("session.run of ONNX Runtime's QNN provider (measured, wall clock, medians, in turns)", columns)
+    for row in result.rows:
+        vendor = "-" if row.vendor_us is None else f"{row.vendor_us:,.1f}"
+        ratio, times = ("-", "-") if row.ratio is None else (f"{row.ratio:.3f}", f"{1 / row.ratio:.1f}")
+        sheet.add(row.model, f"{row.openhtp_us:,.1f}", vendor, ratio, times)
+    show(sheet)
+    if not result.vendor_installed:
+        say(HOW_TO_INSTALL)
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
 
@@ -284,7 +311,8 @@ def _warn_of_noise(
     | whole.NetworksResult
     | loading.LoadResult
     | parallelism.ParallelResult
-    | polling.PollingResult,
+    | polling.PollingResult
+    | provider.ProviderResult,
 ) -> None:
     if result.noisy_pieces:
         say(

@@ -1,0 +1,141 @@
+"""ONNX Runtime's QNN provider on our library and on the vendor's: the same sessions, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from openhtp import zoo
+from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.subjects import NETWORKS, quantized_network
+from openhtp.capi.check import provider_session
+from openhtp.capi.paths import backend_path
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.vendor.library import find_library
+
+_PIECE_SECONDS = 0.05
+_FLOAT_OPTIONS = {"soc_model": "57", "enable_htp_fp16_precision": "1"}
+OPERATIONS = ("u8", "qdq", "float")
+SHAPE = (1, 8, 2, 2)
+
+
+class ProviderRow(msgspec.Struct, frozen=True):
+    """One model: ``session.run`` at the median, and ours as a part of the vendor's; None without its library."""
+
+    model: str
+    openhtp_us: float
+    vendor_us: float | None
+    ratio: float | None
+    create_ms: float
+
+
+class ProviderResult(msgspec.Struct, kw_only=True):
+    """Everything ``openhtp bench ort`` measured. All times are of the wall clock."""
+
+    rows: list[ProviderRow] = []
+    vendor_installed: bool = False
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
+
+
+def one_operation(kind: str) -> onnx.ModelProto:
+    """An addition: of bytes, of floats that are quantized on the way, or of floats."""
+    if kind == "float":
+        nodes = [helper.make_node("Add", ["a", "b"], ["o"])]
+        return _model(nodes, TensorProto.FLOAT, [])
+    numbers = {"scale": np.float32(0.02), "wide": np.float32(0.04), "zero": np.uint8(128)}
+    nodes = []
+    for name in "ab":
+        if kind == "qdq":
+            nodes.append(helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"{name}_stored"]))
+        stored = f"{name}_stored" if kind == "qdq" else name
+        nodes.append(helper.make_node("DequantizeLinear", [stored, "scale", "zero"], [f"{name}_real"]))
+    nodes.append(helper.make_node("Add", ["a_real", "b_real"], ["sum"]))
+    nodes.append(helper.make_node("QuantizeLinear", ["sum", "wide", "zero"], ["q" if kind == "qdq" else "o"]))
+    if kind == "qdq":
+        nodes.append(helper.make_node("DequantizeLinear", ["q", "wide", "zero"], ["o"]))
+    constants = [numpy_helper.from_array(value, name) for name, value in numbers.items()]
+    return _model(nodes, TensorProto.FLOAT if kind == "qdq" else TensorProto.UINT8, constants)
+
+
+def _model(nodes: Sequence[Any], kind: int, constants: Sequence[Any]) -> onnx.ModelProto:
+    ends = [[helper.make_tensor_value_info(name, kind, SHAPE) for name in names] for names in ("ab", "o")]
+    graph = helper.make_graph(nodes, "g", *ends, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def run(
+    *, operations: Sequence[str] = OPERATIONS, networks: Sequence[str] = NETWORKS, rounds: int = 20
+) -> Iterator[Progress | ProviderResult]:
+    """Measure; yields progress, and the result last."""
+    found = find_library()
+    libraries = {"openhtp": backend_path()} | ({} if found is None else {"vendor": str(found)})
+    result = ProviderResult(vendor_installed=found is not None)
+    models = [(kind, f"one operation, {kind}") for kind in operations] + [(name, name) for name in networks]
+    quiet = Quiet()
+    for done, (name, shown) in enumerate(models):
+        yield Progress(f"{shown}: sessions", done * rounds, len(models) * rounds)
+        whole = name in networks
+        data = quantized_network(name) if whole else one_operation(name).SerializeToString()
+        race = _Race(data, libraries, _FLOAT_OPTIONS if name == "float" else {})
+        for number in range(rounds):
+            yield Progress(f"{shown}: round {number + 1}", done * rounds + number, len(models) * rounds)
+            race.round(quiet)
+        result.rows.append(race.row(shown))
+    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    yield result
+
+
+class _Race:
+    """Sessions of one model, one for each library."""
+
+    def __init__(self, model: bytes, libraries: Mapping[str, str], options: Mapping[str, str]) -> None:
+        self._feeds = zoo.random_feeds(model, 1, seed=7)[0]
+        self._sessions: dict[str, Any] = {}
+        self._created: dict[str, float] = {}
+        for name, library in libraries.items():
+            begin = time.perf_counter()
+            self._sessions[name] = provider_session(model, library, options)
+            self._created[name] = (time.perf_counter() - begin) * 1e3
+        self._times: dict[str, list[Sample[float]]] = {name: [] for name in libraries}
+        self._compare()
+
+    def _compare(self) -> None:
+        """The first runs, which also warm up: who is quick by doing something else is not measured."""
+        outputs = {name: session.run(None, self._feeds) for name, session in self._sessions.items()}
+        for name, arrays in outputs.items():
+            for ours, theirs in zip(outputs["openhtp"], arrays, strict=True):
+                span = max(1.0, float(np.ptp(theirs.astype(np.float64))))
+                off = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
+                if float(np.median(off)) > 0.1 * span:
+                    raise UnsupportedFeature(f"results of {name} differ by {float(np.median(off))} at the median")
+
+    def round(self, quiet: Quiet) -> None:
+        """One piece of each library, so that a slow minute hits them alike."""
+        for name, session in self._sessions.items():
+            tries = 1 if name == "vendor" else 3
+            self._times[name].append(quiet.measure(lambda s=session: self._piece_us(s), tries=tries))  # type: ignore[misc]
+
+    def _piece_us(self, session: Any) -> float:
+        """The median of the runs that fit into a piece."""
+        times: list[int] = []
+        end = time.perf_counter() + _PIECE_SECONDS
+        while not times or time.perf_counter() < end:
+            begin = time.perf_counter_ns()
+            session.run(None, self._feeds)
+            times.append(time.perf_counter_ns() - begin)
+        return float(np.median(times)) / 1e3
+
+    def row(self, shown: str) -> ProviderRow:
+        """What was found."""
+        ours = median(self._times["openhtp"])
+        theirs = median(self._times["vendor"]) if "vendor" in self._times else None
+        ratio = None if theirs is None else ours / theirs
+        return ProviderRow(shown, ours, theirs, ratio, self._created["openhtp"])
