@@ -8,7 +8,7 @@ VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -67,9 +67,12 @@ ort: $(VENDOR)/.installed  ## ONNX Runtime's QNN provider on our libQnnHtp.so: a
 	$(VENDOR)/bin/python tools/ort_table.py $(ARGS)
 	$(VENDOR)/bin/python -m pytest -m vendor tests/capi --timeout 600
 
+stress-c: $(VENDOR)/.installed  ## hosts of our libQnnHtp.so: eight threads for two minutes, exits, forks, loading
+	$(VENDOR)/bin/python tools/stress_c.py $(ARGS)
+
 # Each client in an environment of its own, as their versions of torch and ONNX Runtime exclude each other.
 clients: $(STAMP)  ## ExecuTorch, LiteRT and ONNX Runtime's provider, from PyPI and unmodified, on our libraries
-	$(BIN)/python tools/clients.py $(ARGS)
+	$(BIN)/python tools/clients/run.py $(ARGS)
 
 cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
 	$(BIN)/python tools/fit_cost_model.py fit

@@ -2,6 +2,7 @@
 
    usage: client LIBRARY TEST [ROUNDS] */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -113,6 +114,13 @@ static void count_line(const char *format, uint32_t level, word time, va_list ar
     atomic_fetch_add(&lines, 1);
 }
 
+static long milliseconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 static void load(const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
@@ -123,11 +131,10 @@ static void load(const char *path)
     word (*providers)(void ****, uint32_t *) = (word(*)(void ****, uint32_t *))dlsym(library, "QnnInterface_getProviders");
     void ***list;
     uint32_t count;
-    struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    long wall = milliseconds(CLOCK_MONOTONIC), computed = milliseconds(CLOCK_PROCESS_CPUTIME_ID);
     NEED(providers(&list, &count));
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    printf("loaded in %ld ms\n", (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000);
+    wall = milliseconds(CLOCK_MONOTONIC) - wall, computed = milliseconds(CLOCK_PROCESS_CPUTIME_ID) - computed;
+    printf("loaded in %ld ms, %ld ms of them computing\n", wall, computed);
     table = (void **)list[0] + 5;
     NEED(CALL(LOG_CREATE, count_line, (uint32_t)3, &the_log));
     NEED(CALL(BACKEND_CREATE, the_log, (handle)NULL, &backend));
@@ -608,6 +615,67 @@ static void test_threads(void)
     printf("8 threads, %d contexts each\n", rounds);
 }
 
+/* ---- for a while ---- */
+
+static int count_entries(const char *folder)
+{
+    DIR *open_folder = opendir(folder);
+    int count = 0;
+    while (open_folder && readdir(open_folder))
+        count++;
+    if (open_folder)
+        closedir(open_folder);
+    return count;
+}
+
+static long resident_kb(void)
+{
+    long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file && fscanf(file, "%ld %ld", &pages, &resident) != 2)
+        resident = 0;
+    if (file)
+        fclose(file);
+    return resident * 4;
+}
+
+static atomic_int contexts_made;
+static time_t until;
+
+static void *work_on(void *seed)
+{
+    while (time(NULL) < until) {
+        work(seed);
+        atomic_fetch_add(&contexts_made, rounds);
+    }
+    return NULL;
+}
+
+/* Eight threads make contexts, run and free them for so many seconds; nothing may be left behind. */
+static void test_stress(void)
+{
+    int seconds = rounds;
+    long settled = 0;
+    rounds = 1;
+    work((void *)1);
+    int before = count_entries("/proc/self/fd");
+    for (int half = 0; half < 2; half++) {
+        pthread_t threads[8];
+        until = time(NULL) + (seconds + 1) / 2;
+        for (size_t i = 0; i < 8; i++)
+            pthread_create(&threads[i], NULL, work_on, (void *)i);
+        for (int i = 0; i < 8; i++)
+            pthread_join(threads[i], NULL);
+        if (!half)
+            settled = resident_kb();
+    }
+    int after = count_entries("/proc/self/fd");
+    printf("8 threads, %d contexts, descriptors %d before and %d after, memory %ld MB half way and %ld MB at the end\n",
+           atomic_load(&contexts_made), before, after, settled / 1024, resident_kb() / 1024);
+    if (after > before || resident_kb() > settled + settled / 4 + 20000)
+        exit((fprintf(stderr, "something was left behind\n"), 1));
+}
+
 static void test_fork(void)
 {
     network n = build(make_context(0), "g");
@@ -631,7 +699,7 @@ static void test_fork(void)
 
 static void free_late(void)
 {
-    word code = CALL(CONTEXT_FREE, the_log, (handle)NULL);
+    word code = table ? CALL(CONTEXT_FREE, the_log, (handle)NULL) : 0;
     if (code)
         _exit(9);
 }
@@ -655,7 +723,7 @@ int main(int count, char **words)
     static const struct { const char *name; void (*test)(void); } tests[] = {
         {"plain", test_plain}, {"async", test_async}, {"memory", test_memory}, {"binaries", test_binaries},
         {"shared_buffer", test_shared_buffer}, {"power", test_power}, {"callback", test_callback},
-        {"sections", test_sections}, {"threads", test_threads}, {"fork", test_fork}};
+        {"sections", test_sections}, {"stress", test_stress}, {"threads", test_threads}, {"fork", test_fork}};
     setenv("CLIENT_LIBRARY", words[1], 1);
     if (count > 3)
         rounds = atoi(words[3]);

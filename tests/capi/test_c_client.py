@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -16,16 +17,21 @@ PACKAGES = [str(HERE.parents[1] / "src"), sysconfig.get_paths()["purelib"]]
 LIBPYTHON = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME") or "")
 
 
-@pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(source: str, folder: Path, compiler: list[str] | None) -> Path:
     if LIBPYTHON.suffix == ".a" or not LIBPYTHON.is_file():
         pytest.skip("this Python has no shared library that a C program could load")
-    program = tmp_path_factory.mktemp("client") / "client"
-    command = build_script().compiler() or pytest.skip("there is no C compiler")
+    if compiler is None:
+        pytest.skip(f"there is no compiler for {source}")
+    program = folder / Path(source).stem
     # Functions are called without their parameters' types, which C23, the default of gcc 15, no longer has.
-    options = ["-std=gnu17", "-O1", "-w", "-o", str(program)]
-    subprocess.run([*command, *options, str(HERE / "client.c"), "-ldl", "-lpthread"], check=True)
+    options = ["-std=gnu++17" if source.endswith(".cpp") else "-std=gnu17", "-O1", "-w", "-o", str(program)]
+    subprocess.run([*compiler, *options, str(HERE / source), "-ldl", "-lpthread"], check=True)
     return program
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("client.c", tmp_path_factory.mktemp("client"), build_script().compiler())
 
 
 def run(client: Path, lib_dir: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +80,24 @@ def test_a_c_program_meets_faults(client: Path, lib_dir: Path, order: str, code:
     done = run(client, lib_dir, "plain", OPENHTP_FAULTS=order)
     assert done.returncode == 1
     assert f"= {code}" in done.stderr
+
+
+def test_an_openhtp_without_its_dependencies_on_the_path_does_no_harm(client: Path, lib_dir: Path) -> None:
+    done = run(client, lib_dir, "plain", PYTHONPATH=str(HERE.parents[1] / "src"))
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_a_c_plus_plus_program(lib_dir: Path, tmp_path: Path) -> None:
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    host = built("host.cpp", tmp_path, None if compiler is None else [compiler])
+    done = run(host, lib_dir)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "ends well" in done.stdout
+
+
+def test_contexts_come_and_go_for_a_while_and_leave_nothing(client: Path, lib_dir: Path) -> None:
+    done = run(client, lib_dir, "stress", "4")
+    assert done.returncode == 0, done.stderr + done.stdout
 
 
 def test_without_a_python_that_can_be_loaded_the_client_is_told(client: Path, lib_dir: Path) -> None:

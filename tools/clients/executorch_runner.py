@@ -8,6 +8,7 @@ run is forked from it; the QNN library is loaded afresh in each.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -32,6 +33,11 @@ def serve(path: str) -> None:
     """Run what is asked for, one after the other, each in a child."""
     import torch  # noqa: F401
     from executorch.runtime import Runtime  # noqa: F401
+
+    with contextlib.suppress(ImportError):  # with another library there is none; with ours, children start sooner
+        import openhtp.capi.boot
+        import openhtp.capi.execute
+        import openhtp.engine.ort  # noqa: F401
 
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)

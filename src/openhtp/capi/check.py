@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import statistics
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ PROVIDER = "QNNExecutionProvider"
 _PACKAGE = "onnxruntime-qnn"
 _SHAPE = (1, 8, 16, 16)
 _RUNS = 200
+_registering = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,9 @@ def provider_session(model: bytes, library: str, options: Mapping[str, str] | No
         raise UnsupportedFeature(
             f"the package {_PACKAGE} is not installed: `pip install {_PACKAGE}` brings ONNX Runtime's QNN provider"
         ) from error
-    registered = {device.ep_name for device in ort.get_ep_devices()}
-    if PROVIDER not in registered:
-        ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
+    with _registering:
+        if PROVIDER not in {device.ep_name for device in ort.get_ep_devices()}:
+            ort.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
     devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER]
     chosen = ort.SessionOptions()
     chosen.log_severity_level = 3

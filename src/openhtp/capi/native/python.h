@@ -159,14 +159,15 @@ static int find_python(const char *root)
     return 0;
 }
 
-/* The function that starts the Python side. What is not installed for this Python is looked for where we are. */
+/* The function that starts the Python side. What is not installed for this Python is looked for where we are; one
+   that we started ourselves has nothing installed that could be relied on. */
 static PyObject *python_start(const char *root)
 {
     char code[9000], value[4200] = "";
     const char *site = getenv("OPENHTP_SITE");
     if (!site || !*site)
         site = noted(root, "site", value, sizeof value) ? value : "";
-    PyObject *module = py.Import("openhtp.capi.boot");
+    PyObject *module = py.ours ? NULL : py.Import("openhtp.capi.boot");
     if (!module) {
         py.ErrClear();
         snprintf(code, sizeof code,
