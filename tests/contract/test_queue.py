@@ -1,5 +1,5 @@
-"""The queue's contract, on the wall clock (a real device process), on the virtual clock and on the vendor's
-library, by the same tests.
+"""The queue's contract, on the wall clock (a real device process), on the virtual clock, on the vendor's library
+and through the table of functions of our own C library, by the same tests.
 
 ``Rig.stall`` makes the device busy until ``Rig.go_on``: the process is held, the virtual device simply has not
 been run yet. No test waits for time to pass.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ import pytest
 import openhtp as htp
 from openhtp.testing import hold, release, virtual_device
 from openhtp.vendor.library import find_library
+from tests.capi.conftest import ROOT, build_script
 from tests.conftest import ramp, relu_graph
+from tests.contract import c_table
 
 STEP_NS = 1_000_000
 
@@ -24,20 +28,37 @@ STEP_NS = 1_000_000
 class Rig:
     """A device on one of the clocks, and what differs between them."""
 
-    def __init__(self, clock: str, backend: htp.Backend) -> None:
+    def __init__(self, clock: str, backend: Any) -> None:
         self.clock = clock
         self.backend = backend
         self.device = virtual_device(backend, step_ns=STEP_NS) if clock == "virtual" else backend.create_device()
 
+    @property
+    def computing(self) -> htp.Device:
+        return self.device.computing if self.clock == "c table" else self.device
+
     def stall(self) -> None:
-        hold(self.device)
+        hold(self.computing)
 
     def go_on(self) -> None:
-        release(self.device)
+        release(self.computing)
 
 
-@pytest.fixture(params=["virtual", "wall", pytest.param("vendor", marks=pytest.mark.vendor)])
+@pytest.fixture(scope="session")
+def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lib")
+    if not build_script().compile_libraries(ROOT, folder):
+        pytest.skip("there is no C compiler")
+    return folder
+
+
+@pytest.fixture(params=["virtual", "wall", "c table", pytest.param("vendor", marks=pytest.mark.vendor)])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    if request.param == "c table":
+        through_c = c_table.Backend(request.getfixturevalue("lib_dir"))
+        yield Rig(request.param, through_c)
+        through_c.free()
+        return
     if request.param == "vendor" and find_library() is None:
         pytest.skip("the onnxruntime-qnn package is not installed")
     with htp.Backend(library="vendor" if request.param == "vendor" else None) as backend:
@@ -145,6 +166,8 @@ def test_timeout_runs_from_the_call(rig: Rig) -> None:
 
 
 def test_cancel(rig: Rig) -> None:
+    if rig.clock == "c table":
+        pytest.skip("the C interface cancels by signals alone")
     graph = relu_graph(rig.device.create_context())
     rig.stall()
     first = graph.execute_async({"x": ramp()})
@@ -163,7 +186,7 @@ def test_sync_and_async_share_one_queue(rig: Rig) -> None:
     queued = [a.execute_async({"x": ramp()}) for _ in range(3)]
     b.execute({"x": ramp()})
     # Equal standing: what was queued before the synchronous call was also run before it, so no one waits now.
-    hold(rig.device)
+    rig.stall()
     for execution in queued:
         assert execution.exception(10) is None
 
