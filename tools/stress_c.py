@@ -135,8 +135,8 @@ def compiled(source: str, folder: Path) -> str | None:
     if compiler is None:
         return None
     program = folder / Path(source).stem
-    standard = ["-std=c++17"] if source.endswith(".cpp") else []
-    command = [compiler, *standard, "-O1", "-w", "-o", str(program), str(SOURCES / source), "-ldl", "-lpthread"]
+    standard = "-std=gnu++17" if source.endswith(".cpp") else "-std=gnu17"
+    command = [compiler, standard, "-O1", "-w", "-o", str(program), str(SOURCES / source), "-ldl", "-lpthread"]
     subprocess.run(command, check=True)
     return str(program)
 

@@ -1,7 +1,7 @@
 """Our own C library as a QNN application uses it, in the words of the contract's tests.
 
-Every call goes through the table of functions that ``libQnnHtp.so`` gives out. The C interface has no futures: what
-is known of an execution here is what its notification told.
+Every call goes through the table of functions that ``libQnnHtp.so`` gives out. The C interface has no futures:
+what is known of an execution here is what its notification told.
 """
 
 from __future__ import annotations
