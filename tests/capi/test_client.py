@@ -202,6 +202,20 @@ def test_what_is_freed_with_its_parent_is_no_handle_any_more(device: Device) -> 
     assert library.ask("contextFree", 12345, None) == 5002
 
 
+def test_backends_of_several_clients_of_one_process_do_not_share_their_end(lib_dir: Path) -> None:
+    library = load(lib_dir / "libQnnHtp.so")
+    first, second = Backend(library), Backend(library)
+    device, other = first.create_device(), second.create_device()
+    graph = build(Context.create(device))
+    left = Context.create(other)
+    handle = left.handle
+    library.call("backendFree", second.handle)
+    assert library.ask("contextFree", handle, None) == 5002  # it went with its backend
+    graph.execute(values())
+    library.call("deviceFree", other.handle)
+    graph.execute(values())
+
+
 def test_a_device_with_contexts_is_not_freed(device: Device) -> None:
     context = Context.create(device)
     assert device.library.ask("deviceFree", device.handle) == 14003

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.numbers import BACKEND_ID_HTP
@@ -29,6 +30,8 @@ class BackendHeld(Held):
     def __init__(self) -> None:
         super().__init__()
         self.backend = Backend()
+        # What was made with it on devices, which are no backend's.
+        self.contexts: set[Any] = set()
 
 
 _build = (identity.build_id() + "\0").encode()
@@ -123,7 +126,14 @@ def backend_get_property(backend: int, properties: int) -> int:
 @answers("backendFree")
 def backend_free(backend: int) -> None:
     """Free it and all that was made with it."""
+    from openhtp.capi.device import DeviceHeld
+
     held = handles.find(BackendHeld, backend)
+    for context in list(held.contexts):
+        context.free()
+    for child in list(held.children.values()):
+        if isinstance(child, DeviceHeld):
+            child.free()
     handles.remove(held)
     held.backend.free()
 

@@ -28,8 +28,11 @@ class ContextHeld(Held):
 
     word, invalid = "context", st.QNN_CONTEXT_ERROR_INVALID_HANDLE
 
-    def __init__(self, device: DeviceHeld, context: Context, options: dict[str, Any]) -> None:
+    def __init__(
+        self, backend: BackendHeld, device: DeviceHeld, context: Context, options: dict[str, Any]
+    ) -> None:
         super().__init__(device)
+        self.backend = backend
         self.device = device
         self.context = context
         self.options = options
@@ -39,6 +42,7 @@ class ContextHeld(Held):
         # Registered memory by what its descriptor stands for.
         self.areas: dict[tuple[int, int], Any] = {}
         device.contexts += 1
+        backend.contexts.add(self)
 
     def saved(self) -> bytes:
         """The context as bytes; the same until a graph is added."""
@@ -61,14 +65,15 @@ class ContextHeld(Held):
     def free(self, profile: Profile | None = None) -> None:
         """Free the context and all handles of it."""
         handles.remove(self)
+        self.backend.contexts.discard(self)
         self.device.contexts -= 1
         self.context.free(profile=profile)
 
 
-def parents(backend: int, device: int) -> DeviceHeld:
-    """The device that is meant; the backend's own for none."""
+def parents(backend: int, device: int) -> tuple[BackendHeld, DeviceHeld]:
+    """The backend, and the device that is meant; the backend's own for none."""
     held = handles.find(BackendHeld, backend)
-    return handles.find(DeviceHeld, device) if device else default_device(held)
+    return held, handles.find(DeviceHeld, device) if device else default_device(held)
 
 
 def _asks_for_own(options: dict[str, Any]) -> bool:
@@ -79,11 +84,11 @@ def _asks_for_own(options: dict[str, Any]) -> bool:
 @answers("contextCreate")
 def context_create(backend: int, device: int, config: int, out: int) -> None:
     """An empty context."""
-    on = parents(backend, device)
+    of, on = parents(backend, device)
     handles.require_place(out, "context")
     options = configs.read(CONTEXT, config)
     made = on.device(alone=_asks_for_own(options)).create_context(**options)
-    handles.give(out, ContextHeld(on, made, options))
+    handles.give(out, ContextHeld(of, on, made, options))
 
 
 @answers("contextSetConfig")
@@ -138,7 +143,7 @@ def create_from_binary(
     callback: DmaBufferCallback | None = None,
 ) -> ContextHeld:
     """A context with the graphs of a binary; without a handle so far."""
-    on = parents(backend, device)
+    of, on = parents(backend, device)
     options = configs.read(CONTEXT, config, Origin.BINARY)
     blob = binary_at(binary, size)
     sheet = handles.find_or_none(ProfileHeld, profile)
@@ -151,7 +156,7 @@ def create_from_binary(
         callback=callback,
         **options,
     )
-    held = ContextHeld(on, made, options)
+    held = ContextHeld(of, on, made, options)
     held.binary = blob
     return held
 

@@ -10,6 +10,7 @@ from openhtp.abi import memory
 from openhtp.abi.numbers import VERSION_1
 from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
+from openhtp.capi.backend import BackendHeld
 from openhtp.capi.context import ContextHeld, binary_at, parents
 from openhtp.capi.device import DeviceHeld
 from openhtp.capi.entries import answers, null
@@ -58,7 +59,7 @@ def context_create_from_binary_list_async(
     backend: int, device: int, params: int, config: int, signal: int
 ) -> None:
     """Begin to make a context from each binary; each graph and each context is told of."""
-    on = parents(backend, device)
+    of, on = parents(backend, device)
     shared = configs.read(CONTEXT, config)
     cut = handles.find_or_none(SignalHeld, signal)
     wanted = [_wanted(place) for place in memory.pointers(params, "the list of contexts")]
@@ -68,7 +69,7 @@ def context_create_from_binary_list_async(
     def notify(
         context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, place: Any, status: int
     ) -> None:
-        _tell(on, wanted[place], context, graph, name, kind, status)
+        _tell((of, on), wanted[place], context, graph, name, kind, status)
 
     on.device(alone=True).create_contexts_from_binaries(
         [one.blob for one in wanted],
@@ -80,7 +81,7 @@ def context_create_from_binary_list_async(
 
 
 def _tell(
-    on: DeviceHeld,
+    made_with: tuple[BackendHeld, DeviceHeld],
     one: _Wanted,
     context: Context | None,
     graph: Graph | None,
@@ -89,7 +90,7 @@ def _tell(
     status: int,
 ) -> None:
     if context is not None and one.made is None:
-        one.made = ContextHeld(on, context, one.options)
+        one.made = ContextHeld(*made_with, context, one.options)
         handles.add(one.made)
     shown = None
     if graph is not None and one.made is not None:

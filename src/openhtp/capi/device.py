@@ -19,6 +19,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, GlobalOption, HtpDeviceOption
 from openhtp.hw.catalog import catalog, find_soc
+from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
 
 TRANSPORT_VARIABLE = "OPENHTP_TRANSPORT"
@@ -58,10 +59,12 @@ class DeviceHeld(Held):
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
-    def __init__(self, backend: BackendHeld, soc: str) -> None:
+    def __init__(self, soc: str, backend: BackendHeld | None = None) -> None:
+        """``backend`` is given where the device goes with it; a client's own devices are no backend's."""
         super().__init__(backend)
-        self.backend = backend
+        self._backend = Backend()
         self.soc = soc
+        self.is_freed = False
         self.contexts = 0
         # Power votes by configuration number.
         self.votes: dict[int, StandingVotes] = {}
@@ -79,7 +82,7 @@ class DeviceHeld(Held):
                 options: dict[str, Any] = {"soc": self.soc, "transport": kind}
                 if name and kind == "rpc":
                     options["name"] = name
-                made = self.backend.backend.create_device(**options)
+                made = self._backend.create_device(**options)
                 for votes in list(self.votes.values()):
                     votes.stand_on(made)
                 self._made[kind] = made
@@ -87,8 +90,8 @@ class DeviceHeld(Held):
 
     def free(self) -> None:
         """Let go of what was made."""
-        for device in self._made.values():
-            device.free()
+        self.is_freed = True
+        self._backend.free()
 
 
 def default_device(backend: BackendHeld) -> DeviceHeld:
@@ -96,7 +99,7 @@ def default_device(backend: BackendHeld) -> DeviceHeld:
     for child in backend.children.values():
         if isinstance(child, DeviceHeld):
             return child
-    held = DeviceHeld(backend, chosen_soc())
+    held = DeviceHeld(chosen_soc(), backend)
     handles.add(held)
     return held
 
@@ -114,11 +117,7 @@ def device_create(log: int, config: int, out: int) -> None:
     handles.find_or_none(LogHeld, log)
     soc = _soc_of(config)
     transport()  # now rather than when the first context is made
-    backends = handles.of_kind(BackendHeld)
-    if not backends:
-        backends = [BackendHeld()]
-        handles.add(backends[0])
-    handles.give(out, DeviceHeld(backends[-1], soc))
+    handles.give(out, DeviceHeld(soc))
 
 
 def _soc_of(config: int) -> str:

@@ -86,7 +86,14 @@ def _of(number: int) -> tuple[DeviceHeld, StandingVotes]:
     found = _configs.get(number)
     if found is None:
         raise InvalidArgument(f"power configuration {number} does not exist")
-    return found
+    held, votes = found
+    if held.is_freed and handles.of_kind(DeviceHeld):
+        # It was another client's of this process: numbers of devices do not tell them apart.
+        held = _voted_on()
+        votes.stand_on(held.device())
+        held.votes[number] = votes
+        _configs[number] = held, votes
+    return held, votes
 
 
 @answers("destroy_id")

@@ -18,11 +18,11 @@ class StandingVotes:
         self._configs: list[PowerConfig] = []
 
     def stand_on(self, device: Device) -> None:
-        """Vote on one more device what was voted so far."""
+        """Vote on one more device what was voted so far; those that are gone are forgotten."""
         config = device.create_power_config(self._core)
         if self._standing:
             config.set(**self._standing)
-        self._configs.append(config)
+        self._configs = [*(one for one in self._configs if one.alive), config]
 
     def change(self, given: dict[str, Any]) -> None:
         """Vote, on all devices or, if it is refused, on none."""
