@@ -12,7 +12,17 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench import cancelling, loading, parallelism, planning, polling, preemption, profiling, provider, queueing
+from openhtp.bench import (
+    cancelling,
+    loading,
+    parallelism,
+    planning,
+    polling,
+    preemption,
+    profiling,
+    provider,
+    queueing,
+)
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
