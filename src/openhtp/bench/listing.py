@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,24 +15,47 @@ CONTEXTS = 8
 
 
 class ListRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds until all contexts are ready, either way; ``ratio`` is how many times sooner the list is."""
+    """Seconds until all contexts are ready, either way; ``ratio`` is how many times sooner the list is.
+
+    ``cpus`` are processors that client and device kept busy meanwhile: a single context is made on two, too, so
+    that a list can only win what one leaves idle.
+    """
 
     network: str
     contexts: int
     one_by_one_s: float
+    one_by_one_cpus: float
     list_s: float
+    list_cpus: float
     ratio: float
+
+
+class _Made(NamedTuple):
+    seconds: float
+    cpus: float
 
 
 def compare(network: str, device: htp.Device, binary: bytes, quiet: Quiet, rounds: int) -> ListRow:
     """Measure both in turns."""
-    in_turn: list[Sample[float]] = []
-    listed: list[Sample[float]] = []
+    in_turn: list[Sample[_Made]] = []
+    listed: list[Sample[_Made]] = []
     for _ in range(rounds):
-        in_turn.append(quiet.measure(lambda: _timed(lambda: _one_by_one(device, binary))))
-        listed.append(quiet.measure(lambda: _timed(lambda: _listed(device, binary))))
-    slow, quick = median(in_turn), median(listed)
-    return ListRow(network=network, contexts=CONTEXTS, one_by_one_s=slow, list_s=quick, ratio=slow / quick)
+        in_turn.append(quiet.measure(lambda: _timed(device, lambda: _one_by_one(device, binary))))
+        listed.append(quiet.measure(lambda: _timed(device, lambda: _listed(device, binary))))
+    slow, quick = _seconds(in_turn), _seconds(listed)
+    return ListRow(
+        network=network,
+        contexts=CONTEXTS,
+        one_by_one_s=slow,
+        one_by_one_cpus=median([Sample(made.value.cpus, made.quiet) for made in in_turn]),
+        list_s=quick,
+        list_cpus=median([Sample(made.value.cpus, made.quiet) for made in listed]),
+        ratio=slow / quick,
+    )
+
+
+def _seconds(samples: Sequence[Sample[_Made]]) -> float:
+    return median([Sample(made.value.seconds, made.quiet) for made in samples])
 
 
 def _one_by_one(device: htp.Device, binary: bytes) -> list[htp.Context]:
@@ -42,10 +66,16 @@ def _listed(device: htp.Device, binary: bytes) -> list[htp.Context]:
     return device.create_contexts_from_binaries([binary] * CONTEXTS).result()
 
 
-def _timed(make: Callable[[], list[htp.Context]]) -> float:
-    begin = time.perf_counter()
+def _timed(device: htp.Device, make: Callable[[], list[htp.Context]]) -> _Made:
+    used, begin = _processor_seconds(device), time.perf_counter()
     made = make()
     took = time.perf_counter() - begin
+    used = _processor_seconds(device) - used
     for context in made:
         context.free()
-    return took
+    return _Made(took, used / took)
+
+
+def _processor_seconds(device: htp.Device) -> float:
+    """Of this process and of the device's, by the kernel's clock of a process, which counts ended threads, too."""
+    return time.process_time() + time.clock_gettime(~device.pid << 3 | 2)

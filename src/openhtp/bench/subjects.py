@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,9 @@ def trivial_graph(context: htp.Context) -> htp.Graph:
     return graph
 
 
+@cache
 def quantized_network(name: str) -> bytes:
-    """A network of the zoo, 8 bits."""
+    """A network of the zoo, 8 bits. Calibrating it takes seconds, and more than one measurement wants it."""
     return zoo.quantized(zoo.MODELS[name]())
 
 

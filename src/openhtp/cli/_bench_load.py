@@ -17,7 +17,7 @@ def load_sheet(result: LoadResult) -> Sheet:
     for row in result.rows:
         sheet.add(
             row.network,
-            row.way,
+            row.way.removeprefix("OpenHTP, ").replace("ONNX Runtime", "ORT"),
             f"{row.file_bytes / 1e6:.1f}",
             f"{row.ready_s * 1e3:,.0f}",
             f"{row.first_result_s * 1e3:,.0f}",
@@ -44,11 +44,26 @@ def binaries_sheet(found: BinaryFigures) -> Sheet:
 
 def list_sheet(result: LoadResult) -> Sheet:
     """One line per network: its contexts one after the other, and by one call."""
-    columns = ("network", "contexts", "one by one\nms", "as a list\nms", "times\nsooner")
+    columns = (
+        "network",
+        "contexts",
+        "one by one\nms",
+        "CPUs\nbusy",
+        "as a list\nms",
+        "CPUs\nbusy",
+        "times\nsooner",
+    )
     sheet = Sheet("several contexts of a network until all are ready (medians, measured in turns)", columns)
     for row in result.lists:
-        times = f"{row.one_by_one_s * 1e3:,.0f}", f"{row.list_s * 1e3:,.0f}", f"{row.ratio:.2f}"
-        sheet.add(row.network, str(row.contexts), *times)
+        sheet.add(
+            row.network,
+            str(row.contexts),
+            f"{row.one_by_one_s * 1e3:,.0f}",
+            f"{row.one_by_one_cpus:.1f}",
+            f"{row.list_s * 1e3:,.0f}",
+            f"{row.list_cpus:.1f}",
+            f"{row.ratio:.2f}",
+        )
     return sheet
 
 
