@@ -170,3 +170,12 @@ def test_the_environment_orders_them(program: Path, order: str, printed: str) ->
         check=True,
     )
     assert done.stdout == printed
+
+
+def test_a_shared_device_is_restarted_only_if_it_allows_faults(backend: htp.Backend) -> None:
+    device = backend.create_device(name=f"faults-{os.getpid()}")
+    graph = relu_graph(device.create_context())
+    with inject("ssr@graphExecute:1"), pytest.raises(htp.UnsupportedFeature, match="--allow-faults"):
+        graph.execute(X)
+    assert graph.execute(X)["y"].sum() > 0
+    assert device.restarts == 0

@@ -68,11 +68,17 @@ def test_schematics_and_the_op_mapping(folder: Path) -> None:
         (("--model", "double.onnx", "--binary_file", "no/b"), "no folder"),
         (("--model", "double.onnx", "--binary_file", "b", "--enable_graphs", "other"), "'other'"),
         (("--model", "double.onnx", "--binary_file", "b", "--data_format_config", "list.txt"), "list.txt"),
+        (
+            ("--model", "double.onnx", "--binary_file", "b", "--data_format_config", "f.json"),
+            "'cache', which",
+        ),
         (("--model", "double.onnx", "--binary_file", "b", "--htp_socs", "sm1"), "sm1"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, words: tuple[str, ...], said: str) -> None:
     Path("sub").mkdir()
+    tensor = {"tensor_name": "cache", "dataFormat": "QNN_TENSOR_DATA_FORMAT_HMX_WEIGHT_LAYOUT"}
+    Path("f.json").write_text(json.dumps({"graphs": [{"graph_name": ["double"], "tensors": [tensor]}]}))
     Path("sub/double.onnx").write_bytes(model_bytes())
     done = run("context-binary-generator", *words)
     assert done.exit_code in (2, 14), done.output

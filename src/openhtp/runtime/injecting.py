@@ -22,6 +22,7 @@ from openhtp.core.errors import DeviceLost, InternalError, OutOfMemory, QnnError
 from openhtp.core.faults import MOST_KEPT, Fault, FaultPlan, Kind, Met, parse_faults
 from openhtp.program.binary import ContextBinary, read_binary
 from openhtp.program.container import PREAMBLE_BYTES
+from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.backend import FAULTS_VARIABLE, Backend
 from openhtp.runtime.calls.call import Call
@@ -115,8 +116,10 @@ def _error(fault: Fault) -> QnnError:
 
 
 def restart(device: Device) -> None:
-    """Have a device's process die, and wait until the device has noticed."""
+    """Have a device's process die, and wait until the device has noticed. One that is shared must allow faults."""
     link = device._link
+    if device.name is not None:
+        link.request(ms.Inject())
     if link.pid == os.getpid():
         device._on_lost(link)
         return
