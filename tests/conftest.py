@@ -72,6 +72,17 @@ def relu_graph(
     return graph
 
 
+def dense_graph(context: htp.Context, name: str, weights: np.ndarray) -> htp.Graph:
+    """A finalized float graph ``y = x @ weights.T``."""
+    graph = context.create_graph(name)
+    x = graph.add_tensor("x", (1, weights.shape[1]), "float32", kind="app_write")
+    w = graph.add_tensor("w", weights.shape, "float32", data=weights)
+    y = graph.add_tensor("y", (1, weights.shape[0]), "float32", kind="app_read")
+    graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
+    graph.finalize()
+    return graph
+
+
 def ramp(shape: tuple[int, ...] = (1, 8)) -> np.ndarray:
     """Values on both sides of zero that half precision holds exactly."""
     return (np.arange(np.prod(shape), dtype=np.float32) - 3).reshape(shape)

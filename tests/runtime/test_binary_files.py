@@ -13,21 +13,11 @@ import openhtp as htp
 from openhtp import onnx, zoo
 from openhtp.program.binary import read_binary
 from openhtp.program.sources import File
-from tests.conftest import ramp, relu_graph
+from tests.conftest import dense_graph, ramp, relu_graph
 from tests.program.forging import parts_of, put_together
 
 ROWS = 512
 WEIGHTS = np.random.default_rng(1).normal(size=(ROWS, ROWS)).astype(np.float32)
-
-
-def add_dense(context: htp.Context, name: str, weights: np.ndarray) -> htp.Graph:
-    graph = context.create_graph(name)
-    x = graph.add_tensor("x", (1, ROWS), "float32", kind="app_write")
-    w = graph.add_tensor("w", weights.shape, "float32", data=weights)
-    y = graph.add_tensor("y", (1, ROWS), "float32", kind="app_read")
-    graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
-    graph.finalize()
-    return graph
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +25,7 @@ def binary(shared_device: htp.Device) -> bytes:
     """A graph that is prepared, and two plain ones."""
     with shared_device.create_context() as context:
         context.compose_graph(onnx.load(zoo.quantized(zoo.MODELS["small_cnn"]())), "net").finalize()
-        add_dense(context, "dense", WEIGHTS)
+        dense_graph(context, "dense", WEIGHTS)
         relu_graph(context, "relu")
         return context.get_binary()
 
@@ -158,15 +148,15 @@ def test_a_client_that_cuts_a_file_under_the_device(
     backend: htp.Backend, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the client's look at the header and the device's at the data."""
-    from openhtp.runtime import context as runtime_context
+    from openhtp.runtime import restoring
 
-    real = runtime_context.load_graphs
+    real = restoring.load_graphs
 
     def cut_first(*args: object, **options: object) -> None:
         os.truncate(path, 16384)
         real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runtime_context, "load_graphs", cut_first)
+    monkeypatch.setattr(restoring, "load_graphs", cut_first)
     device = backend.create_device()
     with pytest.raises(htp.BadBinary, match="cut"):
         device.create_context_from_binary(path)

@@ -13,28 +13,18 @@ import openhtp as htp
 from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from tests.conftest import ramp
+from tests.conftest import dense_graph, ramp
 
 ROWS = 256
 WEIGHTS = np.arange(ROWS * ROWS, dtype=np.float32).reshape(ROWS, ROWS) % 7
 NAMES = ("first", "second", "third")
 
 
-def build(context: htp.Context, name: str) -> htp.Graph:
-    graph = context.create_graph(name)
-    x = graph.add_tensor("x", (1, ROWS), "float32", kind="app_write")
-    w = graph.add_tensor("w", WEIGHTS.shape, "float32", data=WEIGHTS)
-    y = graph.add_tensor("y", (1, ROWS), "float32", kind="app_read")
-    graph.add_node("MatMul", inputs=[x, w], outputs=[y])
-    graph.finalize()
-    return graph
-
-
 @pytest.fixture(scope="module")
 def binary(shared_device: htp.Device) -> bytes:
     with shared_device.create_context() as context:
         for name in NAMES:
-            build(context, name)
+            dense_graph(context, name, WEIGHTS)
         return context.get_binary()
 
 
@@ -57,7 +47,7 @@ def in_memory(data: bytes) -> Iterator[int]:
 def test_equal_weights_are_held_once(device: htp.Device, binary: bytes) -> None:
     with device.create_context_from_binary(binary) as context:
         assert WEIGHTS.nbytes <= session(device)["memory"]["weights"] < 1.5 * WEIGHTS.nbytes
-        expected = build(device.create_context(), "alone").execute({"x": ramp((1, ROWS))})["y"]
+        expected = dense_graph(device.create_context(), "alone", WEIGHTS).execute({"x": ramp((1, ROWS))})["y"]
         for name in NAMES:
             np.testing.assert_array_equal(context.graph(name).execute({"x": ramp((1, ROWS))})["y"], expected)
     assert session(device)["graphs"] == ["alone"]
@@ -84,7 +74,7 @@ def test_what_graphs_share_is_sent_once(binary: bytes) -> None:
 def test_a_damaged_graph_is_named_and_nothing_is_loaded(backend: htp.Backend) -> None:
     device = backend.create_device()
     with device.create_context() as context:
-        build(context, "sound")
+        dense_graph(context, "sound", WEIGHTS)
         other = context.create_graph("spoilt")
         x = other.add_tensor("x", (8, 512), "float32", kind="app_write")
         b = other.add_tensor("b", (8, 512), "float32", data=np.arange(4096, dtype=np.float32).reshape(8, 512) % 5)

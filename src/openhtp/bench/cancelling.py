@@ -20,6 +20,9 @@ from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import import_network, quantized_network
 
 CONTEXTS = 4
+# Told when the call is back; what comes then only tidies up.
+Back = Callable[[], None]
+Begin = Callable[[htp.Signal, Back], None]
 _GIVEN_BACK_WITHIN_S = 60.0
 
 
@@ -53,33 +56,46 @@ def run(network: str, moments: int) -> Iterator[Progress | CancelResult]:
         with device.create_context() as context:
             import_network(context, quantized_network(network), network)
             binary = context.get_binary()
-        ways: dict[str, Callable[[htp.Signal], Any]] = {
-            "finalize": lambda signal: _finalized(device, model, signal),
-            "create from a binary": lambda signal: device.create_context_from_binary(binary, signal=signal).free(),
-            f"list of {CONTEXTS} binaries": lambda signal: _listed(device, binary, signal),
+        ways: dict[str, Begin] = {
+            "finalize": lambda signal, back: _finalized(device, model, signal, back),
+            "create from a binary": lambda signal, back: _created(device, binary, signal, back),
+            f"list of {CONTEXTS} binaries": lambda signal, back: _listed(device, binary, signal, back),
         }
         rows: list[CancelRow] = []
         for what, begin in ways.items():
-            usual = min(_timed(lambda begin=begin: begin(backend.create_signal())) for _ in range(3))  # type: ignore[misc]
+            usual = min(_timed(lambda begin=begin: begin(backend.create_signal(), lambda: None)) for _ in range(3))  # type: ignore[misc]
             for kind in ("abort", "timeout"):
                 yield Progress(f"{what}, {kind}", len(rows), 2 * len(ways))
                 rows.append(_row(device, what, kind, begin, usual, moments))
     yield CancelResult(network=network, rows=rows)
 
 
-def _finalized(device: htp.Device, model: Any, signal: htp.Signal) -> None:
+def _finalized(device: htp.Device, model: Any, signal: htp.Signal, back: Back) -> None:
     with device.create_context() as context:
-        context.compose_graph(model, "network").finalize(signal=signal)
+        graph = context.compose_graph(model, "network")
+        try:
+            graph.finalize(signal=signal)
+        finally:
+            back()
 
 
-def _listed(device: htp.Device, binary: bytes, signal: htp.Signal) -> None:
+def _created(device: htp.Device, binary: bytes, signal: htp.Signal, back: Back) -> None:
+    try:
+        context = device.create_context_from_binary(binary, signal=signal)
+    finally:
+        back()
+    context.free()
+
+
+def _listed(device: htp.Device, binary: bytes, signal: htp.Signal, back: Back) -> None:
     with device.create_contexts_from_binaries([binary] * CONTEXTS, signal=signal) as creation:
-        creation.result(600)
+        try:
+            creation.result(600)
+        finally:
+            back()
 
 
-def _row(
-    device: htp.Device, what: str, kind: str, begin: Callable[[htp.Signal], Any], usual_s: float, moments: int
-) -> CancelRow:
+def _row(device: htp.Device, what: str, kind: str, begin: Begin, usual_s: float, moments: int) -> CancelRow:
     late_ms: list[float] = []
     left_over = 0
     for number in range(moments):
@@ -100,7 +116,7 @@ def _row(
     )
 
 
-def _stopped(backend: htp.Backend, kind: str, begin: Callable[[htp.Signal], Any], moment_s: float) -> float | None:
+def _stopped(backend: htp.Backend, kind: str, begin: Begin, moment_s: float) -> float | None:
     """Nanoseconds from the signal until the call is back; None if it had come to its end by then."""
     signal = backend.create_signal() if kind == "abort" else backend.create_signal(max(1, int(moment_s * 1e6)))
     said_ns = time.monotonic_ns() + int(moment_s * 1e9)
@@ -116,10 +132,11 @@ def _stopped(backend: htp.Backend, kind: str, begin: Callable[[htp.Signal], Any]
     thread = threading.Thread(target=trigger)
     if kind == "abort":
         thread.start()
+    back_ns: list[int] = []
     try:
-        begin(signal)
+        begin(signal, lambda: back_ns.append(time.monotonic_ns()))
     except (htp.Aborted, htp.TimedOut):
-        return time.monotonic_ns() - said_ns
+        return back_ns[0] - said_ns
     finally:
         over.set()
         if kind == "abort":

@@ -14,8 +14,10 @@ from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import read_binary
+from openhtp.runtime.binaries import validate
 from openhtp.runtime.context import Context
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback
@@ -181,16 +183,15 @@ def context_create_from_binary_with_signal(
 
 @answers("contextValidateBinary")
 def context_validate_binary(backend: int, device: int, config: int, binary: int, size: int) -> None:
-    """Whether a binary could be restored."""
-    parents(backend, device)
-    configs.read(CONTEXT, config)
+    """Whether a binary could be restored; in the strict mode, whether it is at its best here, too."""
+    _, on = parents(backend, device)
+    chosen = CONTEXT.read(configs.read(CONTEXT, config, Origin.BINARY))
     found = read_binary(binary_at(binary, size))
-    for name in found.graph_names:
-        try:
-            found.packed(name).program()
-        except BadBinary as error:
-            error.status = st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY
-            raise
+    try:
+        validate(found, find_soc(on.soc), chosen.compatibility, data_too=True)
+    except BadBinary as error:
+        error.status = st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY
+        raise
 
 
 @answers("contextFinalize")

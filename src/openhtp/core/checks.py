@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 import numbers
@@ -9,9 +10,10 @@ import operator
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _SHOWN = 200
+_E = TypeVar("_E", bound=enum.IntEnum)
 
 
 def whole_number(value: object) -> int | None:
@@ -22,6 +24,14 @@ def whole_number(value: object) -> int | None:
         return int(operator.index(value))  # type: ignore[arg-type]
     except Exception:
         return None
+
+
+def member_of(members: type[_E], value: object, prefix: str = "") -> _E | None:
+    """The member that is meant: by itself, by name in any case, with or without a prefix, or by number."""
+    if isinstance(value, str):
+        return members.__members__.get(value.upper().removeprefix(prefix))
+    number = whole_number(value)
+    return members(number) if number is not None and number in members._value2member_map_ else None
 
 
 def real_number(value: object) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import member_of, shown
 from openhtp.core.errors import InvalidArgument
 
 _PREFIX = "QNN_TENSOR_DATA_FORMAT_"
@@ -20,16 +20,11 @@ class DataFormat(enum.IntEnum):
     @classmethod
     def parse(cls, value: DataFormat | str | int) -> DataFormat:
         """Accept a member, its name in any case with or without ``QNN_TENSOR_DATA_FORMAT_``, or its number."""
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, str):
-            word = value.upper().removeprefix(_PREFIX)
-            word = "DENSE" if word == "FLAT_BUFFER" else word
-            if word in cls.__members__:
-                return cls[word]
-        number = whole_number(value)
-        if number is not None and number in cls._value2member_map_:
-            return cls(number)
+        if isinstance(value, str) and value.upper().removeprefix(_PREFIX) == "FLAT_BUFFER":
+            return cls.DENSE
+        found = member_of(cls, value, _PREFIX)
+        if found is not None:
+            return found
         names = ", ".join(item.name.lower() for item in cls)
         raise InvalidArgument(
             f"data format {shown(value)} is not supported; expected one of {names}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import member_of, shown
 from openhtp.core.errors import InvalidArgument
 
 
@@ -21,11 +21,9 @@ class LogLevel(enum.IntEnum):
     @classmethod
     def parse(cls, value: LogLevel | str | int) -> LogLevel:
         """Accept a member, its name in any case, or its number."""
-        if isinstance(value, str) and value.upper() in cls.__members__:
-            return cls[value.upper()]
-        number = whole_number(value)
-        if number is not None and number in cls._value2member_map_:
-            return cls(number)
+        found = member_of(cls, value)
+        if found is not None:
+            return found
         names = ", ".join(level.name.lower() for level in cls)
         raise InvalidArgument(
             f"log level {shown(value)}; expected one of {names}", st.QNN_LOG_ERROR_INVALID_ARGUMENT
@@ -42,11 +40,9 @@ class ProfileLevel(enum.IntEnum):
     @classmethod
     def parse(cls, value: ProfileLevel | str | int) -> ProfileLevel:
         """Accept a member, its name in any case, or its number."""
-        if isinstance(value, str) and value.upper() in cls.__members__:
-            return cls[value.upper()]
-        number = whole_number(value)
-        if number is not None and number in cls._value2member_map_:
-            return cls(number)
+        found = member_of(cls, value)
+        if found is not None:
+            return found
         raise InvalidArgument(
             f"profile level {shown(value)}; expected basic, detailed, linting or optrace",
             st.QNN_PROFILE_ERROR_INVALID_ARGUMENT,

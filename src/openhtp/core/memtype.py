@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import member_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 
 _MOST = 2**31 - 1
@@ -44,13 +44,9 @@ class MemType(enum.IntEnum):
 
     @classmethod
     def _parse(cls, value: object) -> MemType:
-        if isinstance(value, str):
-            word = value.upper().removeprefix("QNN_MEM_TYPE_")
-            if word in cls.__members__:
-                return cls[word]
-        number = whole_number(value)
-        if number is not None and number in cls._value2member_map_:
-            return cls(number)
+        found = member_of(cls, value, "QNN_MEM_TYPE_")
+        if found is not None:
+            return found
         raise InvalidArgument(
             f"mem_type {shown(value)} is unknown; expected ion or dma_buf", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE
         )

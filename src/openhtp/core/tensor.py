@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import member_of, shown
 from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
@@ -67,15 +67,9 @@ class TensorKind(enum.IntEnum):
     @classmethod
     def parse(cls, value: TensorKind | str | int) -> TensorKind:
         """Accept a member, its name in any case with or without ``QNN_TENSOR_TYPE_``, or its number."""
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, str):
-            word = value.upper().removeprefix("QNN_TENSOR_TYPE_")
-            if word in cls.__members__:
-                return cls[word]
-        number = whole_number(value)
-        if number is not None and number in cls._value2member_map_:
-            return cls(number)
+        found = member_of(cls, value, "QNN_TENSOR_TYPE_")
+        if found is not None:
+            return found
         names = ", ".join(kind.name.lower() for kind in cls)
         raise InvalidArgument(
             f"tensor kind {shown(value)} is unknown; expected one of {names}",

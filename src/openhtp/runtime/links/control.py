@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # How long one whose signal ended the waiting is kept, so that the device has given back what it made so far.
-GRACE_S = 0.06
+GRACE_S = 0.03
 
 
 class Silence(Disconnected):
