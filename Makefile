@@ -45,6 +45,7 @@ bench: $(STAMP)  ## sync against async, pre-emption, graphs side by side, whole 
 	$(BIN)/openhtp bench networks
 	$(BIN)/openhtp bench plan
 	$(BIN)/openhtp bench load
+	$(BIN)/openhtp bench llm
 
 sweep-bench: $(SWEEP)/.installed  ## points per second of sweeps, and what Ray adds
 	$(SWEEP)/bin/python tools/sweep_bench.py $(ARGS)

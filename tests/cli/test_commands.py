@@ -47,6 +47,7 @@ def test_help_names_every_command(run) -> None:
     "words",
     [
         ["bench", "async"],
+        ["bench", "llm"],
         ["bench", "load"],
         ["bench", "networks"],
         ["bench", "ort"],

@@ -14,6 +14,7 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench import (
     cancelling,
+    language,
     loading,
     parallelism,
     planning,
@@ -25,6 +26,7 @@ from openhtp.bench import (
 )
 from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
+from openhtp.cli._bench_language import language_sheet
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
@@ -43,6 +45,7 @@ R = TypeVar(
     profiling.ProfilingResult,
     cancelling.CancelResult,
     provider.ProviderResult,
+    language.LanguageResult,
 )
 
 app = typer.Typer(
@@ -304,6 +307,20 @@ def abort(
         raise typer.Exit(1)
 
 
+@app.command("llm")
+def llm_(
+    json_file: JsonFile = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of every way; medians are shown.")] = 9,
+    samples: Annotated[int, typer.Option(min=10, help="Urgent executions during prefill.")] = 200,
+) -> None:
+    """Measure a small language model: beside plain ONNX Runtime, native beside flat, urgent graphs in prefill."""
+    with errors_reported():
+        result = _last(language.run(rounds=rounds, samples=samples))
+    show(language_sheet(result))
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
 def _last(steps: Iterator[queueing.Progress | R]) -> R:
     """Show progress until the result comes."""
     with Bar(console=progress_console, transient=True) as bar:
@@ -322,7 +339,8 @@ def _warn_of_noise(
     | loading.LoadResult
     | parallelism.ParallelResult
     | polling.PollingResult
-    | provider.ProviderResult,
+    | provider.ProviderResult
+    | language.LanguageResult,
 ) -> None:
     if result.noisy_pieces:
         say(

@@ -110,11 +110,21 @@ class Mirror:
             return [int(block) for block in np.flatnonzero(unequal)]
         first = 0 if differs else whole
         last = -(-blocks // _TILE_BLOCKS)
-        if first == last:
+        if first == last or (not differs and not self._differs_in_tile(here, there, whole, blocks % _TILE_BLOCKS)):
             return []
         unequal = (now[:, first:last] != self._old[:, first:last]).any(axis=(0, 2, 4, 5, 6)).reshape(-1)
         found = np.flatnonzero(unequal) + first * _TILE_BLOCKS
         return [int(block) for block in found if block < blocks]
+
+    def _differs_in_tile(self, here: int, there: int, tile: int, blocks: int) -> bool:
+        """Whether one of the first blocks of a tile of keys has changed; they lie together for 32 of head_dim."""
+        step = Side.KEY.value * BLOCK
+        for run in range(self._runs):
+            begin = run * self._run_stride + tile * self._run_bytes
+            for place in range(begin, begin + self._run_bytes, step):
+                if _compare(here + place, there + place, blocks * BLOCK * BLOCK):
+                    return True
+        return False
 
     def _copy(self, now: Bytes, block: int) -> None:
         if self.side is Side.KEY:

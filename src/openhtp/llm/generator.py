@@ -124,6 +124,11 @@ class Generator:
         """
         self._adapter = self._sequencer.adapter = _checked_adapter(name, self._bundle)
 
+    def graph_steps(self, ar: int) -> int:
+        """After how many steps of a pass of so many tokens the device may let others go first."""
+        parts = range(self._bundle.parts)
+        return sum(self._loaded.graph(ar, part, self._cache.context).steps for part in parts)
+
     def rewind(self, count: int) -> None:
         """Take back the last tokens of the text, those in the cache included."""
         number = whole_number(count)

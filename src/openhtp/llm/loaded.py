@@ -115,6 +115,7 @@ class Sequencer:
         self._stages: dict[int, list[_Stage]] = {}
         self._under_way: list[Execution] = []
         self._past: dict[str, Array] = {}
+        self._turned: tuple[Array, Array] = (np.zeros(0), np.zeros(0))
         self.kv_update_ns = 0
         self.adapter = adapter
         try:
@@ -202,15 +203,25 @@ class Sequencer:
         first = stages[0].inputs
         first["input_ids"][0, :count] = tokens
         first["input_ids"][0, count:] = 0
-        for name, values in zip(_TURNS, self._config.rotations(cache.position, ar), strict=True):
-            quant, kind = stages[0].turns, first[name].dtype
-            stored = np.rint(values / np.float32(quant.scale)) - np.float32(quant.offset)
-            first[name][0, 0] = np.clip(stored, 0, (1 << 8 * kind.itemsize) - 1)
+        for name, values in zip(_TURNS, self._turns(stages[0], cache.position + ar), strict=True):
+            first[name][0, 0] = values[cache.position : cache.position + ar]
         first["cache_index"][0] = cache.index
         self._fill_mask(first["attention_mask"][0, 0], ar)
         for stage in stages[1:]:
             for name in (*_TURNS, "cache_index", "attention_mask"):
                 stage.inputs[name][...] = first[name]
+
+    def _turns(self, stage: _Stage, count: int) -> tuple[Array, Array]:
+        """Stored cosines and sines of at least the first ``count`` positions; more than needed, to be kept."""
+        if len(self._turned[0]) < count:
+            quant, kind = stage.turns, stage.inputs[_TURNS[0]].dtype
+            stored = [
+                np.rint(values / np.float32(quant.scale)) - np.float32(quant.offset)
+                for values in self._config.rotations(0, max(count, 2 * len(self._turned[0]), self.cache.context))
+            ]
+            cos, sin = (np.clip(values, 0, np.iinfo(kind).max).astype(kind) for values in stored)
+            self._turned = cos, sin
+        return self._turned
 
     def _fill_mask(self, mask: Array, ar: int) -> None:
         pattern = self._bundle.about.masked_softmax

@@ -1,0 +1,237 @@
+"""Language models here: beside a plain ONNX Runtime loop, native beside flat, and who waits for whom.
+
+The model is as large as that of ``examples/llm/austen``, with random weights: what is computed takes as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+import openhtp as htp
+from openhtp import llm
+from openhtp.bench.plain_llm import PlainLoop
+from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.subjects import trivial_graph
+from openhtp.llm.cache import KvCache, PartCache, part_shapes
+
+Array = npt.NDArray[Any]
+
+_CONTEXT = 1024
+_PROMPT = 64
+_TOKENS = 64
+# Tokens that are written one by one where the update of the cache is measured, and contexts that are compared.
+_UPDATES = 400
+_CONTEXTS = (512, 8192)
+_WARM_UP = 8
+# A pass that takes this much longer than the best one was disturbed by something else on the machine.
+_DISTURBED = 1.25
+
+
+class _Wait(NamedTuple):
+    """One urgent execution: how long until it started, the loop's longest rest, and the prefill pass itself."""
+
+    wait_ms: float
+    held_ms: float
+    held_cpu_ms: float
+    prefill_ms: float
+
+
+class LanguageResult(msgspec.Struct, kw_only=True):
+    """Everything ``openhtp bench llm`` measured. Times are of the wall clock, ratios medians of the rounds.
+
+    Prefill passes into which an urgent graph came and that took notably longer than they should, pauses not
+    counted, were disturbed by others on the machine; they only count in what is called ``all``. How long the loop
+    was held is also told in CPU time of its thread, which others do not add to.
+    """
+
+    tokens_per_s: float = 0.0
+    plain_tokens_per_s: float = 0.0
+    times_plain: float = 0.0
+    pass_native_ms: float = 0.0
+    pass_flat_ms: float = 0.0
+    native_to_flat: float = 0.0
+    update_us: dict[int, float] = {}
+    update_ratio: float = 0.0
+    binary_ratio: float = 0.0
+    prefill_ms: float = 0.0
+    prefill_steps: int = 0
+    urgent_wait_ms_p50: float = 0.0
+    urgent_wait_ms_p99: float = 0.0
+    urgent_share_p99: float = 0.0
+    urgent_share_p99_all: float = 0.0
+    loop_held_ms_p99: float = 0.0
+    loop_held_ms_max: float = 0.0
+    loop_held_cpu_ms_max: float = 0.0
+    urgent_samples: int = 0
+    urgent_samples_all: int = 0
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
+
+
+def small_llama() -> llm.Llama:
+    """Random weights in the sizes of the example's Llama."""
+    return llm.Llama(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, vocab=1024, ffn=768, context=_CONTEXT)
+
+
+def run(*, rounds: int = 9, samples: int = 200) -> Iterator[Progress | LanguageResult]:
+    """Measure in turns; yields progress, and the result last."""
+    result, quiet = LanguageResult(update_us={}), Quiet()
+    total = 2 + 2 * rounds + samples
+    yield Progress("exporting", 0, total)
+    model = small_llama()
+    text = [int(token) for token in np.random.default_rng(0).integers(0, model.config.vocab, 256)]
+    bundles = {native: llm.export(model, native_kv=native, calibration=text) for native in (True, False)}
+    alone = llm.export(model, ar=(1,), calibration=text)
+    result.binary_ratio = len(bundles[True].binaries[0]) / len(alone.binaries[0])
+    with htp.Backend() as backend:
+        device = backend.create_device(soc="SM8650")
+        chats = {native: llm.Generator(bundle, device, priority="low") for native, bundle in bundles.items()}
+        yield from _rates(result, quiet, chats, PlainLoop(bundles[False]), text[:_PROMPT], rounds, total)
+        yield Progress("update of the cache", 1 + 2 * rounds, total)
+        _updates(result, model.config)
+        urgent = trivial_graph(device.create_context())
+        urgent.set_config(priority="high")
+        yield from _waits(result, chats[True], urgent, text, samples, 2 + 2 * rounds, total)
+    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    yield result
+
+
+def _rates(
+    result: LanguageResult,
+    quiet: Quiet,
+    chats: dict[bool, llm.Generator],
+    plain: PlainLoop,
+    prompt: list[int],
+    rounds: int,
+    total: int,
+) -> Iterator[Progress]:
+    """Greedy decoding: ours, the plain loop's, and ours with a flat cache, in turns."""
+    ways = {
+        "ours": lambda: _decode_ms(chats[True], prompt),
+        "plain": lambda: plain.decode_ms(prompt, _TOKENS),
+        "flat": lambda: _decode_ms(chats[False], prompt),
+    }
+    found: dict[str, list[Sample[float]]] = {way: [] for way in ways}
+    for number in range(2 * rounds):
+        yield Progress("tokens per second", 1 + number, total)
+        if number >= rounds:  # each of them has been warm for a while
+            for way, measure in ways.items():
+                found[way].append(quiet.measure(measure))
+        else:
+            ways[("ours", "plain", "flat")[number % 3]]()
+    times = {way: median(samples) for way, samples in found.items()}
+    pairs = zip(*(found[way] for way in ("ours", "plain", "flat")), strict=True)
+    ratios = [(one.value, two.value, three.value) for one, two, three in pairs]
+    result.tokens_per_s, result.plain_tokens_per_s = 1e3 / times["ours"], 1e3 / times["plain"]
+    result.times_plain = statistics.median(plain_ms / ours for ours, plain_ms, _ in ratios)
+    result.pass_native_ms, result.pass_flat_ms = times["ours"], times["flat"]
+    result.native_to_flat = statistics.median(ours / flat for ours, _, flat in ratios)
+
+
+def _decode_ms(chat: llm.Generator, prompt: list[int]) -> float:
+    """One token, as the client sees it: everything between two of them is in it."""
+    chat.reset()
+    chat.complete(prompt, max_new=_TOKENS)
+    return 1e3 / chat.stats.tokens_per_s
+
+
+def _updates(result: LanguageResult, config: llm.LlamaConfig) -> None:
+    """Writing one token's keys and values into native caches of different length, in turns."""
+    caches = {}
+    for context in _CONTEXTS:
+        shapes = part_shapes(config, config.layers, context)
+        part = PartCache(0, *(np.zeros(shape, np.uint8) for shape in shapes))
+        caches[context] = KvCache(config, [part], context, native=True)
+    keys, values = (np.full(shape, 7, np.uint8) for shape in part_shapes(config, config.layers, 1))
+    taken: dict[int, list[int]] = {context: [] for context in _CONTEXTS}
+    for number in range(_UPDATES):
+        for context, cache in caches.items():
+            began = time.perf_counter_ns()
+            cache.write(0, number % min(_CONTEXTS), keys, values, 1)
+            taken[context].append(time.perf_counter_ns() - began)
+    result.update_us = {context: statistics.median(times) / 1e3 for context, times in taken.items()}
+    result.update_ratio = result.update_us[_CONTEXTS[1]] / result.update_us[_CONTEXTS[0]]
+
+
+def _waits(
+    result: LanguageResult,
+    chat: llm.Generator,
+    urgent: htp.Graph,
+    text: list[int],
+    samples: int,
+    done: int,
+    total: int,
+) -> Iterator[Progress]:
+    """An urgent graph is queued at any time of a prefill pass: how long until it starts, and how the loop does."""
+    feeds = {"x": np.zeros(urgent.tensors["x"].shape, np.float32)}
+    prompt, dice = text[:128], np.random.default_rng(1)
+    alone = [asyncio.run(_prefill(chat, prompt)) for _ in range(_WARM_UP + 24)][_WARM_UP:]
+    result.prefill_ms = min(alone)
+    result.prefill_steps = chat.graph_steps(128)
+    every: list[_Wait] = []
+    for number in range(samples):
+        yield Progress("urgent graph during prefill", done + number, total)
+        after = result.prefill_ms * float(dice.uniform(0.05, 0.85)) / 1e3
+        every.append(asyncio.run(_urgent(chat, prompt, urgent, feeds, after)))
+    kept = [wait for wait in every if wait.prefill_ms <= result.prefill_ms * _DISTURBED] or every
+    result.urgent_samples, result.urgent_samples_all = len(kept), len(every)
+    result.urgent_wait_ms_p50 = statistics.median(wait.wait_ms for wait in kept)
+    result.urgent_wait_ms_p99 = _p99([wait.wait_ms for wait in kept])
+    result.urgent_share_p99 = result.urgent_wait_ms_p99 / result.prefill_ms
+    result.urgent_share_p99_all = _p99([wait.wait_ms for wait in every]) / result.prefill_ms
+    result.loop_held_ms_p99 = _p99([wait.held_ms for wait in kept])
+    result.loop_held_ms_max = max(wait.held_ms for wait in kept)
+    result.loop_held_cpu_ms_max = max(wait.held_cpu_ms for wait in every)
+
+
+def _p99(values: list[float]) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+
+async def _prefill(chat: llm.Generator, prompt: list[int]) -> float:
+    chat.reset()
+    began = time.perf_counter()
+    async for _ in chat.generate(prompt, max_new=1):
+        pass
+    return (time.perf_counter() - began) * 1e3
+
+
+async def _urgent(
+    chat: llm.Generator, prompt: list[int], urgent: htp.Graph, feeds: dict[str, Array], after: float
+) -> _Wait:
+    """Queue the urgent graph a while after the prompt, and watch the event loop all the while."""
+    chat.reset()
+    over, longest, computed = asyncio.Event(), 0.0, 0.0
+
+    async def beat() -> None:
+        nonlocal longest, computed
+        while not over.is_set():
+            began, cpu = time.perf_counter(), time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.perf_counter() - began)
+            computed = max(computed, time.thread_time() - cpu)
+            await asyncio.sleep(0.0002)
+
+    beating = asyncio.create_task(beat())
+    text = asyncio.create_task(_prefill(chat, prompt))
+    await asyncio.sleep(after)
+    submitted_ns = time.monotonic_ns()  # the device's records are of the same clock
+    execution = urgent.execute_async(feeds)
+    await execution
+    took = await text
+    over.set()
+    await beating
+    record = execution.record
+    assert record is not None
+    paused = (record.finished_ns - record.started_ns) / 1e6
+    return _Wait((record.started_ns - submitted_ns) / 1e6, longest * 1e3, computed * 1e3, took - paused)
