@@ -10,6 +10,7 @@ from tests.report.schematics import SMALL, op, schematic
 from tests.report.trace_rules import check_trace
 
 from openhtp.compiler.driver import CompileOptions, portable_program, program_for
+from openhtp.estimation import with_options
 from openhtp.onnx import load
 from openhtp.report.lint_trace import lint_to_chrome
 from openhtp.report.linting import linting_event
@@ -170,3 +171,20 @@ def test_any_schedule_keeps_the_rules(drawn, paused):
         at += before + gap
     run = RunTimes(received_ns=1000, started_ns=1100, finished_ns=at + 10, pauses=tuple(pauses))
     check_trace(optrace_to_chrome(made, run, (("conv",), ("sub",), ("relu",)), ALL))
+
+
+def test_a_graph_on_two_cores_has_counters_of_both():
+    """Each core has half of every op; together they move what one alone would."""
+    program = portable_program(load(small_cnn()), CompileOptions())
+    one, two = (
+        schematic_of(program_for(with_options(program, {"num_cores": cores}), "SA8775P")) for cores in (1, 2)
+    )
+    assert two.cycles < one.cycles
+    counters = check_trace(optrace_to_chrome(two, None))["C"]
+    names = {"VTCM alloc", "VTCM read", "VTCM write", "DRAM read", "DRAM write"}
+    for core in (0, 1):
+        assert {event["name"] for event in counters if event["pid"] == core} == names
+    moved = [sum(op.dram_read + op.dram_write for op in each.executed) for each in (one, two)]
+    assert moved[1] == pytest.approx(moved[0], rel=0.001)
+    # The critical path is that of one core, not the sum of both.
+    assert linting_event(two).value == two.cycles

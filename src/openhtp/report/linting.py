@@ -72,7 +72,7 @@ def linting_event(schematic: Schematic) -> ProfileEvent:
 
 
 def lint(schematic: Schematic) -> list[Lint]:
-    """All nodes, in the order of listings."""
+    """All nodes, in the order of listings. Of several cores, the one that takes longest is the critical path."""
     found = {node.number: Lint(node) for node in schematic.nodes}
     ops = schematic.executed
     for op in ops:
@@ -81,9 +81,13 @@ def lint(schematic: Schematic) -> list[Lint]:
     by_core: dict[int, list[HtpOp]] = defaultdict(list)
     for op in ops:
         by_core[op.core].append(op)
-    for of_core in by_core.values():
-        _lint_core(of_core, found)
+    if by_core:
+        _lint_core(max(by_core.values(), key=_timeline), found)
     return [found[node.number] for node in in_listing_order(schematic.nodes)]
+
+
+def _timeline(ops: list[HtpOp]) -> int:
+    return max(op.end for op in ops) - min(op.start for op in ops)
 
 
 def _lint_core(ops: list[HtpOp], found: dict[int, Lint]) -> None:

@@ -41,10 +41,14 @@ _ENGINES = {Unit.HMX: Engine.HMX, Unit.HVX: Engine.HVX, Unit.DMA: Engine.DMA}
 
 
 def schematic_of(program: HtpProgram, *, core: int = 0, clocks: Clocks = FULL) -> Schematic:
-    """The program op by op. All times are modelled."""
+    """The program op by op. All times are modelled.
+
+    A graph that is spread over several cores, from ``core`` on, has a share of every op on each of them.
+    """
     schedule = schedule_of(program, clocks=clocks)
     nodes = _nodes(program)
-    maker = _Maker(program, schedule, {node.name: node.number for node in nodes}, core)
+    cores = range(core, core + program.options.num_cores)
+    maker = _Maker(program, schedule, {node.name: node.number for node in nodes}, cores)
     for operation in schedule.operations:
         maker.add(operation)
     return Schematic(
@@ -52,7 +56,7 @@ def schematic_of(program: HtpProgram, *, core: int = 0, clocks: Clocks = FULL) -
         soc=program.soc.name,
         clock_hz=round(schedule.mhz * 1e6),
         launch_cycles=round(estimate(program).launch_us * schedule.mhz),
-        cores=max(program.soc.cores, core + 1),
+        cores=max(program.soc.cores, cores.stop),
         hvx_threads=schedule.hvx_threads,
         vtcm_bytes=schedule.placed.vtcm_bytes,
         nodes=nodes,
@@ -75,12 +79,12 @@ def _nodes(program: HtpProgram) -> tuple[QnnOp, ...]:
 class _Maker:
     """Turns operations into ops, and knows which of them made what."""
 
-    def __init__(self, program: HtpProgram, schedule: Schedule, numbers: dict[str, int], core: int) -> None:
+    def __init__(self, program: HtpProgram, schedule: Schedule, numbers: dict[str, int], cores: range) -> None:
         self.ops: list[HtpOp] = []
         self._program = program
         self._schedule = schedule
         self._numbers = numbers
-        self._core = core
+        self._cores = cores
         self._constants: dict[str, int] = {}
         self._fetched: dict[int, int] = {}
         # The last op that computed something of a kernel, or brought something in for it.
@@ -105,7 +109,7 @@ class _Maker:
                 tensor=self._result(kernel),
                 inputs=inputs,
                 thread=thread,
-                parts=threads,
+                threads=threads,
             )
         self._computed[operation.kernel] = self.ops[-1].id
 
@@ -117,7 +121,9 @@ class _Maker:
             kernel = self._program.kernels[place.maker]
             name = kernel.outputs[0] if place.role is Use.RESULT else f"{kernel.name} ({place.role.value})"
             start, end = times[place.first].start, times[place.last].end
-            found.append(Region(name, self._core, place.offset, place.nbytes, start, end))
+            cores = len(self._cores)
+            offset, nbytes = place.offset // cores, place.nbytes // cores
+            found += [Region(name, core, offset, nbytes, start, end) for core in self._cores]
         return tuple(found)
 
     def _add_move(self, operation: Operation, kernel: Kernel) -> None:
@@ -154,7 +160,7 @@ class _Maker:
                 owner=owner,
                 engine=Engine.NONE,
                 role=Role.CONSTANT,
-                core=self._core,
+                core=self._cores[0],
                 **_typed(spec),
             )
             self.ops.append(op)
@@ -171,28 +177,30 @@ class _Maker:
         tensor: TensorSpec,
         inputs: tuple[int, ...],
         thread: int = 0,
-        parts: int = 1,
+        threads: int = 1,
     ) -> None:
-        waits = operation.activity is Activity.CHECKPOINT
-        self.ops.append(
-            HtpOp(
-                serial=len(self.ops) + 1,
-                name=name,
-                owner=owner,
-                engine=Engine.NONE if waits else _ENGINES[operation.unit],
-                role=role,
-                thread=thread,
-                core=self._core,
-                start=max(0, operation.start),
-                cycles=operation.end - max(0, operation.start),
-                inputs=inputs,
-                dram_read=operation.ddr_read // parts,
-                dram_write=operation.ddr_written // parts,
-                vtcm_read=operation.vtcm_read // parts,
-                vtcm_write=operation.vtcm_written // parts,
-                **_typed(tensor),
+        """One op on each core; cores and threads have equal shares of what it moves."""
+        waits, parts = operation.activity is Activity.CHECKPOINT, threads * len(self._cores)
+        for core in self._cores:
+            self.ops.append(
+                HtpOp(
+                    serial=len(self.ops) + 1,
+                    name=name,
+                    owner=owner,
+                    engine=Engine.NONE if waits else _ENGINES[operation.unit],
+                    role=role,
+                    thread=thread,
+                    core=core,
+                    start=max(0, operation.start),
+                    cycles=operation.end - max(0, operation.start),
+                    inputs=inputs,
+                    dram_read=operation.ddr_read // parts,
+                    dram_write=operation.ddr_written // parts,
+                    vtcm_read=operation.vtcm_read // parts,
+                    vtcm_write=operation.vtcm_written // parts,
+                    **_typed(tensor),
+                )
             )
-        )
 
     def _result(self, kernel: Kernel) -> TensorSpec:
         return self._program.tensors[kernel.outputs[0]]
