@@ -268,10 +268,17 @@ def test_the_file_of_events_has_the_nodes_of_each_part(feeds: dict[str, np.ndarr
     assert at == sorted(at)  # one part after the other
 
 
-def test_a_config_asks_for_a_profile(feeds: dict[str, np.ndarray]) -> None:
-    config = {"devices": [{"profiling_level": "linting"}]}
+def test_a_config_asks_for_a_profile(feeds: dict[str, np.ndarray], tmp_path: Path) -> None:
+    htp_config = tmp_path / "htp.json"
+    htp_config.write_text(json.dumps({"devices": [{"profiling_level": "linting"}]}))
+    config = {
+        "backend_extensions": {"config_file_path": str(htp_config)},
+        "profile_configs": {"num_max_events": 9},
+    }
     with htp.InferenceSession(_diamond(), backend_config=config) as session:
         pending = session.run_async(None, feeds)
         pending.result()
         assert pending.profile is not None
         assert pending.profile.event(6001) is not None
+        first = pending.profile.events()[0]
+        assert len(first.events) == 9

@@ -34,7 +34,7 @@ def profile_model(
     ):
         context = device.create_context()
         ready = context.compose_graph(graph)
-        profile = backend.create_profile(level)
+        profile = backend.create_profile(level, max_events=None if config is None else config.max_events)
         ready.finalize(profile=profile)
         log.add(profile)
         ready.execute(dict(samples[0]))

@@ -107,6 +107,11 @@ class BackendConfig:
         return level
 
     @property
+    def max_events(self) -> int | None:
+        """Events that a profile keeps; None for all, which 0 means, too."""
+        return self.general.get("profile_configs", {}).get("num_max_events") or None
+
+    @property
     def mem_type(self) -> str | None:
         """``shared_buffer``, if inputs and outputs are to lie in shared memory."""
         value: str | None = self.htp.get("memory", {}).get("mem_type")

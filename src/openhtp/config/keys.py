@@ -309,7 +309,14 @@ GENERAL = Section(
         Section(
             name="profile_configs",
             about="Of profiles.",
-            keys=(Key(name="num_max_events", kind=Whole(0, _MOST), about="Most events of a profile."),),
+            keys=(
+                Key(
+                    name="num_max_events",
+                    kind=Whole(0, 1 << 32),
+                    about="Most events of a profile; 0 is all.",
+                    instead="`profile.max_events`",
+                ),
+            ),
         ),
         Section(
             name="async_graph_execution_config",

@@ -104,9 +104,9 @@ class Loaded:
         """Whether runs can be queued."""
         return self.kind.transport == "rpc"
 
-    def new_profile(self, level: str) -> Profile:
-        """A profile for one run."""
-        return self.device.backend.create_profile(level)
+    def new_profile(self, level: str, max_events: int | None = None) -> Profile:
+        """A profile for one run; None keeps all its events."""
+        return self.device.backend.create_profile(level, max_events=max_events)
 
 
 def soc_of(config: BackendConfig | None) -> str:

@@ -142,9 +142,12 @@ class PartitionedModel:
         """The graph of each part; None for those on the CPU."""
         return [runner.graph if isinstance(runner, loading.Loaded) else None for runner in self._runners]
 
-    def new_profile(self, level: str) -> PartsProfile:
-        """A profile for one run."""
-        own = [each.new_profile(level) if isinstance(each, loading.Loaded) else None for each in self._runners]
+    def new_profile(self, level: str, max_events: int | None = None) -> PartsProfile:
+        """A profile for one run; so many events of each part are kept."""
+        own = [
+            each.new_profile(level, max_events) if isinstance(each, loading.Loaded) else None
+            for each in self._runners
+        ]
         return PartsProfile(level, self.assigned, own)
 
     def run(

@@ -29,6 +29,7 @@ class Recorder:
         self._model: Loaded | PartitionedModel | None = None
         self._plan, self._sess_options = plan, sess_options
         self._level: str | None = None
+        self._max_events = None if plan.config is None else plan.config.max_events
 
     def start(self, model: Loaded | PartitionedModel | None) -> None:
         """The model is loaded; None if ONNX Runtime has all of it, and profiles by itself."""
@@ -57,7 +58,7 @@ class Recorder:
         model, level = self._model, self._level
         if level is None or model is None:
             return None
-        return model.new_profile(level)
+        return model.new_profile(level, self._max_events)
 
     def note(self, profile: AnyProfile | None, begin_ns: int) -> None:
         """A run is over: write down what it cost, wherever that is asked for."""

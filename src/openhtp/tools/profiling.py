@@ -65,7 +65,7 @@ def profiling_of(
         client=level == "client",
         start_delay_s=float(delay),
         executions=None if most is None else int(most),
-        max_events=general.get("profile_configs", {}).get("num_max_events"),
+        max_events=general.get("profile_configs", {}).get("num_max_events") or None,
     )
 
 
