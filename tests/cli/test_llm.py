@@ -45,6 +45,16 @@ def test_estimates_are_modelled_and_say_so() -> None:
     assert "no rates are published" in openhtp("estimate", "llama-3.2-1b", "--soc", "SM8550")
 
 
+def test_chunks_are_shown_side_by_side() -> None:
+    output = openhtp("chunks", "llama-3.2-3b", "--parts", "1,3")
+    assert "128 tokens in 3 parts" in output
+    assert "modelled" in output
+    found = json.loads(openhtp("chunks", "llama-3.2-3b", "--parts", "3", "--json", "-"))
+    assert [row["chunk"] for row in found["rows"]] == [128, 64, 32]
+    assert found["times"] == "modelled"
+    assert "--parts is 'x'" in openhtp("chunks", "llama-3.2-3b", "--parts", "x", code=2)
+
+
 @pytest.mark.slow
 def test_perplexity_compares(tmp_path: Path) -> None:
     told = tmp_path / "found.json"

@@ -101,6 +101,27 @@ def test_the_index_is_rounded_up_and_told_once(device: htp.Device) -> None:
         strict.execute(feeds)
 
 
+def test_masks_that_let_too_much_take_part_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    head = NativeHead()
+    with htp.Backend() as backend:
+        own = backend.create_device(soc="SM8650", transport="inprocess")
+        for place, words in (
+            (50, "lets place 50 take part, between the cache"),
+            (70, "lets place 70 take part, behind"),
+        ):
+            graph = finalized(own, head)
+            feeds = head.feeds(33)
+            caplog.clear()
+            graph.execute(feeds)
+            assert "cache_index 33 is no multiple of 32 and is rounded up to 64" in caplog.text
+            assert "take part," not in caplog.text
+            feeds["attention_mask"][..., place] = 65535
+            graph.execute(feeds)
+            graph.execute(feeds)
+            assert caplog.text.count(words) == 1
+            assert caplog.text.count("is rounded up to 64") == 1
+
+
 @pytest.mark.parametrize(("tokens", "index", "last"), [(1, 481, 480), (64, 480, 448), (1, -1, 480)])
 def test_an_index_without_room_is_refused(device: htp.Device, tokens: int, index: int, last: int) -> None:
     head = NativeHead(tokens=tokens)

@@ -13,6 +13,7 @@ import pytest
 import openhtp as htp
 from openhtp import llm
 from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.frontend.data_formats import read_data_formats
 from openhtp.program.binary import read_binary
 from tests.llm.conftest import AUSTEN
 
@@ -61,6 +62,18 @@ def test_a_bundle_is_saved_and_opened(tiny: llm.Llama, device: htp.Device, tmp_p
             llm.Bundle.at(tmp_path / "b")
     with pytest.raises(BadModel, match="No such file"):
         llm.Bundle.at(tmp_path / "none")
+
+
+@pytest.mark.parametrize("out", [True, False])
+def test_a_bundle_has_its_data_format_file(tiny: llm.Llama, tmp_path: Path, out: bool) -> None:
+    bundle = llm.export(tiny, ar=(32, 1), parts=2, native_out=out)
+    formats = read_data_formats(bundle.save(tmp_path) / "data_format_config.json")
+    for binary in map(read_binary, bundle.binaries):
+        for name in binary.graph_names:
+            info = binary.graph_info(name)
+            native = {s.name: s.data_format for s in (*info.inputs, *info.outputs) if s.data_format}
+            assert formats[name] == native
+    assert len(formats) == 4
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 import openhtp as htp
 from openhtp import llm
-from openhtp.core.errors import DeviceLost, InvalidArgument, WrongState
+from openhtp.core.errors import DeviceLost, InvalidArgument, OutOfMemory, WrongState
 from openhtp.llm.drafting import NgramDraft
 
 Make = Callable[..., llm.Generator]
@@ -221,6 +221,23 @@ def test_bad_requests_change_nothing(make: Make) -> None:
 
         with pytest.raises(WrongState, match="generating already"):
             asyncio.run(twice())
+
+
+def test_a_cache_that_does_not_fit_says_what_it_needs(
+    make: Make, device: htp.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: htp.Context, nbytes: int, **options: Any) -> None:
+        raise OutOfMemory(f"process domain 0 has 1 KiB left, {nbytes} bytes are asked for")
+
+    monkeypatch.setattr(htp.Context, "register_memory", full)
+    words = (
+        r"KV cache needs 64 KiB \(2 layers x 2 x 1 heads x 64 x 256 tokens\), beside the weights: process domain 0"
+    )
+    with pytest.raises(OutOfMemory, match=words):
+        make()
+    monkeypatch.undo()
+    with make() as one:
+        assert len(one.complete([1], max_new=2)) == 2
 
 
 def test_sampling_is_repeatable_and_follows_its_limits(make: Make) -> None:

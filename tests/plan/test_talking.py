@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import openhtp.plan
+from openhtp.core.errors import InvalidArgument
 from openhtp.plan import BadScenario
+from openhtp.plan.chunks import compare_chunks
 from openhtp.plan.parsing import parse_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "assistant-and-cameras.yaml"
@@ -72,6 +74,32 @@ def test_the_example_has_no_late_frame() -> None:
     row = found.summary()["clients"]["assistant"]
     assert row["ttft_p99"] >= row["ttft_p50"] > 0
     assert row["tokens_per_s"] > 5
+
+
+@pytest.mark.parametrize(
+    ("run", "missed", "p99"), [(82.0, 457, 95.0), (27.3, 0, 31.6), (36.0, 201, 45.0), (12.0, 0, 13.0)]
+)
+def test_frames_wait_for_runs_of_known_length(run: float, missed: int, p99: float) -> None:
+    # An AR-128 pass of 3B parameters on an 8 Elite, whole and in three parts, and an AR-32 pass.
+    fixed = scenario({})
+    fixed["clients"][1] = {"name": "assistant", "priority": "low", "run": run}
+    for platform, late, within in (("windows", missed, p99), ("linux", 0, 6.5)):
+        fixed["device"]["platform"] = platform
+        camera = openhtp.plan.plan(fixed)["camera"]
+        assert (camera.runs, camera.missed) == (607, late)
+        assert camera.p99 <= within + 1e-6 if platform == "linux" else camera.p99 == pytest.approx(within)
+
+
+def test_chunks_are_compared() -> None:
+    rows = {(row.chunk, row.parts): row for row in compare_chunks("llama-3.2-3b", "SM8750", run_ms=5, every_ms=33)}
+    assert list(rows) == [(128, 1), (128, 3), (64, 1), (64, 3), (32, 1), (32, 3)]
+    whole, cut = rows[128, 1], rows[32, 3]
+    assert whole.beside["waits"].missed > 100
+    assert cut.beside["waits"].missed == whole.beside["pre-empts"].missed == 0
+    assert cut.longest_ms < whole.longest_ms
+    assert cut.beside["pre-empts"].ttft_p50 > whole.beside["pre-empts"].ttft_p50
+    with pytest.raises(InvalidArgument, match="parts is"):
+        compare_chunks("llama-3.2-3b", "SM8750", run_ms=5, every_ms=33, parts=(0,))
 
 
 @pytest.mark.parametrize(

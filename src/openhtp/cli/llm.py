@@ -31,9 +31,10 @@ from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
+from openhtp.plan.chunks import ChunkRow, compare_chunks
 from openhtp.runtime.backend import Backend
 
-app = typer.Typer(help="Language models: run, export, estimate, perplexity.", no_args_is_help=True)
+app = typer.Typer(help="Language models: run, export, estimate, chunks, perplexity.", no_args_is_help=True)
 
 _MOST_TEXT = 64 << 20
 Model = Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint, or of an exported bundle.")]
@@ -190,6 +191,55 @@ def _cells(one: LlmEstimate) -> list[str]:
 
 
 @app.command()
+def chunks(
+    model: Annotated[str, typer.Argument(help="A preset, such as llama-3.2-3b.")],
+    soc: Annotated[str, typer.Option(help="Chip.")] = "SM8750",
+    run_ms: Annotated[float, typer.Option("--run", min=0.001, help="Run of the camera's network, in ms.")] = 5.0,
+    every: Annotated[float, typer.Option(min=0.001, help="Milliseconds between two frames.")] = 33.0,
+    deadline: Annotated[float | None, typer.Option(help="Of a frame, in ms; the next frame unless given.")] = None,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens before the first one is written.")] = 512,
+    generate: Annotated[int, typer.Option(min=1, help="Tokens to write.")] = 128,
+    parts: Annotated[str, typer.Option(help="Graphs that a pass is split into: one or several numbers.")] = "1,3",
+    json_file: JsonFile = None,
+) -> None:
+    """Plan a language model beside a camera for every size of its passes (modelled)."""
+    with errors_reported(), _waiting("planning") as told:
+        rows = compare_chunks(
+            model,
+            soc,
+            run_ms=run_ms,
+            every_ms=every,
+            deadline_ms=deadline,
+            prompt=prompt,
+            generate=generate,
+            parts=_numbers(parts, "--parts"),
+            progress=told,
+        )
+        show(_chunk_sheet(rows, f"{model} beside a camera: {run_ms:g} ms every {every:g} ms, on {soc} (modelled)"))
+        say(
+            "Pairs: where frames wait for a run (Windows) / where they pre-empt it. Run: the longest; first: first"
+            f" token; missed and p99 (ms): of {rows[0].beside['waits'].frames} frames.",
+            "dim",
+        )
+        write_json(json_file, {"times": "modelled", "rows": [dataclasses.asdict(row) for row in rows]})
+
+
+def _chunk_sheet(rows: list[ChunkRow], title: str) -> Sheet:
+    sheet = Sheet(title, ("pass", "run ms", "missed", "p99", "first ms", "tokens/s"))
+    for row in rows:
+        waits, yields = row.beside["waits"], row.beside["pre-empts"]
+        sheet.add(
+            f"{row.chunk} tokens" + ("" if row.parts == 1 else f" in {row.parts} parts"),
+            f"{row.longest_ms:,.1f}",
+            f"{waits.missed} / {yields.missed}",
+            f"{waits.camera_p99:,.1f} / {yields.camera_p99:,.1f}",
+            f"{waits.ttft_p50:,.0f} / {yields.ttft_p50:,.0f}",
+            f"{waits.tokens_per_s:,.1f} / {yields.tokens_per_s:,.1f}",
+        )
+    return sheet
+
+
+@app.command()
 def perplexity(
     model: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
     text: Annotated[Path, typer.Argument(help="Text, or .npy of token numbers.")],
@@ -206,7 +256,7 @@ def perplexity(
         config = preset_of(config_file, None)
         loaded = lm.load(model)
         ids = _tokens_of(text, loaded.tokenizer, loaded.config.vocab)[:tokens]
-        window = fitting_window(loaded.config.context)
+        window = min(len(ids), fitting_window(loaded.config.context))
         with _waiting("float") as told:
             exact = float_nats(loaded, ids, window, told)
         rows: dict[str, float] = {"float": exact}
@@ -265,11 +315,11 @@ def _waiting(what: str) -> Iterator[Callable[[float], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _numbers(words: str) -> tuple[int, ...]:
+def _numbers(words: str, option: str = "--ar") -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in words.split(","))
     except ValueError:
-        raise InvalidArgument(f"--ar is {words!r}; expected numbers of tokens, such as 128,32,1") from None
+        raise InvalidArgument(f"{option} is {words!r}; expected numbers, such as 128,32,1") from None
 
 
 def _tokens_of(path: Path, tokenizer: Path | None, vocab: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,11 +15,14 @@ import msgspec
 
 from openhtp.core.errors import BadModel, InvalidArgument, error_context
 from openhtp.core.files import read_file
+from openhtp.core.hmx_layout import BLOCK
 from openhtp.llm.adapter import check_name
 from openhtp.llm.config import LlamaConfig, RopeScaling
 
 _ABOUT = "bundle.json"
 _TOKENIZER = "tokenizer.json"
+_FORMATS = "data_format_config.json"
+_NATIVE = "QNN_TENSOR_DATA_FORMAT_HMX_WEIGHT_LAYOUT"
 _MOST_ABOUT = 1 << 20
 _MOST_PART = 8 << 30
 _VERSION = 1
@@ -95,6 +99,18 @@ class Bundle:
         """Name of the graph of one part, from 1 on, for so many tokens."""
         return graph_name(ar, self.context if context is None else context, part, self.parts)
 
+    def data_formats(self) -> dict[str, Any]:
+        """Which tensors are native, as ``--data_format_config`` of the vendor's tools and ours takes it."""
+        graphs = []
+        for number, (begin, end) in enumerate(self.about.parts, 1):
+            past = [f"past_{side}_{layer}" for layer in range(begin, end) for side in ("key", "value")]
+            for context, ar in itertools.product(self.contexts, self.ar):
+                tiled = self.about.native_out and ar % BLOCK == 0
+                names = [f"{name}_in" for name in past] + ([f"{name}_out" for name in past] if tiled else [])
+                tensors = [{"tensor_name": name, "dataFormat": _NATIVE} for name in names if self.about.native_kv]
+                graphs.append({"graph_name": self.graph_name(ar, number, context), "tensors": tensors})
+        return {"graphs": graphs}
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the bundle into a folder, which is made if there is none."""
         place = Path(folder)
@@ -108,6 +124,8 @@ class Bundle:
                 _replace(place / adapter_part_name(name, number, self.parts), section)
         if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != place / _TOKENIZER:
             shutil.copyfile(self.tokenizer, place / _TOKENIZER)
+        if self.about.native_kv:
+            _replace(place / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
         # Last: a folder that has it is whole.
         _replace(place / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
         return place
