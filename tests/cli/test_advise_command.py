@@ -43,4 +43,5 @@ def test_an_estimate_is_written_as_a_page(tmp_path: Path) -> None:
     text = page.read_text()
     assert "modelled" in text
     assert "SM8550" in text
-    assert "http" not in text
+    assert 'src="http' not in text
+    assert 'href="http' not in text
