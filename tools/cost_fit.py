@@ -110,7 +110,7 @@ class Fit:
         slopes[np.arange(len(times)), self.launches] += launch
         return times + launch, slopes
 
-    def solve(self, used: np.ndarray, x: np.ndarray | None = None, most: int = 20) -> np.ndarray:
+    def solve(self, used: np.ndarray, x: np.ndarray | None = None, most: int = 30) -> np.ndarray:
         """Fit the rows in ``used`` (Levenberg and Marquardt), from the prior or from ``x``."""
         x = self.start.copy() if x is None else x
         damping = 1e-2
@@ -128,7 +128,7 @@ class Fit:
                 return x
             gain = 1 - (next_misses @ next_misses) / (misses @ misses)
             x, misses, slopes, damping = moved, next_misses, next_slopes, damping / 4
-            if gain < 1e-3:
+            if gain < 3e-4:
                 break
         return x
 

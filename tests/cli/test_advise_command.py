@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from openhtp import zoo
+from openhtp.advising import advise
 from openhtp.cli.main import app
+from openhtp.estimation import estimate
 
 
 def test_advice_has_gains_and_is_told_in_json() -> None:
@@ -45,3 +49,11 @@ def test_an_estimate_is_written_as_a_page(tmp_path: Path) -> None:
     assert "SM8550" in text
     assert 'src="http' not in text
     assert 'href="http' not in text
+
+
+def test_an_advised_network_gains_what_was_said() -> None:
+    """The advice to quantize, against the quantized network itself (docs/advice.md)."""
+    before = estimate("zoo:transformer_blocks", "SM8650").total_us
+    (said,) = [each for each in advise("zoo:transformer_blocks", "SM8650") if each.rule == "precision"]
+    after = estimate(zoo.quantized(zoo.MODELS["transformer_blocks"](), samples=1), "SM8650").total_us
+    assert said.gain_us == pytest.approx(before - after, rel=0.15)

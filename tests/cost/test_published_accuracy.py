@@ -57,8 +57,8 @@ def test_the_package_is_as_good_as_the_page_says(published):
 
 def test_networks_that_were_not_in_the_fit_are_near_enough():
     _, median, p90 = told("families kept out of the fit")
-    assert median <= 0.13
-    assert p90 <= 0.38
+    assert median <= 0.12
+    assert p90 <= 0.35
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ DMA_AMOUNTS = ("edge_dma", "spill")
 """What the DMA moves of activations: at the edges of the network, and where VTCM is too small."""
 
 _BY_WINDOW = frozenset({"depthwise", "pool"})
-_BY_COUNT = frozenset({"image_layout", "image_norm", "reshape"})
+_BY_COUNT = frozenset({"image_layout", "image_norm", "reshape", "softmax"})
 _MOVING = frozenset({"transpose", "permute", "move", "concat"})
 _BY_LARGER_SIDE = frozenset({"reduce", "gather"})
 
