@@ -57,7 +57,7 @@ def _quantized_add() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def provider_session(model: bytes, library: str, options: Mapping[str, str] | None = None) -> Any:
+def provider_session(model: bytes | str, library: str, options: Mapping[str, str] | None = None) -> Any:
     """A session of ONNX Runtime's QNN provider on a library; fails where that would leave work to the CPU."""
     try:
         import onnxruntime_qnn
