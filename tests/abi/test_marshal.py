@@ -398,3 +398,12 @@ def test_an_encoding_that_is_not_known_is_refused_rather_than_read_as_none() -> 
     with pytest.raises(InvalidArgument, match="encoding of kind 7"):
         spec_of(tensor)
     assert keep
+
+
+def test_a_bias_has_the_scales_of_a_group_s_channels_for_every_group() -> None:
+    spec = TensorSpec("b", (2,), DType.SFIXED_POINT_32, AxisScaleOffset(0, (0.5, 0.25)), STATIC)
+    tensor: Any = tensor_struct(spec, np.arange(2, dtype=np.int32), keep := [])
+    wide = (ctypes.c_uint32 * 1)(6)
+    tensor.dims = ctypes.addressof(wide)
+    assert spec_of(tensor).quant == AxisScaleOffset(0, (0.5, 0.25) * 3)
+    assert keep

@@ -192,6 +192,22 @@ def test_an_operation_is_validated_before_there_is_a_graph(backend: Backend) -> 
     assert refused.value.code == 3110
 
 
+def test_products_of_16_bits_are_of_later_chips(backend: Backend) -> None:
+    quant = ScaleOffset(0.01)
+    a = TensorSpec("a", (1, 4, 8), DType.UFIXED_POINT_16, quant)
+    w = TensorSpec("w", (1, 8, 4), DType.SFIXED_POINT_16, quant)
+    o = TensorSpec("o", (1, 4, 4), DType.UFIXED_POINT_16, quant)
+    call = OpCall("MatMul", "m", (a, w), (o,))
+    later = backend.create_device(soc="SM8550")
+    backend.validate_op(call, params_of(call))
+    early = backend.create_device(soc="SM8350")
+    with pytest.raises(QnnError) as refused:
+        backend.validate_op(call, params_of(call))
+    assert refused.value.code == 3110
+    early.free()
+    later.free()
+
+
 def test_what_is_freed_with_its_parent_is_no_handle_any_more(device: Device) -> None:
     context = Context.create(device)
     graph = build(context)

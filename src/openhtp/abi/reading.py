@@ -36,6 +36,8 @@ def spec_of(tensor: Any) -> TensorSpec:
         raise _bad_tensor(f"tensor {name!r} has version {tensor.version}; expected 1 or 2")
     shape = tuple(_array(ctypes.c_uint32, tensor.rank, tensor.dims, MAX_RANK, f"dimensions of tensor {name!r}"))
     quant, width = _encoding_of(tensor.quant, shape, name)
+    if isinstance(quant, AxisScaleOffset):
+        quant = _for_all_groups(quant, shape)
     dtype = DType.parse(tensor.data_type)
     dynamic: tuple[bool, ...] = ()
     elements = None
@@ -53,6 +55,15 @@ def spec_of(tensor: Any) -> TensorSpec:
         elements,
         DataFormat.parse(tensor.data_format),
     )
+
+
+def _for_all_groups(quant: AxisScaleOffset, shape: tuple[int, ...]) -> AxisScaleOffset:
+    """The bias of a convolution in groups may have the scales of one group's channels, which are those of all."""
+    given = len(quant.scales)
+    if len(shape) != 1 or quant.axis != 0 or given >= shape[0] or shape[0] % given:
+        return quant
+    times = shape[0] // given
+    return AxisScaleOffset(0, quant.scales * times, quant.offsets * times)
 
 
 def widened(spec: TensorSpec) -> TensorSpec:

@@ -15,7 +15,7 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError
-from openhtp.ops import PACKAGE, op_names, resolve
+from openhtp.ops import PACKAGE, op_names, resolve_for
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.property import has_capability
 
@@ -100,7 +100,9 @@ def backend_get_supported_operations(backend: int, count: int, out: int) -> None
 
 @answers("backendValidateOpConfig")
 def backend_validate_op_config(backend: int, config: int) -> None:
-    """Whether an operation with these tensors can be done."""
+    """Whether an operation with these tensors can be done, by the device that was made last."""
+    from openhtp.capi.device import present_arch
+
     handles.find(BackendHeld, backend)
     given = memory.structure(struct("OpConfig"), config, "an operation's description")
     call = call_of(given)
@@ -110,7 +112,7 @@ def backend_validate_op_config(backend: int, config: int) -> None:
         outputs=tuple(map(widened, call.outputs)),
     )
     try:
-        resolve(call, static_inputs(given))
+        resolve_for(present_arch(), call, static_inputs(given))
     except QnnError as error:
         error.status = st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE
         raise

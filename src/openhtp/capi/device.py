@@ -110,6 +110,12 @@ def chosen_soc() -> str:
     return find_soc(given).name if given else _default["soc"] or _FIRST_SOC
 
 
+def present_arch() -> int:
+    """The architecture of the device that was made last, which validations are about: they name none."""
+    devices = handles.of_kind(DeviceHeld)
+    return find_soc(devices[-1].soc if devices else chosen_soc()).arch
+
+
 @answers("deviceCreate")
 def device_create(log: int, config: int, out: int) -> None:
     """Note which chip it is; it starts when a context is made on it."""

@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedOp
 from openhtp.core.opcall import OpCall
+from openhtp.ops._first_arch import first_arch
 from openhtp.ops._node import Array, Node
 from openhtp.ops._opdef import OpDef, Work
 from openhtp.ops._resolve import resolve_call
 from openhtp.ops._tiles import TileAxis
 
-__all__ = ["PACKAGE", "Node", "OpDef", "TileAxis", "Work", "find_op", "op_names", "resolve"]
+__all__ = ["PACKAGE", "Node", "OpDef", "TileAxis", "Work", "find_op", "op_names", "resolve", "resolve_for"]
 
 PACKAGE = "qti.aisw"
 
@@ -66,3 +67,16 @@ def resolve(call: OpCall, statics: Mapping[str, Array] | None = None) -> Node:
             st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
         )
     return resolve_call(find_op(call.op), call, statics or {})
+
+
+def resolve_for(arch: int, call: OpCall, statics: Mapping[str, Array] | None = None) -> Node:
+    """The same for a chip of an architecture, which may not have what the op needs."""
+    node = resolve(call, statics)
+    first = first_arch(find_op(call.op), node)
+    if arch < first:
+        types = ", ".join(spec.dtype.short for spec in node.inputs if spec is not None)
+        raise UnsupportedOp(
+            f"{call.op} {call.name!r} on {types} needs v{first} or later; the device is v{arch}",
+            st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
+        )
+    return node
