@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort  # the client itself: this runs in its own environment
 from onnx import TensorProto, helper, numpy_helper
 
 from openhtp import backend_path
+from openhtp.engine.onnxruntime import onnxruntime as ort
 
 PROVIDER = "QNNExecutionProvider"
 STEP = 8 / 255
