@@ -64,6 +64,9 @@ def test_votes_fall_between_the_runs_of_a_profile_that_does_not_sustain() -> Non
     )
     corners = [corner for corner, *_ in clocks_of(result)]
     assert corners == ["TURBO", "SVS", "TURBO"]
+    rows = result.to_json()["clocks"]
+    assert [row["corners"]["bus"] for row in rows] == corners
+    assert rows[0]["end"] == rows[1]["start"] > rows[0]["start"] == 0
     assert result.run.clients[0].latencies_ns == [pytest.approx(profile_us("high_performance") * 1000, abs=2)] * 2
 
 

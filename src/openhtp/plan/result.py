@@ -124,12 +124,13 @@ class PlanResult:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The fixed format of ``plan --json``."""
-        return {
+        """The fixed format of ``plan --json``; ``clocks`` only where clients vote."""
+        found = {
             "clients": self.client_states(),
             "resources": self.resource_rows(),
             "summary": self.summary(),
         }
+        return {**found, "clocks": self.clock_rows()} if self.scenario.has_votes else found
 
     def _intervals(self) -> list[Interval]:
         return [] if self.run.phases is None else self.run.phases.intervals
@@ -145,6 +146,22 @@ class PlanResult:
             ]
             for number, spec in enumerate(self.scenario.clients)
         }
+
+    def clock_rows(self) -> list[dict[str, Any]]:
+        """How fast each core went, from when to when."""
+        times, time = [] if self.run.phases is None else self.run.phases.clock_times(), self.scenario.in_unit
+        return [
+            {
+                "core": now.core,
+                "start": time(start),
+                "end": time(end),
+                "core_mhz": now.core_mhz,
+                "hmx_mhz": now.hmx_mhz,
+                "bus_percent": now.bus_percent,
+                "corners": {"core": now.core_corner, "hmx": now.hmx_corner, "bus": now.bus_corner},
+            }
+            for now, start, end in times
+        ]
 
     def resource_rows(self) -> list[dict[str, Any]]:
         """One row for every time at which a unit or a cell of VTCM changes hands."""
