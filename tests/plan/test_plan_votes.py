@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,3 +167,12 @@ def test_bad_votes_are_told_with_their_place(client: dict[str, Any], words: str)
         old["device"]["soc"] = "SM8550"
         with pytest.raises(BadScenario, match="HMX votes need v75 or newer; SM8550 is v73"):
             plan(old)
+
+
+def test_the_example_of_the_docs() -> None:
+    result = plan(Path(__file__).parents[2] / "examples" / "perf-profiles.yaml")
+    early, *_, late = result.run.clients[1].latencies_ns
+    assert late > 1.8 * early
+    fast, slow = result.to_json()["clocks"]
+    last_frame = 99_000 + result["camera"].max
+    assert fast["end"] == slow["start"] == pytest.approx(last_frame + SUSTAIN_US, abs=1)
