@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,6 +111,38 @@ def test_float_weights_are_stored_once_and_the_program_computes_the_same() -> No
     again = OrtEngine().load(program_for(after, SOC))
     for name, values in results(program, OrtEngine().load(program)).items():
         np.testing.assert_array_equal(results(program, again)[name], values)
+
+
+def test_graphs_of_other_sizes_read_the_same_float_weights() -> None:
+    """Their parts are not equal, but convolutions read filters where they lie, whatever they are applied to."""
+    found, graphs = [], []
+    for size in (64, 96):
+        program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"](size)), SOC)
+        graphs.append((program, OrtEngine().pack(program)))
+    with Workshop() as workshop:
+        for program, packed in graphs:
+            assert packed is not None
+            loaded = OrtEngine().load_packed(packed, packed.info(), SOC, workshop)
+            assert loaded is not None
+            found.append({value.data_ptr() for stage in loaded._stages.stages for value in stage.held})
+            fresh = OrtEngine().load(program)
+            for name, values in results(program, fresh).items():
+                np.testing.assert_array_equal(results(program, loaded)[name], values)
+    assert found[0] == found[1] != set()
+
+
+def test_a_run_keeps_the_weights_that_it_reads() -> None:
+    """A client may free a graph while an execution is under way."""
+    program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()), SOC)
+    loaded = OrtEngine().load(program)
+    held = [weakref.ref(value) for stage in loaded._stages.stages for value in stage.held]
+    arrays = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in (*program.inputs, *program.outputs)}
+    run = loaded.bind(arrays)
+    loaded.close()
+    assert held
+    assert all(value() is not None for value in held)
+    del run
+    assert all(value() is None for value in held)
 
 
 def test_the_program_is_whole_beside_it(program: HtpProgram, packed: PackedGraph) -> None:
@@ -269,6 +302,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         lambda m: replace(m, parts=[replace(part, constants=[]) for part in m.parts]),
         "CPU runtime refuses",
     ),
+    "constants of others in place": (lambda m: part_changed(m, 0, in_place=[999]), "does not have"),
     "fewer constants": (lambda m: replace(m, constants=m.constants[:-1]), "does not exist"),
     "constant size": (
         lambda m: replace(m, constants=[replace(m.constants[0], shape=[1 << 39, 1 << 39]), *m.constants[1:]]),

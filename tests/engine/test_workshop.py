@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from openhtp.engine.sessions import Stage
@@ -92,3 +93,21 @@ def test_a_failure_is_raised_when_nothing_is_under_way_any_more() -> None:
         with pytest.raises(ValueError, match="no good"):
             workshop.make([Making(b"a", 9, fail), *(Making(bytes([n]), 1, succeed) for n in range(5))])
         assert len(ended) == 5
+
+
+def test_what_is_held_is_made_once_and_a_failure_is_everybodys() -> None:
+    made: list[int] = []
+
+    def make() -> Any:
+        made.append(1)
+        return np.zeros(3)
+
+    def fail() -> Any:
+        raise ValueError("no good")
+
+    with Workshop() as workshop:
+        assert workshop.hold(b"a", make) is workshop.hold(b"a", make)
+        assert made == [1]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no good"):
+                workshop.hold(b"b", fail)

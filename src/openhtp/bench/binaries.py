@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 import openhtp as htp
+from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import import_network, quantized_network
 from openhtp.core.dtype import DType
@@ -23,19 +24,22 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import GIB, MIB
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.binary import BinaryInfo, pack_graphs
+from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import pack_program
 from openhtp.program.qnn_program import QnnProgram
 
 _ROUNDS = 7
 BUDGET_MB = 25
 _LAYERS, _WIDTH, _BATCH = 12, 3072, 64
-STEPS = 4
+STEPS = 5
 """Steps of progress that ``run`` tells."""
 
 
 class BinaryFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """All measured. Ratios are two graphs of equal weights to one of them; bytes are over what stays resident."""
+    """All measured. Ratios are two graphs of equal weights to one of them; bytes are over what stays resident.
+
+    ``sizes`` are a float ResNet18 at two resolutions; ``float_file_ratio`` is one to the bytes of its weights.
+    """
 
     metadata_file_bytes: int
     validate_s: float
@@ -43,6 +47,9 @@ class BinaryFigures(msgspec.Struct, frozen=True, kw_only=True):
     shared_file_ratio: float
     shared_memory_ratio: float
     one_graph_bytes: int
+    sizes_file_ratio: float
+    sizes_memory_ratio: float
+    float_file_ratio: float
     budget_file_bytes: int
     peak_over_bytes: int
     peak_over_with_budget_bytes: int
@@ -61,7 +68,10 @@ def run(done: int, total: int) -> Iterator[Progress | BinaryFigures]:
         yield Progress("two ResNet50 graphs: shared weights", done + 2, total)
         files = _twins(Path(folder))
         one, two = (_growth(path) for path in files)
-        yield Progress("a read budget of 25 MB", done + 3, total)
+        yield Progress("a float ResNet18 at two resolutions: shared weights", done + 3, total)
+        sizes = _sizes(Path(folder))
+        small, both = (_growth(path) for path in sizes)
+        yield Progress("a read budget of 25 MB", done + 4, total)
         dense = _dense_file(Path(folder) / "dense.bin")
         yield BinaryFigures(
             metadata_file_bytes=large_bytes,
@@ -70,6 +80,9 @@ def run(done: int, total: int) -> Iterator[Progress | BinaryFigures]:
             shared_file_ratio=files[1].stat().st_size / files[0].stat().st_size,
             shared_memory_ratio=two / one,
             one_graph_bytes=one,
+            sizes_file_ratio=sizes[1].stat().st_size / sizes[0].stat().st_size,
+            sizes_memory_ratio=both / small,
+            float_file_ratio=sizes[0].stat().st_size / _weight_bytes(sizes[0]),
             budget_file_bytes=dense.stat().st_size,
             peak_over_bytes=_peak_over(dense, 0),
             peak_over_with_budget_bytes=_peak_over(dense, BUDGET_MB),
@@ -120,13 +133,27 @@ def _metadata(path: Path) -> tuple[float, float]:
 def _twins(folder: Path) -> tuple[Path, Path]:
     """A binary of one ResNet50 graph, and one of two."""
     model = quantized_network("resnet50")
+    return _one_and_both(folder, "resnet50", model, model)
+
+
+def _sizes(folder: Path) -> tuple[Path, Path]:
+    """A binary of a float ResNet18 at one resolution, and one of it at two."""
+    return _one_and_both(folder, "resnet18", zoo.resnet18(224), zoo.resnet18(160))
+
+
+def _one_and_both(folder: Path, name: str, one: bytes, other: bytes) -> tuple[Path, Path]:
+    paths = folder / f"{name}-one.bin", folder / f"{name}-both.bin"
     with htp.Backend() as backend, backend.create_device(threads=1).create_context() as context:
-        paths = []
-        for name in ("one", "two"):
-            import_network(context, model, name)
-            paths.append(folder / f"{name}.bin")
-            paths[-1].write_bytes(context.get_binary())
-    return paths[0], paths[1]
+        for place, (model, path) in enumerate(zip((one, other), paths, strict=True)):
+            import_network(context, model, f"{name}{place}")
+            path.write_bytes(context.get_binary())
+    return paths
+
+
+def _weight_bytes(path: Path) -> int:
+    """Bytes of the static tensors of the only graph."""
+    binary = read_binary(path.read_bytes())
+    return binary.graph_info(binary.graph_names[0]).static_bytes
 
 
 def _dense_file(path: Path) -> Path:

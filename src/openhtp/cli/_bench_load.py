@@ -36,6 +36,9 @@ def binaries_sheet(found: BinaryFigures) -> Sheet:
     sheet.add("two ResNet50 graphs of equal weights to one: file", f"{found.shared_file_ratio:.3f}")
     sheet.add("the same: memory of the device", f"{found.shared_memory_ratio:.3f}")
     sheet.add("memory of the one", f"{found.one_graph_bytes / 1e6:.1f} MB")
+    sheet.add("a float ResNet18 to the bytes of its weights: file", f"{found.float_file_ratio:.3f}")
+    sheet.add("the same at two resolutions to one: file", f"{found.sizes_file_ratio:.3f}")
+    sheet.add("the same: memory of the device", f"{found.sizes_memory_ratio:.3f}")
     dense, budget = f"{found.budget_file_bytes / 1e6:.0f} MB", f"{found.budget_bytes / 1e6:.0f} MB"
     sheet.add(f"peak over resident while loading {dense}", f"{found.peak_over_bytes / 1e6:.1f} MB")
     sheet.add(f"the same with a read budget of {budget}", f"{found.peak_over_with_budget_bytes / 1e6:.1f} MB")

@@ -22,6 +22,7 @@ from openhtp.engine.sessions import (
     Staged,
     open_session,
     optimised,
+    read_in_place,
     session_options,
     type_in_words,
 )
@@ -180,4 +181,4 @@ def _make_part(
     )
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     mine = {name: external[name] for name in constants if name in external}
-    return Part(model_bytes(part), mine, inputs, segment.outputs)
+    return Part(model_bytes(part), mine, inputs, segment.outputs, read_in_place(segment.nodes, mine))

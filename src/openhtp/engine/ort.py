@@ -43,11 +43,12 @@ _WORTH_STORING = 8
 class OrtRun:
     """One execution's bindings. ``step`` is one call into the runtime: about two microseconds of our own."""
 
-    __slots__ = ("_arrays", "_calls")
+    __slots__ = ("_calls", "_kept")
 
-    def __init__(self, calls: list[tuple[Any, Any]], arrays: list[Array]) -> None:
+    def __init__(self, calls: list[tuple[Any, Any]], kept: tuple[Any, ...]) -> None:
+        """``kept`` is memory that the calls read and write by its address."""
         self._calls = calls
-        self._arrays = arrays
+        self._kept = kept
 
     def step(self, index: int) -> None:
         """Compute one segment."""
@@ -143,7 +144,7 @@ class OrtProgram:
             for name in stage.outputs:
                 binding.bind_output(name, "cpu", 0, *_described(places[name]))
             calls.append((stage.session._sess, binding._iobinding))
-        return OrtRun(calls, list(places.values()))
+        return OrtRun(calls, (*places.values(), *(value for stage in self._stages.stages for value in stage.held)))
 
     def update(self, arrays: Mapping[str, Array]) -> None:
         """Use this data for the updateable tensors in what is bound from now on."""

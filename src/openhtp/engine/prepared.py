@@ -19,7 +19,7 @@ from openhtp.engine import seal
 from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
-from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged
+from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged, aligned, aligned_copy
 from openhtp.engine.strips import Window
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
@@ -27,6 +27,7 @@ from openhtp.program.container import digest, make_section
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
+from openhtp.program.sources import File
 from openhtp.program.spilling import spill_fill_bytes
 
 Array = npt.NDArray[Any]
@@ -44,12 +45,13 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class PartWords(msgspec.Struct, frozen=True):
-    """One segment; constants by number."""
+    """One segment; constants by number, and those of them that are read where they lie."""
 
     model: bytes
     inputs: list[str]
     outputs: list[str]
     constants: list[Count]
+    in_place: list[Count] = []
 
 
 class BufferWords(msgspec.Struct, frozen=True):
@@ -108,7 +110,11 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         ],
         parts=[
             PartWords(
-                part.model, list(part.inputs), list(part.outputs), [numbers[name] for name in part.constants]
+                part.model,
+                list(part.inputs),
+                list(part.outputs),
+                [numbers[name] for name in part.constants],
+                [numbers[name] for name in sorted(part.in_place)],
             )
             for part in prepared.parts
         ],
@@ -147,7 +153,7 @@ def open_prepared(
     for number in range(len(packed.blobs)):
         if number not in used:  # it is the program's alone; what runs must still be what the whole file says
             _data(packed, manifest, number)
-    makings = [_making(packed, manifest, part, threads) for part in manifest.parts]
+    makings = [_making(packed, manifest, part, threads, workshop) for part in manifest.parts]
     windows = {
         words.name: Window(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))
         for words in manifest.windows
@@ -176,10 +182,12 @@ def _believed(packed: PackedGraph, key: bytes) -> Manifest:
         raise Unusable("its data is not what was sealed")
     if any(number >= len(manifest.constants) for part in manifest.parts for number in part.constants):
         raise Unusable("a part names a constant that does not exist")
+    if not all(set(part.in_place).issubset(part.constants) for part in manifest.parts):
+        raise Unusable("a part reads a constant that it does not have")
     return manifest
 
 
-def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: int) -> Making:
+def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: int, workshop: Workshop) -> Making:
     """How one part becomes a session. Equal parts of equal data are one session, whichever graph they are of."""
     constants = [manifest.constants[number] for number in words.constants]
     named = [(constant.name, constant.dtype, constant.shape, constant.blob) for constant in constants]
@@ -196,8 +204,16 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     )
 
     def make() -> Stage:
-        arrays = {constant.name: _array(packed, manifest, constant) for constant in constants}
-        part = Part(words.model, arrays, tuple(words.inputs), tuple(words.outputs))
+        in_place = {manifest.constants[number].name for number in words.in_place}
+        arrays = {
+            constant.name: (
+                _held_array(packed, manifest, constant, workshop)
+                if constant.name in in_place
+                else _array(constant, _data(packed, manifest, constant.blob))
+            )
+            for constant in constants
+        }
+        part = Part(words.model, arrays, tuple(words.inputs), tuple(words.outputs), frozenset(in_place))
         try:
             return part.open(threads)
         except Exception as error:  # the runtime's own have no base in common
@@ -215,8 +231,18 @@ def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:
     return data
 
 
-def _array(packed: PackedGraph, manifest: Manifest, constant: Constant) -> Array:
-    dtype, data = _dtype(constant.dtype), _data(packed, manifest, constant.blob)
+def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:
+    """Data in memory of our own: it stays as long as a session reads it, whatever becomes of the binary."""
+
+    def make() -> Array:
+        data = np.frombuffer(_data(packed, manifest, constant.blob), np.uint8)
+        return (aligned if isinstance(packed.blobs[constant.blob].source, File) else aligned_copy)(data)
+
+    return _array(constant, workshop.hold(manifest.blobs[constant.blob], make).data)
+
+
+def _array(constant: Constant, data: memoryview) -> Array:
+    dtype = _dtype(constant.dtype)
     if math.prod(constant.shape) * dtype.itemsize != data.nbytes:
         raise Unusable(f"constant {constant.name!r} has another size than its data")
     return np.frombuffer(data, dtype).reshape(constant.shape)

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,33 +34,68 @@ Array = npt.NDArray[Any]
 
 # What one serialized model may hold, with room to spare below the format's 2 GiB.
 _LARGEST_MESSAGE = 1_500_000_000
+# Where the runtime looks for the files of constants.
+_FOLDER = "session.model_external_initializers_file_folder_path"
 # Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
 # tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
 _HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
 
 
+_VECTOR_BYTES = 64
+# Operators that read filters as they lie: the optimiser put them in their order once and for all.
+_IN_PLACE = {("com.microsoft.nchwc", "Conv")}
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One segment's session and the names it reads and writes."""
+    """One segment's session and the names it reads and writes; ``held`` is what it reads where it lies."""
 
     session: Any
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    held: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one segment's session is made of: an optimised model and the large constants that it names."""
+    """What one segment's session is made of: an optimised model and the large constants that it names.
+
+    Those ``in_place`` are read where they lie; sessions of several graphs may do that. Of the others the runtime
+    makes a form of its own.
+    """
 
     model: bytes
     constants: Mapping[str, Array]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    in_place: frozenset[str] = frozenset()
 
     def open(self, threads: int) -> Stage:
         """Make the session."""
-        session = open_session(self.model, self.constants, session_options(threads, optimise=False))
-        return Stage(session, self.inputs, self.outputs)
+        options = session_options(threads, optimise=False)
+        held = {
+            name: ort.OrtValue.ortvalue_from_numpy(aligned(self.constants[name])) for name in sorted(self.in_place)
+        }
+        for name, value in held.items():
+            options.add_initializer(name, value)
+        if held:
+            options.add_session_config_entry(_FOLDER, str(Path(__file__).parent))
+        rest = {name: array for name, array in self.constants.items() if name not in held}
+        return Stage(open_session(self.model, rest, options), self.inputs, self.outputs, tuple(held.values()))
+
+
+def aligned(array: Array) -> Array:
+    """The array if it starts where vectors are loaded at once, else a copy that does."""
+    return array if array.ctypes.data % _VECTOR_BYTES == 0 else aligned_copy(array)
+
+
+def aligned_copy(array: Array) -> Array:
+    """A copy that starts where vectors are loaded at once."""
+    room = np.empty(array.nbytes + _VECTOR_BYTES, np.uint8)
+    begin = -room.ctypes.data % _VECTOR_BYTES
+    copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +197,12 @@ def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> A
     return ort.InferenceSession(
         model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_HARMFUL)
     )
+
+
+def read_in_place(nodes: Iterable[Any], names: Iterable[str]) -> frozenset[str]:
+    """Which constants are read as they are: their operators make no form of their own of them."""
+    others = {name for node in nodes if (node.domain, node.op_type) not in _IN_PLACE for name in node.input}
+    return frozenset(names) - others
 
 
 def optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:

@@ -10,10 +10,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from openhtp.engine.sessions import Stage
+
+Array = npt.NDArray[Any]
 
 # Sessions are made on this many threads unless more are asked for: whoever computes meanwhile shall not starve.
 # One of them is that of whoever wants them.
@@ -61,7 +65,8 @@ class Workshop:
 
     ``budget_bytes`` is how much data may be read at once and not yet be given back; None for no limit. A part that
     has more by itself is made alone. Graphs that have a part in common, with the same data, get the same session:
-    sessions may run at the same time, and hold the weights.
+    sessions may run at the same time, and hold the weights. Parts that are not equal still share the weights that
+    are read where they lie.
     """
 
     def __init__(self, *, budget_bytes: int | None = None, all_threads: bool = False) -> None:
@@ -72,12 +77,28 @@ class Workshop:
         self._room = threading.Condition(self._lock)
         self._taken = 0
         self._made: dict[bytes, Future[Stage]] = {}
+        self._held: dict[bytes, Future[Array]] = {}
 
     def __enter__(self) -> Workshop:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._made.clear()
+        self._held.clear()
+
+    def hold(self, key: bytes, make: Callable[[], Array]) -> Array:
+        """Data that sessions read where it lies, made once for all that want it."""
+        with self._lock:
+            found = self._held.get(key)
+            mine = found is None
+            if found is None:
+                found = self._held[key] = Future()
+        if mine:
+            try:
+                found.set_result(make())
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result()
 
     def make(self, makings: Sequence[Making]) -> list[Stage]:
         """All sessions, in this order. Long ones are begun first, so that no thread is left with one at the end.
