@@ -64,7 +64,8 @@ def _one_cut(node: Node, row: int, bounds: tuple[int, int, int], size: int) -> C
             refuse(node, f"ranges[{row}] takes index {bounds[0]} of an axis of size {size}")
         return Cut(begin, begin + 1, 1, 1, True)
     start = None if _bit(node, "begin_mask", row) else begin
-    stop = None if _bit(node, "end_mask", row) else end
+    # Going backwards, -1 is before the first: counted from the end, it would always take nothing.
+    stop = None if _bit(node, "end_mask", row) or (step < 0 and end == -1) else end
     taken = range(size)[slice(start, stop, step)]
     if not taken:
         refuse(node, f"ranges[{row}] {begin}:{end}:{step} takes nothing from an axis of size {size}")
@@ -132,6 +133,7 @@ OPS = (
         samples=(
             Sample(((1, 8, 9, 4),), {"ranges": [[0, 1, 1], [1, 7, 2], [8, 0, -3], [0, 4, 1]]}),
             Sample(((5, 6),), {"ranges": [[0, 2, 1], [5, -7, -1]], "begin_mask": 1, "end_mask": 1}),
+            Sample(((5, 6),), {"ranges": [[4, -1, -1], [5, -1, -2]]}),
             Sample(((5, 6, 2),), {"ranges": [[3, 4, 1], [0, 6, 1], [0, 2, 1]], "shrink_axes": 1}),
             Sample(((5, 6),), {"ranges": [[0, 0, 1], [1, 5, 1], [0, 6, 1]], "new_axes_mask": 1}),
         ),
