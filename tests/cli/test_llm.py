@@ -66,6 +66,12 @@ def test_perplexity_compares(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "config.json" in openhtp("run", tmp_path, code=2)
+    bundle = tmp_path / "bundle"
+    openhtp("export", AUSTEN, "-o", bundle, "--ar", "1", "--context", "256")
+    (bundle / "tokenizer.json").write_text("{")
+    refused = openhtp("run", bundle, "It was", code=2)
+    assert refused.startswith("error: ")
+    assert "cannot be read" in refused
     assert "expected one of llama-3.2-1b" in " ".join(openhtp("estimate", "gpt-9", code=2).split())
     assert "such as 128,32,1" in openhtp("export", AUSTEN, "-o", tmp_path / "b", "--ar", "x", code=2)
     wrong = tmp_path / "t.npy"

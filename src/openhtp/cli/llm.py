@@ -88,11 +88,17 @@ def run(
 
 
 async def _stream(chat: lm.Generator, prompt: str, tokens: int, sampling: lm.Sampling) -> str:
-    console.print(prompt, end="", style="bold", markup=False, highlight=False, soft_wrap=True)
     pieces: list[str] = []
-    async for piece in chat.generate(prompt, max_new=tokens, sampling=sampling):
-        pieces.append(piece)
-        console.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
+    try:
+        async for piece in chat.generate(prompt, max_new=tokens, sampling=sampling):
+            if not pieces:  # not before: a prompt that is refused is not echoed
+                console.print(prompt, end="", style="bold", markup=False, highlight=False, soft_wrap=True)
+            pieces.append(piece)
+            console.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
+    except BaseException:
+        if pieces:  # what is said about it has a line of its own
+            console.print()
+        raise
     return "".join(pieces)
 
 

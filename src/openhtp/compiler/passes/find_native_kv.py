@@ -87,7 +87,9 @@ class _Search:
     def _check_chip(self) -> None:
         soc = self._program.soc
         if soc.arch < _FIRST_ARCH:
-            _unsupported(f"native KV needs v{_FIRST_ARCH} or later; {soc.name} is {soc.arch_name}")
+            _unsupported(
+                f"native KV needs v{_FIRST_ARCH} or later; {soc.name} is {soc.arch_name}: use flat KV (dense)"
+            )
 
     def _uses_of(self, spec: TensorSpec) -> list[_Scatter]:
         """Every ScatterElements that puts tokens into an input, itself or one head of it."""
