@@ -168,7 +168,7 @@ def test_a_lost_device_is_one_error_and_the_next_call_goes_on(
                 if len(written) == 7:
                     os.kill(device.pid, signal.SIGKILL)
 
-        with pytest.raises(DeviceLost):
+        with pytest.raises(DeviceLost, match="the device process went away"):
             asyncio.run(until_killed())
         assert one.cache.valid >= 40
         written += one.complete(max_new=24 - len(written))

@@ -322,10 +322,11 @@ class RpcLink:
             pending = list(self._pending.values())
             self._pending.clear()
         self._shut()  # one of the sockets is dead, so all are: nobody may wait at another
+        why = self._end_words()  # now: a device that hears of the loss closes this link
         # The device first: whoever is told of its loss may build a context at once, on the fresh process.
         self._tell_of_loss()
         for execution in pending:
-            self._fail(execution)
+            self._fail(execution, why)
 
     def _tell_of_loss(self) -> None:
         """Let the device know, once, on whichever thread found out first."""
@@ -340,10 +341,13 @@ class RpcLink:
         except BaseException:
             log.exception("the loss of device process %d", self.pid)
 
-    def _fail(self, execution: Execution) -> None:
+    def _end_words(self) -> str:
+        return "the device was closed" if self._closing else f"the device process went away{self._last_words()}"
+
+    def _fail(self, execution: Execution, why: str | None = None) -> None:
         now = self.now()
         status = st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code
-        text = "the device was closed" if self._closing else f"the device process went away{self._last_words()}"
+        text = self._end_words() if why is None else why
         complete(execution, Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
 
 
