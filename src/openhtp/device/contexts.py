@@ -126,6 +126,7 @@ class UpdateableGraph(DeviceGraph):
         super().__init__(*args)
         info: GraphInfo = args[2]
         self.updateables = info.updateables
+        self.static_bytes = info.static_bytes
         # What the data that was given last counts, and that data; whoever loads the graph again gives it anew.
         self.update_grant: Grant | None = None
         self.updates: Data = {}

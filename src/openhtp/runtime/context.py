@@ -276,7 +276,8 @@ class Context:
 
         Executions that were queued before keep the old ones, later ones have the new. Other data costs a copy;
         other encodings have the graph compiled again, while the old one still runs. The checksum is not looked at
-        if the context was created with ``skip_validation_on_binary_section``.
+        if the context was created with ``skip_validation_on_binary_section``. Whoever was interrupted, or out of
+        time, applies a section again: the device may have been done with it, or not.
         """
         self._life.require("use")
         updating.apply_section(self, graph, section, signal, profile)

@@ -122,5 +122,7 @@ def _check_same(graph: UpdateableGraph, packed: PackedGraph) -> None:
     info = packed.info()
     known = [(spec.name, spec.shape, spec.dtype) for spec in (*graph.ports, *graph.updateables)]
     given = [(spec.name, spec.shape, spec.dtype) for spec in (*info.inputs, *info.outputs, *info.updateables)]
-    if packed.name != graph.name or known != given:
-        raise InvalidArgument(f"the program of graph {packed.name!r} has other tensors than graph {graph.name!r}")
+    if packed.name != graph.name or known != given or info.static_bytes != graph.static_bytes:
+        raise InvalidArgument(
+            f"the program of graph {packed.name!r} has other tensors or other data than graph {graph.name!r}"
+        )
