@@ -66,7 +66,7 @@ def test_so_many_look_at_once_and_then_no_more(backend: htp.Backend, place: Path
         assert late.recv(100) == b""
     for sock in there:
         sock.close()
-    assert [seen["pid"] for seen in windows.look()] == [device.pid]
+    wait_until(lambda: [seen["pid"] for seen in windows.look()] == [device.pid])
 
 
 def test_a_device_goes_with_its_last_client_whoever_looks(place: Path) -> None:
@@ -92,3 +92,12 @@ def test_a_device_without_a_place_for_a_window_works(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OPENHTP_RUNTIME_DIR", "/dev/null/nowhere")
     with htp.Backend() as backend:
         assert len(backend.create_device().info()["sessions"]) == 1
+
+
+def test_what_is_too_long_for_a_message_is_seen_too(backend: htp.Backend, place: Path) -> None:
+    device = backend.create_device()
+    for _ in range(900):
+        device.create_context()
+    ((session,),) = (seen["sessions"] for seen in windows.look())
+    assert session["contexts"] == 900
+    assert len(session["domains"][0]["contexts"]) == 900

@@ -216,8 +216,9 @@ def test_life_cycle_table_is_complete() -> None:
 
 _ENDS = ("lost", "freed", "foreign")
 _LEGAL = {
+    State.DEFERRED: ("finalized", *_ENDS),
     **dict.fromkeys((State.LIVE, State.FINALIZED, State.PREPARED, State.DISABLED, State.SUBGRAPH), _ENDS),
-    State.BUILDING: ("finalized", "only prepared", "disabled", "subgraph", *_ENDS),
+    State.BUILDING: ("finalized", "only prepared", "deferred", "disabled", "subgraph", *_ENDS),
     State.LOST: ("freed", "foreign"),
     State.FREED: (),
     State.FOREIGN: (),

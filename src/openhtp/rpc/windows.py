@@ -48,6 +48,7 @@ class Window:
 def open_window() -> Window | None:
     """A window of this process. None, and a line in the log, where there is no place for one."""
     try:
+        _clear_away()
         path = rendezvous.directory() / f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -65,6 +66,24 @@ def open_window() -> Window | None:
     return Window(listener, path)
 
 
+def _clear_away() -> None:
+    """Windows of devices that were killed: no such process is here, and nobody listens there."""
+    for path in rendezvous.directory().glob(f"*{_SUFFIX}"):
+        if not Path(f"/proc/{_pid_of(path)}").exists():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock, contextlib.suppress(OSError):
+                sock.setblocking(False)
+                try:
+                    sock.connect(str(path))
+                except ConnectionRefusedError:
+                    path.unlink()
+
+
+def _pid_of(path: Path) -> int:
+    """The process that a window's name tells of; 0 if it tells of none."""
+    word = path.name.partition("-")[0]
+    return int(word) if word.isdecimal() and word.isascii() else 0
+
+
 def look(patience_s: float = PATIENCE_S) -> list[dict[str, Any]]:
     """What every device of this user is doing now. One that does not answer is there with its ``pid`` alone."""
     asked: dict[int, tuple[socket.socket, int]] = {}
@@ -74,7 +93,7 @@ def look(patience_s: float = PATIENCE_S) -> list[dict[str, Any]]:
             try:
                 called = _call(path)
             except BlockingIOError:  # so many have called before that no more are put through
-                deaf.append({"pid": int(path.name.partition("-")[0])})
+                deaf.append({"pid": _pid_of(path)})
                 continue
             if called is not None:
                 asked[called[0].fileno()] = called
