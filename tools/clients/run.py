@@ -1,7 +1,7 @@
 """Runs QNN clients from PyPI, unmodified, on our libraries, each in a virtual environment of its own.
 
 ``python tools/clients/run.py [--only NAME] [--folder DIR] [--suite] [--python PATH] [--json FILE]``: makes the
-environments below DIR (out/clients), installs the clients and openhtp there, and prints a line for each; all that
+environments below DIR (out/clients), installs the clients there, and prints a line for each; all that
 a client said is in a file beside its environment. Needs a network, and 6 GB for ExecuTorch and Olive. ``--suite``
 also runs ExecuTorch's own 556 operator tests, which takes an hour or more and can be gone on with. ``--python``
 uses an environment that there is, with ``--only``.
@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 import venv
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,7 +83,9 @@ def installed(name: str, client: Client, folder: Path) -> Path:
     if not (place / ".installed").exists():
         print(f"      {name}: installing {' '.join(client.packages)}", flush=True)
         venv.create(place, with_pip=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", *client.packages, "--editable", str(ROOT)]
+        # Not openhtp itself, which is used from here: installing it would note that environment as its own.
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        install = [str(python), "-m", "pip", "install", "--quiet", *client.packages, *project["dependencies"]]
         subprocess.run(install, check=True, env={**os.environ, **client.environment})
         (place / ".installed").touch()
     return python
