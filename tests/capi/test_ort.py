@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.vendor,
     pytest.mark.skipif(importlib.util.find_spec("onnxruntime_qnn") is None, reason="needs onnxruntime-qnn"),
 ]
-# Refused by ours through the provider; what the vendor's library answers was not tried.
+# The provider itself gives it to no HTP library: the vendor's is refused it as well.
 REFUSED = {"ReduceProd"}
 ADD = next(case for case in CASES if case.op == "Add")
 CONV = next(case for case in CASES if case.op == "Conv")
