@@ -64,13 +64,15 @@ def environment(work: Path, libraries: Path, suite: str) -> dict[str, str]:
     for library in libraries.glob("*.so"):
         if not (folder / library.name).exists():
             (folder / library.name).symlink_to(library)
-    runner.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE / "executorch_runner.py"}" "$@"\n')
-    runner.chmod(0o755)
+    _write_program(runner, f'"{HERE / "executorch_runner.py"}"')
+    tool = work / "sdk" / "bin" / "x86_64-linux-clang" / "qnn-context-binary-utility"
+    tool.parent.mkdir(parents=True, exist_ok=True)
+    _write_program(tool, '-c "from openhtp.cli.main import app; app()" context-binary-utility')
     return {
         **os.environ,
         "QNN_SDK_ROOT": str(work / "sdk"),
         "LD_LIBRARY_PATH": str(folder),
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": ":".join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "QNN_DELEGATE_TEST": "0" if suite == "ops" else "1",
         "QNN_SOC_MODEL": "SM8650",
@@ -80,6 +82,11 @@ def environment(work: Path, libraries: Path, suite: str) -> dict[str, str]:
         "EXECUTORCH_ROOT": str(work),
         "OMP_NUM_THREADS": "1",
     }
+
+
+def _write_program(file: Path, words: str) -> None:
+    file.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+    file.chmod(0o755)
 
 
 def pytest(suite: str, words: str, work: Path, variables: dict[str, str], *more: str) -> None:
