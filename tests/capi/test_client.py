@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpContextOption
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.testing import inject
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
 from openhtp.vendor.forms import params_of
 from openhtp.vendor.graph import Graph, GraphOptions
 from openhtp.vendor.library import load
+from openhtp.vendor.metadata import SystemLibrary
 
 SHAPE = (1, 4, 4, 8)
 NARROW, WIDE = ScaleOffset(0.02, -128), ScaleOffset(0.04, -128)
@@ -102,6 +105,23 @@ def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: Device) -> 
     assert list(restored.graphs) == ["first", "second"]
     for graph in restored.graphs.values():
         assert np.array_equal(graph.execute(given)["o"], first)
+
+
+def test_metadata_tells_the_spill_fill_buffer(device: Device, lib_dir: Path) -> None:
+    context = Context.create(device)
+    build(context)
+    binary = read_binary(context.get_binary())
+    packed = dataclasses.replace(binary.packed("g"), spill_fill_bytes=12345)
+    blob = b"".join(pack_graphs([packed], binary.info))
+    system = SystemLibrary(lib_dir / "libQnnSystem.so")
+    handle, place = ctypes.c_void_p(), ctypes.c_void_p()
+    data = ctypes.create_string_buffer(blob, len(blob))
+    system._call("systemContextCreate", ctypes.addressof(handle))
+    system._call("systemContextGetMetaData", handle, ctypes.addressof(data), len(blob), ctypes.addressof(place))
+    info = struct("BinaryInfoV3").from_address(place.value)
+    graph = struct("GraphInfo").from_address(info.graphs)
+    assert struct("GraphBlobInfo").from_address(graph.blob).spill_fill == 12345
+    system._call("systemContextFree", handle)
 
 
 def test_one_configuration_serves_contexts_that_are_made_and_restored(device: Device) -> None:

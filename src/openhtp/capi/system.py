@@ -104,6 +104,7 @@ def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) ->
         setattr(made, field, ctypes.addressof(tensors))
     blob = struct("GraphBlobInfo")(
         version=1,
+        spill_fill=packed.spill_fill_bytes,
         vtcm=(about.options.vtcm_bytes or 0) >> 20,
         optimization=about.options.optimization_level,
         hvx_threads=about.options.hvx_threads or 0,
