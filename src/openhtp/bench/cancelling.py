@@ -20,9 +20,24 @@ from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import import_network, quantized_network
 
 CONTEXTS = 4
-# Told when the call is back; what comes then only tidies up.
-Back = Callable[[], None]
-Begin = Callable[[htp.Signal, Back], None]
+
+
+class Times:
+    """When a call was begun and when it was back; what is done before and after is not its."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.begun_ns = self.back_ns = 0
+
+    def __enter__(self) -> None:
+        self.begun_ns = time.monotonic_ns()
+        self.begun.set()
+
+    def __exit__(self, *exc: object) -> None:
+        self.back_ns = time.monotonic_ns()
+
+
+Begin = Callable[[htp.Signal, Times], None]
 _GIVEN_BACK_WITHIN_S = 60.0
 
 
@@ -57,42 +72,36 @@ def run(network: str, moments: int) -> Iterator[Progress | CancelResult]:
             import_network(context, quantized_network(network), network)
             binary = context.get_binary()
         ways: dict[str, Begin] = {
-            "finalize": lambda signal, back: _finalized(device, model, signal, back),
-            "create from a binary": lambda signal, back: _created(device, binary, signal, back),
-            f"list of {CONTEXTS} binaries": lambda signal, back: _listed(device, binary, signal, back),
+            "finalize": lambda signal, times: _finalized(device, model, signal, times),
+            "create from a binary": lambda signal, times: _created(device, binary, signal, times),
+            f"list of {CONTEXTS} binaries": lambda signal, times: _listed(device, binary, signal, times),
         }
         rows: list[CancelRow] = []
         for what, begin in ways.items():
-            usual = min(_timed(lambda begin=begin: begin(backend.create_signal(), lambda: None)) for _ in range(3))  # type: ignore[misc]
+            usual = min(_usual(backend, begin) for _ in range(3))
             for kind in ("abort", "timeout"):
                 yield Progress(f"{what}, {kind}", len(rows), 2 * len(ways))
                 rows.append(_row(device, what, kind, begin, usual, moments))
     yield CancelResult(network=network, rows=rows)
 
 
-def _finalized(device: htp.Device, model: Any, signal: htp.Signal, back: Back) -> None:
+def _finalized(device: htp.Device, model: Any, signal: htp.Signal, times: Times) -> None:
     with device.create_context() as context:
         graph = context.compose_graph(model, "network")
-        try:
+        with times:
             graph.finalize(signal=signal)
-        finally:
-            back()
 
 
-def _created(device: htp.Device, binary: bytes, signal: htp.Signal, back: Back) -> None:
-    try:
+def _created(device: htp.Device, binary: bytes, signal: htp.Signal, times: Times) -> None:
+    with times:
         context = device.create_context_from_binary(binary, signal=signal)
-    finally:
-        back()
     context.free()
 
 
-def _listed(device: htp.Device, binary: bytes, signal: htp.Signal, back: Back) -> None:
-    with device.create_contexts_from_binaries([binary] * CONTEXTS, signal=signal) as creation:
-        try:
-            creation.result(600)
-        finally:
-            back()
+def _listed(device: htp.Device, binary: bytes, signal: htp.Signal, times: Times) -> None:
+    with contextlib.ExitStack() as tidying, times:
+        creation = tidying.enter_context(device.create_contexts_from_binaries([binary] * CONTEXTS, signal=signal))
+        creation.result(600)
 
 
 def _row(device: htp.Device, what: str, kind: str, begin: Begin, usual_s: float, moments: int) -> CancelRow:
@@ -119,26 +128,28 @@ def _row(device: htp.Device, what: str, kind: str, begin: Begin, usual_s: float,
 def _stopped(backend: htp.Backend, kind: str, begin: Begin, moment_s: float) -> float | None:
     """Nanoseconds from the signal until the call is back; None if it had come to its end by then."""
     signal = backend.create_signal() if kind == "abort" else backend.create_signal(max(1, int(moment_s * 1e6)))
-    said_ns = time.monotonic_ns() + int(moment_s * 1e9)
-    over = threading.Event()
+    times, over = Times(), threading.Event()
+    triggered_ns = 0
 
     def trigger() -> None:
-        nonlocal said_ns
-        if not over.wait(max(0.0, (said_ns - time.monotonic_ns()) / 1e9)):
-            said_ns = time.monotonic_ns()
+        nonlocal triggered_ns
+        times.begun.wait()
+        if not over.wait(moment_s):
+            triggered_ns = time.monotonic_ns()
             with contextlib.suppress(htp.WrongState):  # the call was just over
                 signal.trigger()
 
     thread = threading.Thread(target=trigger)
     if kind == "abort":
         thread.start()
-    back_ns: list[int] = []
     try:
-        begin(signal, lambda: back_ns.append(time.monotonic_ns()))
+        begin(signal, times)
     except (htp.Aborted, htp.TimedOut):
-        return back_ns[0] - said_ns
+        said_ns = triggered_ns if kind == "abort" else times.begun_ns + int(moment_s * 1e9)
+        return times.back_ns - said_ns
     finally:
         over.set()
+        times.begun.set()
         if kind == "abort":
             thread.join()
     return None
@@ -155,7 +166,8 @@ def _is_empty(device: htp.Device) -> bool:
     return False
 
 
-def _timed(act: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    act()
-    return time.perf_counter() - begin
+def _usual(backend: htp.Backend, begin: Begin) -> float:
+    """Seconds that a call takes which nobody stops."""
+    times = Times()
+    begin(backend.create_signal(), times)
+    return (times.back_ns - times.begun_ns) / 1e9
