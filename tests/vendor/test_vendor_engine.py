@@ -70,7 +70,7 @@ def test_options_of_the_graph_are_handed_on() -> None:
             "Relu",
             {},
             priority=Priority.HIGH,
-            vtcm_bytes=(2 << 20) + 1,
+            vtcm_bytes=(2 << 20) + (64 << 10),
             hvx_threads=2,
             optimization_level=3,
             precision=Precision.FLOAT32,
