@@ -31,11 +31,12 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
         pairs = flat.reshape(-1, size // (2 * width), 2, width)
         flat = np.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), axis=2)
         width *= 2
-    return (flat.reshape(found.shape) * node.params["scale"],)
+    return (flat.reshape(found.shape) / np.sqrt(size) * node.params["scale"],)
 
 
 def _lower(node: Node, e: Emitter) -> None:
-    matrix = e.const(_matrix(node.shape()[-1]) * np.float32(node.params["scale"]))
+    size = node.shape()[-1]
+    matrix = e.const((_matrix(size) * (node.params["scale"] / np.sqrt(size))).astype(np.float32))
     e.put(0, e.node("MatMul", [e.value(0), matrix]))
 
 
@@ -53,7 +54,7 @@ def _is_power(node: Node) -> bool:
 OPS = (
     OpDef(
         name="HadamardTransform",
-        summary="in[0] times the Hadamard matrix of its last axis, times scale",
+        summary="in[0] times the orthonormal Hadamard matrix of its last axis, times scale",
         inputs=(Port("in[0]"),),
         outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 u8"),
@@ -65,8 +66,8 @@ OPS = (
         constraints=(Constraint(f"the last axis is a power of two, at most {_LONGEST}", _is_power),),
         max_rank=5,
         samples=(
-            Sample(((1, 3, 8),), {"scale": 0.35355339}, low=-2.0, high=2.0),
-            Sample(((2, 16),), {"scale": 0.25}, low=-2.0, high=2.0),
+            Sample(((1, 3, 8),), {"scale": 1.0}, low=-2.0, high=2.0),
+            Sample(((2, 16),), {"scale": 0.5}, low=-2.0, high=2.0),
         ),
     ),
 )
