@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,3 +265,12 @@ def test_ngrams_guess_what_followed_before() -> None:
     assert draft.guess([1, 2, 3, 1, 2, 9, 1, 2], 2) == [9, 1]
     assert draft.guess([7, 8], 2) == []
     assert draft.guess([], 2) == []
+
+
+def test_native_outputs_are_refused_where_they_come_as_rows(
+    device: htp.Device, tiny: llm.Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = llm.export(tiny, ar=(32, 1), native_out=True)
+    monkeypatch.setattr(htp.Backend, "library", Path("libQnnHtp.so"))
+    with pytest.raises(htp.UnsupportedFeature, match="without native_out"):
+        llm.Generator(bundle, device)

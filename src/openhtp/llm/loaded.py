@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.errors import OutOfMemory, QnnError
+from openhtp.core.errors import OutOfMemory, QnnError, UnsupportedFeature
 from openhtp.core.hmx_layout import tokens_from_native
 from openhtp.core.priority import Priority
 from openhtp.core.quant import ScaleOffset
@@ -46,6 +46,11 @@ class LoadedBundle:
     def __init__(
         self, bundle: Bundle, device: Device, *, priority: Priority | str | int, queue_depth: int
     ) -> None:
+        if bundle.about.native_out and device.backend.library is not None:
+            raise UnsupportedFeature(
+                "the bundle gives new keys and values in native layout, and the vendor's library gives rows"
+                " whatever is asked for; export it without native_out"
+            )
         self.bundle = bundle
         self.device = device
         self.contexts: list[Context] = []

@@ -6,6 +6,7 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
@@ -62,6 +63,11 @@ class Backend:
         self._end_of_notifier.atexit = False
         rescue.start()
         forks.backends.add(self)
+
+    @property
+    def library(self) -> Path | None:
+        """The vendor's library that its devices are; None for emulated ones."""
+        return None if self._library is None else Path(self._library)
 
     def create_device(self, *, config: Source | None = None, **options: Unpack[DeviceArguments]) -> Device:
         """Start an emulated HTP, or join the named one that already runs (and keeps its own settings).
