@@ -159,6 +159,10 @@ def version_of(version: Any) -> Version:
     return version.major, version.minor, version.patch
 
 
+# Libraries call them while their log handles are open, and nobody has to free those before the process ends.
+_heard: set[LogSink] = set()
+
+
 class VendorLibrary:
     """A loaded library: its functions by their documented names, its versions and its log.
 
@@ -208,6 +212,7 @@ class VendorLibrary:
         handle = ctypes.c_void_p()
         callback = ctypes.cast(self.log.callback, ctypes.c_void_p)
         self.call("logCreate", callback, int(level), ctypes.addressof(handle))
+        _heard.add(self.log)
         return handle.value or 0
 
     def set_soc(self, model: int) -> None:

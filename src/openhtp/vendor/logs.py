@@ -29,7 +29,7 @@ class LogSink:
     """Receives the library's log callback, which may come on any of its threads."""
 
     def __init__(self) -> None:
-        # The library keeps the address of this callback; it must live as long as the log handle.
+        # The library keeps the address of this callback: a sink must live as long as the log handle.
         self.callback = LogCallback(self._receive)
         self._errors: list[str] = []
         self._format = _vsnprintf()
