@@ -57,7 +57,7 @@ def test_a_wrong_config_is_told_with_its_place_and_nothing_is_done(
 
 def test_no_command_was_forgotten() -> None:
     """Those that have a chip, or a perf profile, have a config, but for a few that make no device or graph."""
-    without = {"advise", "llm estimate", "memory plan", "context-binary-utility"}
+    without = {"advise", "llm chunks", "llm estimate", "memory plan", "context-binary-utility"}
     root = typer.main.get_command(app)
     context = typer.Context(root)
     for name in root.list_commands(context):  # type: ignore[attr-defined]
