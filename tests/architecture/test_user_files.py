@@ -39,6 +39,7 @@ OWN = {
     "hw/catalog.py": "a resource of the package",
     "report/page.py": "a resource of the package",
     "rpc/rendezvous.py": "a folder",
+    "rpc/windows.py": "/proc",
     "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "runtime/saver.py": "writes",

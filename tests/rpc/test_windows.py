@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import openhtp as htp
 from openhtp.device.onlookers import MOST
-from openhtp.rpc import channel, windows
+from openhtp.rpc import channel, rendezvous, windows
 from openhtp.rpc import messages as ms
 from tests.runtime.test_stopping import wait_until
 
@@ -101,3 +103,17 @@ def test_what_is_too_long_for_a_message_is_seen_too(backend: htp.Backend, place:
     ((session,),) = (seen["sessions"] for seen in windows.look())
     assert session["contexts"] == 900
     assert len(session["domains"][0]["contexts"]) == 900
+
+
+def test_the_window_of_a_process_that_was_not_yet_waited_for_is_cleared_away(place: Path) -> None:
+    """As of a device whose client was killed with it: nobody has to have read how it ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    left = rendezvous.directory() / f"{child.pid}-0.window"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as gone:
+        gone.bind(str(left))
+    own = windows.open_window()
+    assert own is not None
+    own.close()
+    child.wait()
+    assert not left.exists()

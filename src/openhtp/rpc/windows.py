@@ -69,13 +69,22 @@ def open_window() -> Window | None:
 def _clear_away() -> None:
     """Windows of devices that were killed: no such process is here, and nobody listens there."""
     for path in rendezvous.directory().glob(f"*{_SUFFIX}"):
-        if not Path(f"/proc/{_pid_of(path)}").exists():
+        if not _is_alive(_pid_of(path)):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock, contextlib.suppress(OSError):
                 sock.setblocking(False)
                 try:
                     sock.connect(str(path))
                 except ConnectionRefusedError:
                     path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is such a process, and more of it than the record that its parent has yet to read."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:
+        return False
+    return state not in b"ZX"
 
 
 def _pid_of(path: Path) -> int:
