@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from tests.program.forging import parts_of, put_together
 
 ROWS = 512
 WEIGHTS = np.random.default_rng(1).normal(size=(ROWS, ROWS)).astype(np.float32)
+
+F_ADD_SEALS, F_SEAL_WRITE = 1033, 8
 
 
 @pytest.fixture(scope="module")
@@ -280,3 +284,27 @@ def test_equal_graphs_have_the_same_sessions(backend: htp.Backend) -> None:
         first = run(one)
         for name, values in run(two).items():
             np.testing.assert_array_equal(values, first[name])
+
+
+@pytest.mark.parametrize("transport", ["rpc", "inprocess"])
+def test_bytes_whose_memory_the_kernel_is_busy_with(
+    backend: htp.Backend,
+    binary: bytes,
+    expected: dict[str, dict[str, np.ndarray]],
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sealing answers EBUSY while pages are being moved; the binary is read all the same."""
+    real, refused = fcntl.fcntl, []
+
+    def busy(fd: int, command: int, value: int = 0) -> int:
+        if command == F_ADD_SEALS and value & F_SEAL_WRITE:
+            refused.append(fd)
+            raise OSError(errno.EBUSY, "busy")
+        return real(fd, command, value)
+
+    device = backend.create_device(transport=transport)
+    monkeypatch.setattr(fcntl, "fcntl", busy)
+    with device.create_context_from_binary(binary) as context:
+        check(context, expected)
+    assert refused

@@ -37,6 +37,8 @@ _DMA_BUF = ("/dmabuf:", "anon_inode:dmabuf")
 
 ALIGNMENT = 64
 
+# The kernel has waited for its pages by itself before it says that they are busy.
+_SEAL_TRIES = 3
 _CAN_SHRINK = (
     "the size of this memory cannot be sealed, and the device serves several programs: who cut it short would end"
     " it for all. Expected a dma-buf, or a memfd made with MFD_ALLOW_SEALING"
@@ -248,7 +250,8 @@ def _seal(own: int, fd: int) -> None:
 def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> int:
     """The descriptor of memory that holds these pieces, by their places, and zeros; nobody can write it any more.
 
-    Only the pieces take room.
+    Only the pieces take room. Now and then the kernel is at the pages itself (it moves or reclaims them) and
+    cannot promise that: the memory stays as it is then, and whoever gets it reads it as it reads files.
     """
     try:
         fd = os.memfd_create("openhtp-binary", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -260,7 +263,7 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
         os.ftruncate(fd, nbytes)
         for offset, piece in pieces:
             _write(fd, offset, memoryview(piece))
-        fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED)
+        _fix(fd)
     except OSError as error:
         os.close(fd)
         if error.errno in _NO_ROOM:
@@ -270,6 +273,17 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
         os.close(fd)
         raise
     return fd
+
+
+def _fix(fd: int) -> None:
+    for _ in range(_SEAL_TRIES):
+        try:
+            fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        else:
+            return
 
 
 def is_unchangeable(fd: int) -> bool:
