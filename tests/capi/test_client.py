@@ -242,14 +242,17 @@ def test_backends_of_several_clients_of_one_process_do_not_share_their_end(lib_d
     library = load(lib_dir / "libQnnHtp.so")
     first, second = Backend(library), Backend(library)
     device, other = first.create_device(), second.create_device()
-    graph = build(Context.create(device))
+    context = Context.create(device)
+    graph = build(context)
     left = Context.create(other)
-    handle = left.handle
     library.call("backendFree", second.handle)
-    assert library.ask("contextFree", handle, None) == 5002  # it went with its backend
+    assert library.ask("contextFree", left.handle, None) == 5002  # it went with its backend
     graph.execute(values())
     library.call("deviceFree", other.handle)
     graph.execute(values())
+    for handle in (context, device, first):
+        handle.free()
+    library.call("logFree", second.log)
 
 
 def test_a_device_with_contexts_is_not_freed(device: Device) -> None:
