@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from pathlib import Path
@@ -13,6 +14,12 @@ import pytest
 from openhtp import BadModel, InferenceSession, InvalidArgument, zoo
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.session import hosts
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_has_a_device() -> None:
+    """Sessions that tracebacks of other tests still hold are let go of first."""
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
