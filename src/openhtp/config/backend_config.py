@@ -46,19 +46,8 @@ class CoreVoter(Protocol):
         """Vote as a perf profile says."""
 
 
-class Voter(Protocol):
-    """A device, as far as votes go."""
-
-    def set_perf_profile(
-        self,
-        name: str,
-        *,
-        rpc_polling_us: int | None = None,
-        rpc_control_latency_us: int | None = None,
-        adaptive_polling_us: int | None = None,
-        hmx_timeout_us: int | None = None,
-    ) -> None:
-        """Vote as a perf profile says, for the first core."""
+class Voter(CoreVoter, Protocol):
+    """A device, as far as votes go; a perf profile of its own is for the first core."""
 
     def create_power_config(self, core: int = 0) -> CoreVoter:
         """An id under which to vote for a core."""
