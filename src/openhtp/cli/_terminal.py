@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -76,15 +76,15 @@ JsonFile = Annotated[
 
 
 @contextlib.contextmanager
-def errors_reported() -> Iterator[None]:
-    """Turn an error into one red line and exit code 2; anything else is a bug and keeps its traceback."""
+def errors_reported(status_of: Callable[[QnnError | OSError], int] = lambda error: 2) -> Iterator[None]:
+    """Turn an error into one red line and an exit code; anything else is a bug and keeps its traceback."""
     try:
         yield
     except BrokenPipeError:
         raise
     except (QnnError, OSError) as error:
         progress_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(status_of(error)) from error
 
 
 def show(sheet: Sheet) -> None:

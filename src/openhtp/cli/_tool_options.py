@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from openhtp.capi import identity
-from openhtp.cli._terminal import progress_console
+from openhtp.cli._terminal import errors_reported, progress_console
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.version import VERSION
 from openhtp.hw.perf_profiles import PERF_PROFILES
@@ -85,17 +86,9 @@ def plain_app(command: Callable[..., None]) -> typer.Typer:
     return app
 
 
-@contextlib.contextmanager
-def tool_errors() -> Iterator[None]:
+def tool_errors() -> AbstractContextManager[None]:
     """One red line, and the exit status of the stage that failed: 11, 14, 15, 17; 2 for what was asked wrongly."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except (QnnError, OSError) as error:
-        progress_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        status = exit_status_of(error) if isinstance(error, QnnError) else None
-        raise typer.Exit(status or 2) from error
+    return errors_reported(lambda error: (exit_status_of(error) if isinstance(error, QnnError) else None) or 2)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,15 @@ R = TypeVar(
     language.LanguageResult,
 )
 
+
+def _known(network: str) -> str:
+    if network not in zoo.MODELS:
+        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
+    return network
+
+
+ZooNetwork = Annotated[str, typer.Option(help="A network of the zoo.", callback=_known)]
+
 app = typer.Typer(
     help="Measure this machine; every number is of the wall clock.", no_args_is_help=True, add_completion=False
 )
@@ -117,14 +126,12 @@ def preempt(
 @app.command()
 def parallel(
     json_file: JsonFile = None,
-    network: Annotated[str, typer.Option(help="A network of the zoo.")] = "resnet50",
+    network: ZooNetwork = "resnet50",
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of both ways; medians are shown.")] = 15,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Measure what it brings to compute two graphs side by side rather than one after the other."""
-    if network not in zoo.MODELS:
-        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
         result = _last(parallelism.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
     title = f"two graphs of {network}, {result.processors} processors (measured, wall clock)"
@@ -187,14 +194,12 @@ def polling_(
 @app.command("profiling")
 def profiling_(
     json_file: JsonFile = None,
-    network: Annotated[str, typer.Option(help="A network of the zoo.")] = "mobilenet_v2",
+    network: ZooNetwork = "mobilenet_v2",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of all levels; medians are shown.")] = 30,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Measure what a profile adds to a run, level by level."""
-    if network not in zoo.MODELS:
-        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
         result = _last(profiling.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
     columns = ("level", "one run\nms", "added\n%", "events read\nus")
@@ -292,12 +297,10 @@ def load(
 @app.command("abort")
 def abort(
     json_file: JsonFile = None,
-    network: Annotated[str, typer.Option(help="A network of the zoo.")] = "resnet50",
+    network: ZooNetwork = "resnet50",
     moments: Annotated[int, typer.Option(min=1, help="At how many moments each is stopped.")] = 20,
 ) -> None:
     """Measure how soon finalizing and creating contexts end at their signal, and what is left of them."""
-    if network not in zoo.MODELS:
-        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
     with errors_reported():
         result = _last(cancelling.run(network, moments))
     show(cancel_sheet(result))

@@ -17,6 +17,8 @@ _PLACES = {
     "echarts.min.js": "/*ECHARTS*/",
     "tabulator.min.js": "/*TABULATOR*/",
     "tabulator_simple.min.css": "/*TABULATOR_STYLE*/",
+    # Ours: how pages of cards, charts and tables look, by day and by night.
+    "sheet_page.css": "/*SHEET_STYLE*/",
 }
 CHARTS = ("echarts.min.js",)
 CHARTS_AND_TABLES = tuple(_PLACES)

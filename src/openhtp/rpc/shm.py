@@ -78,12 +78,7 @@ class SharedBuffer:
         """A buffer of which nothing is taken yet, to be shown to whoever grants memory; ``take`` then takes it."""
         if nbytes <= 0:
             raise InvalidArgument(f"shared memory of {nbytes} bytes; expected at least 1")
-        try:
-            fd = os.memfd_create("openhtp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            if error.errno is None:
-                raise  # not the system's but a signal handler's
-            raise _no_room(nbytes, error) from error
+        fd = _memory_file("openhtp", nbytes)
         try:
             os.ftruncate(fd, nbytes)
             fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED_SIZE)
@@ -253,12 +248,7 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
     Only the pieces take room. Now and then the kernel is at the pages itself (it moves or reclaims them) and
     cannot promise that: the memory stays as it is then, and whoever gets it reads it as it reads files.
     """
-    try:
-        fd = os.memfd_create("openhtp-binary", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError as error:
-        if error.errno is None:
-            raise  # not the system's but a signal handler's
-        raise _no_room(nbytes, error) from error
+    fd = _memory_file("openhtp-binary", nbytes)
     try:
         os.ftruncate(fd, nbytes)
         for offset, piece in pieces:
@@ -301,6 +291,16 @@ def _write(fd: int, offset: int, left: memoryview) -> int:
         offset += done
         left = left[done:]
     return offset
+
+
+def _memory_file(name: str, nbytes: int) -> int:
+    """The descriptor of an empty file in memory; ``nbytes`` is what it is wanted for."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        if error.errno is None:
+            raise  # not the system's but a signal handler's
+        raise _no_room(nbytes, error) from error
 
 
 def _no_room(nbytes: int, error: Exception) -> OutOfMemory:
