@@ -94,6 +94,13 @@ def test_bad_soc_is_one_clear_line(run) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("bench", ["preempt", "parallel", "load", "networks", "abort", "profiling"])
+def test_a_bench_of_an_unknown_network_names_those_there_are(run, bench: str) -> None:
+    text = run("bench", bench, "--network", "alexnet", code=2)
+    assert "unknown 'alexnet'" in text
+    assert "mobilenet_v2" in text
+
+
 def test_bench_writes_the_promised_shape(run, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     run("bench", "async", "--network", "trivial", "--rounds", 1, "--json", out)

@@ -97,7 +97,7 @@ def async_(
 @app.command()
 def preempt(
     json_file: JsonFile = None,
-    network: Annotated[str, typer.Option(help="The long graph: resnet50, resnet18, mobilenet_v2...")] = "resnet50",
+    network: ZooNetwork = "resnet50",
     samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 600,
     rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs with and without yield points.")] = 160,
     perf_profile: PerfProfileName = None,
