@@ -8,7 +8,6 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 from rich.progress import Progress as Bar
-from rich.text import Text
 
 import openhtp as htp
 from openhtp import zoo
@@ -29,6 +28,7 @@ from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_language import language_sheet
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
+from openhtp.cli._bench_queue import figures_sheet, peers_sheet, rows_sheet
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
@@ -86,10 +86,10 @@ def async_(
     with errors_reported():
         result = _last(queueing.run(rounds=rounds, networks=chosen, config=preset_of(config_file, perf_profile)))
         compared = _compare_peers(rounds) if peers else {}
-    show(_rows(result))
-    show(_figures(result))
+    show(rows_sheet(result))
+    show(figures_sheet(result))
     if compared:
-        show(_peers(compared))
+        show(peers_sheet(compared))
     _warn_of_noise(result)
     write_json(json_file, {**msgspec.to_builtins(result), "peers_us": compared})
 
@@ -278,8 +278,7 @@ def load(
     """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
     names = tuple(network or NETWORKS)
     for word in names:
-        if word not in zoo.MODELS:
-            raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(zoo.MODELS)}")
+        _known(word)
     with errors_reported():
         result = _last(
             loading.run(networks=names, rounds=rounds, large=large, config=preset_of(config_file, perf_profile))
@@ -358,44 +357,3 @@ def _compare_peers(rounds: int) -> dict[str, float | None]:
 
     with htp.Backend() as backend, progress_console.status("peers"):
         return peers.compare(queueing.trivial_piece(backend.create_device()), rounds)
-
-
-def _rows(result: queueing.Result) -> Sheet:
-    columns = ("network", "client work", "memory", "depth", "sync", "async", "ratio")
-    sheet = Sheet("sync against async (inferences per second, measured, wall clock)", columns, ("memory",))
-    for row in result.rows:
-        sheet.add(
-            row.network,
-            f"{row.client_work:g}x",
-            row.memory,
-            str(row.depth),
-            f"{row.sync_ips:,.0f}",
-            f"{row.async_ips:,.0f}",
-            Text(f"{row.ratio:.2f}", style="green" if row.ratio >= 1 else "yellow"),
-        )
-    return sheet
-
-
-def _figures(result: queueing.Result) -> Sheet:
-    table = figures("figures (medians, measured, wall clock)")
-    for name, time_ms in result.inference_ms.items():
-        table.add(f"one inference of {name}, sync", f"{time_ms:.3f} ms")
-    if result.submit_us_p50:
-        table.add("execute_async as the caller sees it, registered memory", f"{result.submit_us_p50:.1f} us")
-        table.add("execute on a trivial graph, round trip", f"{result.roundtrip_us_p50:.1f} us")
-    if result.efficiency_vs_ort:
-        table.add("mobilenet_v2 async over plain ONNX Runtime, 1 thread", f"{result.efficiency_vs_ort:.2f}x")
-    table.add("import to first result, fresh process", f"{result.cold_start_s:.2f} s")
-    return table
-
-
-def _peers(compared: dict[str, float | None]) -> Sheet:
-    columns = ("runtime", "us per inference", "ratio to openhtp")
-    sheet = Sheet("trivial model, asynchronous (measured in turns, wall clock)", columns)
-    ours = next(iter(compared.values()))
-    for name, time_us in compared.items():
-        if time_us is None or ours is None:
-            sheet.add(name, "not installed", "pip install 'openhtp[bench]'")
-        else:
-            sheet.add(name, f"{time_us:.1f}", f"{time_us / ours:.2f}")
-    return sheet
