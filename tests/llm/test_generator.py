@@ -62,6 +62,15 @@ def test_native_and_flat_have_the_same_logits(make: Make, length: int) -> None:
     assert all(np.array_equal(one, two) for one, two in zip(caches, others, strict=True))
 
 
+@pytest.mark.parametrize("chunk", [32, 4, 1])
+def test_logits_are_the_same_bits_in_passes_of_any_size(make: Make, chunk: int) -> None:
+    """However many tokens a pass has, and wherever its new ones then are."""
+    with make() as one, make(chunk=chunk) as other:
+        expected, found = (asyncio.run(chat.score(prompt_of(100))) for chat in (one, other))
+        assert np.array_equal(found, expected)
+        assert one.stats.passes != other.stats.passes
+
+
 @pytest.fixture(scope="module")
 def whole(make: Make) -> list[int]:
     with make() as one:

@@ -24,6 +24,7 @@ from openhtp.engine.sessions import (
     optimised,
     read_in_place,
     session_options,
+    shared,
     type_in_words,
 )
 from openhtp.engine.strips import Strip, Window, can_be_cut, cut_into_strips
@@ -181,4 +182,6 @@ def _make_part(
     )
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     mine = {name: external[name] for name in constants if name in external}
-    return Part(model_bytes(part), mine, inputs, segment.outputs, read_in_place(segment.nodes, mine))
+    in_place = read_in_place(segment.nodes, mine)
+    mine |= {name: shared(external[name]) for name in in_place}
+    return Part(model_bytes(part), mine, inputs, segment.outputs, in_place)

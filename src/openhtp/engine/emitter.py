@@ -16,6 +16,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.values import Physical, Values, axes_order
 from openhtp.engine.weights import bias_in_steps, signed_weights
+from openhtp.engine.wide import computed_right, constant_right, is_wide, wide_product
 from openhtp.ops import Node, OpDef
 
 Array = npt.NDArray[Any]
@@ -98,6 +99,25 @@ class NodeEmitter:
         if self._values.rounds and spec.dtype.is_float:
             real = half_rounded(real)
         return self._graph.const(arrange(real).astype(np.float32))
+
+    def wide_product(
+        self, index: int, right: int, perm: Sequence[int], shape: tuple[int, ...] | None = None
+    ) -> str:
+        """Real values of an exact product, or "" if these are no 16-bit and 8-bit numbers."""
+        spec, other = self._node.input(index), self._node.input(right)
+        if not {spec.name, other.name}.isdisjoint(self._values.unrounded) or not is_wide(spec):
+            return ""
+        rows = other.shape[perm[-2]]
+        if other.kind is TensorKind.STATIC:
+            found = constant_right(self._graph, other, self._values.statics[other.name].transpose(perm))
+        elif other.dtype is DType.UFIXED_POINT_8:
+            found = computed_right(self._graph, other, self._values.permuted(other, perm), rows)
+        else:
+            return ""
+        if found is None:
+            return ""
+        one_row = not self.dynamic and spec.elements == rows
+        return wide_product(self._graph, self._values.pieces(spec, shape), spec, found, one_row=one_row)
 
     def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
         """Real values of a bias, or "" if left out."""

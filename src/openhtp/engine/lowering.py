@@ -7,7 +7,8 @@ op needs the graph's own axes or at an output.
 
 Integers: quantize-dequantize pairs are emitted around every op on 8-bit tensors; the runtime fuses them
 into its integer kernels. Signed 8-bit tensors are held as unsigned ones, which those kernels prefer. 16-bit
-tensors run as float between the pairs, which is exact to within the last bit.
+tensors run as float between the pairs, which is exact to within the last bit; their products with 8-bit tensors
+are sums of integers (``wide.py``).
 
 Floats: the HTP computes in half precision. Every op runs in float32 and its result is rounded to half and back
 (see ``half.py``); ops that only move or clamp values need no rounding. All tensors between ops are thus float32

@@ -25,7 +25,7 @@ from openhtp.engine.onnx_graph import onnx_type
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged
-from openhtp.engine.workshop import Workshop
+from openhtp.engine.workshop import Workshop, give_back_copies
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
@@ -187,6 +187,9 @@ class OrtEngine:
             staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
         names = {f"in:{name}": place for name, place in lowered.inputs.items()}
         names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
+        read_bytes = sum(array.nbytes for array in lowered.external.values())
+        del lowered
+        give_back_copies(read_bytes)
         source, native = program.source, self._native(program.native_kv)
         specs = (*program.inputs, *program.outputs, *source.updateable_statics)
         updateable = {spec.name: source.statics[spec.name] for spec in source.updateable_statics}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import mmap
 import os
-import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from openhtp.engine.onnx_graph import (
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.strips import Window
+from openhtp.engine.wide import multiplies_exactly
 
 Array = npt.NDArray[Any]
 
@@ -36,14 +38,18 @@ Array = npt.NDArray[Any]
 _LARGEST_MESSAGE = 1_500_000_000
 # Where the runtime looks for the files of constants.
 _FOLDER = "session.model_external_initializers_file_folder_path"
+# Whether operators leave constants as they are.
+_NO_OWN_FORMS = "session.disable_prepacking"
 # Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
 # tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
 _HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
 
 
 _VECTOR_BYTES = 64
-# Operators that read filters as they lie: the optimiser put them in their order once and for all.
-_IN_PLACE = {("com.microsoft.nchwc", "Conv")}
+# Operators that read constants as they lie, convolutions because the optimiser put their filters in order.
+_IN_PLACE = {("com.microsoft.nchwc", "Conv"), ("", "Add"), ("", "Gather"), ("", "Mul")}
+# Those that do if told not to make a form of their own; that is told to whole sessions.
+_IN_PLACE_IF_TOLD = {("", "MatMulInteger")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class Stage:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     held: tuple[Any, ...] = ()
+    # The same as arrays: as long as they are there, others can have them, too.
+    arrays: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +81,30 @@ class Part:
     def open(self, threads: int) -> Stage:
         """Make the session."""
         options = session_options(threads, optimise=False)
-        held = {
-            name: ort.OrtValue.ortvalue_from_numpy(aligned(self.constants[name])) for name in sorted(self.in_place)
-        }
-        for name, value in held.items():
+        held = {name: aligned(self.constants[name]) for name in sorted(self.in_place)}
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in held.items()}
+        for name, value in values.items():
             options.add_initializer(name, value)
         if held:
             options.add_session_config_entry(_FOLDER, str(Path(__file__).parent))
+        if len(held) == len(self.constants):
+            options.add_session_config_entry(_NO_OWN_FORMS, "1")
         rest = {name: array for name, array in self.constants.items() if name not in held}
-        return Stage(open_session(self.model, rest, options), self.inputs, self.outputs, tuple(held.values()))
+        session = open_session(self.model, rest, options)
+        return Stage(session, self.inputs, self.outputs, tuple(values.values()), tuple(held.values()))
+
+
+# Constants that sessions read where they lie, by what they are: as long as there is one that does.
+_shared: weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array] = weakref.WeakValueDictionary()
+
+
+def shared(array: Array) -> Array:
+    """An equal constant that other sessions read already, else a copy for those to come."""
+    key = (hashlib.sha256(np.ascontiguousarray(array).data).digest(), array.dtype.str, array.shape)
+    found = _shared.get(key)
+    if found is None:
+        found = _shared[key] = aligned_copy(array)
+    return found
 
 
 def aligned(array: Array) -> Array:
@@ -149,17 +172,6 @@ class Prepared:
 
 
 @cache
-def _multiplies_exactly() -> bool:
-    """Whether this CPU adds products of u8 and s8 without saturating on the way (VNNI on x86)."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return True
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-
-
-@cache
 def _share_one_arena() -> None:
     """Let all sessions of the process take memory from one arena.
 
@@ -184,7 +196,7 @@ def session_options(threads: int, *, optimise: bool) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Signed activations stay signed: the runtime's change to unsigned ones builds invalid graphs in places.
     options.add_session_config_entry("session.qdqisint8allowed", "1")
-    if not _multiplies_exactly():
+    if not multiplies_exactly():
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
@@ -199,10 +211,14 @@ def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> A
     )
 
 
-def read_in_place(nodes: Iterable[Any], names: Iterable[str]) -> frozenset[str]:
-    """Which constants are read as they are: their operators make no form of their own of them."""
-    others = {name for node in nodes if (node.domain, node.op_type) not in _IN_PLACE for name in node.input}
-    return frozenset(names) - others
+def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
+    """Which constants of a session are read as they are: their operators make no form of their own of them."""
+    large = frozenset(names)
+    for operators in (_IN_PLACE | _IN_PLACE_IF_TOLD, _IN_PLACE):
+        others = {name for node in nodes if (node.domain, node.op_type) not in operators for name in node.input}
+        if not large & others:
+            break
+    return large - others
 
 
 def optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
@@ -242,7 +258,7 @@ def _saving_options(threads: int, path: str) -> Any:
     """For a session that is made to save its optimised model and never runs."""
     options = session_options(threads, optimise=True)
     options.optimized_model_filepath = path
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry(_NO_OWN_FORMS, "1")
     return options
 
 

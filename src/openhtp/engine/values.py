@@ -23,6 +23,7 @@ from openhtp.engine import encoding
 from openhtp.engine.half import MARK
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.weights import signed_tensor, unsigned_tensor
+from openhtp.engine.wide import pieces
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +76,7 @@ class Values:
         self.rounds = rounding is not Rounding.NONE
         self._stored: dict[tuple[str, DType, Physical], str] = {}
         self._real: dict[tuple[str, DType, Physical], str] = {}
+        self._pieces: dict[tuple[str, tuple[int, ...] | None], tuple[str, ...]] = {}
         self._widened: dict[str, Array] = {}
 
     def has(self, spec: TensorSpec, physical: Physical) -> bool:
@@ -191,6 +193,16 @@ class Values:
             return self.graph.node("Transpose", [name], perm=list(steps))[0]
         sizes = np.array([shape[step] for step in steps], np.int64)
         return self.graph.node("Reshape", [name, self.graph.const(sizes)])[0]
+
+    def pieces(self, spec: TensorSpec, shape: tuple[int, ...] | None) -> tuple[str, ...]:
+        """The bytes that a 16-bit tensor's stored numbers are made of, in another shape if one is given."""
+        key = (spec.name, shape)
+        if key not in self._pieces:
+            stored = self.stored(spec, Physical.LOGICAL)
+            if shape is not None:
+                stored = self.graph.node("Reshape", [stored, self.graph.const(np.array(shape, np.int64))])[0]
+            self._pieces[key] = pieces(self.graph, stored)
+        return self._pieces[key]
 
     def rounded(self, name: str) -> str:
         """Real values rounded to half precision."""

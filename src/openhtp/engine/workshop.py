@@ -45,6 +45,12 @@ def _give_back_freed() -> None:
         trim(0)
 
 
+def give_back_copies(nbytes: int) -> None:
+    """Give memory of copies that are no longer needed back to the system, if so many bytes are worth it."""
+    if nbytes >= _WORTH_TRIMMING:
+        _give_back_freed()
+
+
 @dataclass(frozen=True, slots=True)
 class Making:
     """How a session is made: what tells it from others, bytes of data that are read for it, and the work."""
@@ -114,8 +120,7 @@ class Workshop:
             futures = [self._made[making.key] for making in makings]
         self._do(todo)
         failed: list[BaseException] = [error for future in futures if (error := future.exception()) is not None]
-        if sum(making.nbytes for making in makings) >= _WORTH_TRIMMING:
-            _give_back_freed()
+        give_back_copies(sum(making.nbytes for making in makings))
         if failed:
             raise failed[0]
         return [future.result() for future in futures]

@@ -69,6 +69,15 @@ class Emitter(Protocol):
         op that reads it exists as an integer kernel.
         """
 
+    def wide_product(
+        self, index: int, right: int, perm: Sequence[int], shape: tuple[int, ...] | None = None
+    ) -> str:
+        """Real values of the product of an input, in ``shape``, with another one whose axes are moved by ``perm``.
+
+        Exact, whatever the order of its sums. "" if these are not 16-bit numbers on the left and 8-bit ones on the
+        right.
+        """
+
     def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
         """Real values of a bias, stored with the product of input 0's and the weight's scale. "" if left out."""
 

@@ -33,10 +33,14 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 def _lower(node: Node, e: Emitter) -> None:
     features = node.shape(1)[1]
     flat = node.input().rank == 2 and node.shape()[1] == features
+    product = e.wide_product(0, 1, (1, 0), None if flat else (-1, features))
+    if product:
+        bias = e.bias(2, weight=1)
+        return e.put(0, e.node("Add", [product, bias]) if bias else product)
     x = e.value(0) if flat else e.reshaped(0, (-1, features))
     weight = e.weight(1, lambda w: w.transpose(1, 0), (1, 0), axis=1)
     bias = e.bias(2, weight=1)
-    e.put(0, e.node("Gemm", [x, weight, bias] if bias else [x, weight]))
+    return e.put(0, e.node("Gemm", [x, weight, bias] if bias else [x, weight]))
 
 
 def _work(node: Node) -> Work:

@@ -49,9 +49,14 @@ def _swapped(rank: int) -> tuple[int, ...]:
 
 def _lower(node: Node, e: Emitter) -> None:
     rank0, rank1 = node.input(0).rank, node.input(1).rank
+    perm = _swapped(rank1) if node.params["transpose_in1"] else tuple(range(rank1))
+    if not node.params["transpose_in0"]:
+        product = e.wide_product(0, 1, perm)
+        if product:
+            bias = e.bias(2, weight=1)
+            return e.put(0, e.node("Add", [product, bias]) if bias else product)
     left = e.permuted(0, _swapped(rank0)) if node.params["transpose_in0"] else e.value(0)
     if node.input(1).kind is TensorKind.STATIC:
-        perm = _swapped(rank1) if node.params["transpose_in1"] else tuple(range(rank1))
         right = e.weight(1, lambda w: w.transpose(perm), perm, axis=rank1 - 1)
     else:
         right = e.permuted(1, _swapped(rank1)) if node.params["transpose_in1"] else e.value(1)

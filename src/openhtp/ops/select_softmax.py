@@ -15,6 +15,7 @@ from openhtp.core.dtype import DType
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._rows import is_wide_result, settled_softmax
 from openhtp.ops._shapes import broadcast, refuse
 from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
@@ -43,7 +44,8 @@ def _lower(node: Node, e: Emitter) -> None:
     chosen = e.node("Where", [keeps, e.value(0), e.const(np.array(_LOWEST, np.float32))])
     # A row without any kept entry would come out even: its entries are masked, so they are 0.
     zero = e.const(np.array(0.0, np.float32))
-    e.put(0, e.node("Where", [keeps, e.node("Softmax", [chosen], axis=-1), zero]))
+    shares = settled_softmax(e, chosen, -1) if is_wide_result(node) else e.node("Softmax", [chosen], axis=-1)
+    e.put(0, e.node("Where", [keeps, shares, zero]))
 
 
 OPS = (

@@ -11,6 +11,7 @@ from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._onnx import OnnxRule
 from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._rows import is_wide_result, settled_softmax
 from openhtp.ops._shapes import axis_in_range, last_axis
 from openhtp.ops._tiles import TileAxis, split_but
 from openhtp.ops._types import rows
@@ -45,11 +46,13 @@ def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
     x = e.value(0)
     if node.params["beta"] != 1.0:
         x = e.node("Mul", [x, e.const(np.array(node.params["beta"], np.float32))])
-    elif onnx_op == "Softmax" and node.outputs[0].dtype.is_fixed_point:
+    if onnx_op == "Softmax" and is_wide_result(node):
+        return e.put(0, settled_softmax(e, x, e.axis(node.params["axis"])))
+    if onnx_op == "Softmax" and node.params["beta"] == 1.0 and node.outputs[0].dtype.is_fixed_point:
         # Adding a number to all changes nothing but that the runtime then computes in floats: its 8-bit kernel is
         # a step off where results are near 0 or 1, and far off with steps finer than 1/512.
         x = e.node("Add", [x, e.const(np.array(1.0, np.float32))])
-    e.put(0, e.node(onnx_op, [x], axis=e.axis(node.params["axis"])))
+    return e.put(0, e.node(onnx_op, [x], axis=e.axis(node.params["axis"])))
 
 
 def _other_axes(node: Node) -> tuple[TileAxis, ...]:
