@@ -273,3 +273,20 @@ def test_devices_by_soc_and_by_architecture(backend: Backend, option: str | None
     device = backend.create_device(soc="SM8550" if option else None, arch=arch)
     Context.create(device).free()
     device.free()
+
+
+def test_a_node_that_nothing_can_compute_is_an_error_only_if_its_result_is_used(device: Device) -> None:
+    integers = TensorSpec("n", SHAPE, DType.UINT_8, None, TensorKind.NATIVE)
+    twice = OpCall("Dequantize", "odd", (A,), (integers,))
+    used = OpCall("ElementWiseAdd", "use", (integers, integers), (O,))
+    graph = Context.create(device).create_graph("g")
+    for spec in (A, B, O, integers):
+        graph.add_tensor(spec)
+    graph.add_node(twice, {}, validate=False)
+    with pytest.raises(QnnError) as refused:
+        graph.add_node(used, {}, validate=False)
+    assert refused.value.name == "QNN_GRAPH_ERROR_INVALID_OP_CONFIG"
+    graph.add_node(ADD, params_of(ADD))
+    graph.finalize()
+    given = values()
+    assert np.abs(graph.execute(given)["o"].astype(int) - expected(given).astype(int)).max() <= 1

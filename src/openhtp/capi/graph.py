@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from typing import Any
 
 from openhtp.abi import memory
@@ -16,12 +17,15 @@ from openhtp.capi.handles import Held
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, UnsupportedOp
 from openhtp.core.tensor import TensorKind
+from openhtp.ops import op_names
 from openhtp.options import GRAPH
 from openhtp.runtime.context import Context
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.tensor import Tensor
+
+log = logging.getLogger("openhtp.capi")
 
 _ID = struct("Tensor").id.offset
 
@@ -37,6 +41,8 @@ class GraphHeld(Held):
         self.graph = graph
         self.tensors: dict[int, Tensor] = {tensor.id: tensor for tensor in graph.tensors.values()}
         self.statics: dict[int, Any] = {}
+        # Results of nodes that nothing can compute, by tensor id, and why: an error as soon as one is used.
+        self.missing: dict[int, UnsupportedOp] = {}
         # How executions find their arrays: made by the first one.
         self.plan: Any = None
 
@@ -142,14 +148,26 @@ def graph_add_node(graph: int, config: int) -> None:
     op, name = memory.text(given.type, "the operation"), memory.text(given.name, "the node's name")
     where = f"{op} {name!r}"
     inputs, outputs, params = op_parts(given)
-    held.graph.add_node(
-        op,
-        name=name,
-        inputs=[None if tensor.kind == TensorKind.NULL else _known(held, tensor, where) for tensor in inputs],
-        outputs=[_known(held, tensor, where) for tensor in outputs],
-        params=dict(_param(held, param, where) for param in params),
-        package=memory.text(given.package, "the op package"),
-    )
+    made = [_known(held, tensor, where) for tensor in outputs]
+    used = [None if tensor.kind == TensorKind.NULL else _known(held, tensor, where) for tensor in inputs]
+    for tensor in used:
+        if tensor is not None and tensor.id in held.missing:
+            raise held.missing[tensor.id]
+    try:
+        held.graph.add_node(
+            op,
+            name=name,
+            inputs=used,
+            outputs=made,
+            params=dict(_param(held, param, where) for param in params),
+            package=memory.text(given.package, "the op package"),
+        )
+    except UnsupportedOp as error:
+        if op not in op_names() or any(tensor.spec.kind is not TensorKind.NATIVE for tensor in made):
+            raise
+        # As in the vendor's library, which drops what nobody uses before it looks whether it can be computed.
+        log.info("%s; it is left out unless its result is used", error.message)
+        held.missing.update({tensor.id: error for tensor in made})
 
 
 def _known(held: GraphHeld, tensor: Any, where: str) -> Tensor:
