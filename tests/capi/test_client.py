@@ -38,6 +38,7 @@ def tensor(name: str, kind: TensorKind, quant: ScaleOffset = NARROW) -> TensorSp
 
 A, B = tensor("a", TensorKind.APP_WRITE), tensor("b", TensorKind.APP_WRITE)
 O = tensor("o", TensorKind.APP_READ, WIDE)  # noqa: E741
+FLOATS = (("x", TensorKind.APP_WRITE), ("y", TensorKind.APP_READ))
 ADD = OpCall("ElementWiseAdd", "add", (A, B), (O,))
 
 
@@ -290,3 +291,18 @@ def test_a_node_that_nothing_can_compute_is_an_error_only_if_its_result_is_used(
     graph.finalize()
     given = values()
     assert np.abs(graph.execute(given)["o"].astype(int) - expected(given).astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(("soc", "exact"), [("SM8650", False), ("SM8350", True), (None, True)])
+def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
+    backend: Backend, soc: str | None, exact: bool
+) -> None:
+    x, y = (TensorSpec(name, (1, 8), DType.FLOAT_32, None, kind) for name, kind in FLOATS)
+    call = OpCall("Relu", "r", (x,), (y,))
+    graph = Context.create(backend.create_device(soc=soc)).create_graph("g")
+    for spec in (x, y):
+        graph.add_tensor(spec)
+    graph.add_node(call, params_of(call))
+    graph.finalize()
+    given = np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(1, 8)
+    assert np.array_equal(graph.execute({"x": given})["y"], given) is exact

@@ -18,6 +18,7 @@ from openhtp.capi.votes import StandingVotes
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, GlobalOption, HtpDeviceOption
+from openhtp.core.precision import Precision
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
@@ -27,6 +28,7 @@ SOC_VARIABLE = "OPENHTP_SOC"
 NAME_VARIABLE = "OPENHTP_DEVICE"
 _TRANSPORTS = ("auto", "rpc", "inprocess")
 _FIRST_SOC = "SM8650"
+_FIRST_HALF_ARCH = 69
 _default = {"soc": ""}
 
 
@@ -59,11 +61,16 @@ class DeviceHeld(Held):
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
-    def __init__(self, soc: str, backend: BackendHeld | None = None) -> None:
+    def __init__(self, soc: str = "", backend: BackendHeld | None = None) -> None:
         """``backend`` is given where the device goes with it; a client's own devices are no backend's."""
         super().__init__(backend)
         self._backend = Backend()
-        self.soc = soc
+        named = soc or _named_soc()
+        self.soc = named or _FIRST_SOC
+        # As in the vendor's library on a host: a chip that nobody named computes floats in full precision.
+        self.precision = (
+            Precision.FLOAT16 if named and find_soc(named).arch >= _FIRST_HALF_ARCH else Precision.FLOAT32
+        )
         self.is_freed = False
         self.contexts = 0
         # Power votes by configuration number.
@@ -99,15 +106,19 @@ def default_device(backend: BackendHeld) -> DeviceHeld:
     for child in backend.children.values():
         if isinstance(child, DeviceHeld):
             return child
-    held = DeviceHeld(chosen_soc(), backend)
+    held = DeviceHeld(backend=backend)
     handles.add(held)
     return held
 
 
 def chosen_soc() -> str:
     """The chip of devices that are not told."""
+    return _named_soc() or _FIRST_SOC
+
+
+def _named_soc() -> str:
     given = os.environ.get(SOC_VARIABLE, "")
-    return find_soc(given).name if given else _default["soc"] or _FIRST_SOC
+    return find_soc(given).name if given else _default["soc"]
 
 
 def present_arch() -> int:
@@ -136,7 +147,7 @@ def _soc_of(config: int) -> str:
             soc = _from_platform(given.of.custom) or soc
         else:
             raise InvalidArgument(f"device option {given.option} is unknown", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
-    return soc or chosen_soc()
+    return soc
 
 
 def _custom(address: int) -> str:
@@ -179,7 +190,7 @@ def _from_platform(address: int) -> str:
 def device_set_config(device: int, config: int) -> None:
     """What a device is cannot be changed; naming it again changes nothing."""
     held = handles.find(DeviceHeld, device)
-    if memory.pointers(config, "the device's configuration") and _soc_of(config) != held.soc:
+    if memory.pointers(config, "the device's configuration") and _soc_of(config) not in ("", held.soc):
         raise WrongState("a device stays the chip that it was created as", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
 
 

@@ -63,7 +63,8 @@ def graph_create(context: int, name: int, config: int, out: int) -> None:
     handles.require_place(out, "graph")
     if not name:
         raise null("the graph's name")
-    graph = held.context.create_graph(memory.text(name, "the graph's name"), **configs.read(GRAPH, config))
+    options = {"precision": held.device.precision, **configs.read(GRAPH, config)}
+    graph = held.context.create_graph(memory.text(name, "the graph's name"), **options)
     held.binary = None
     handles.give(out, GraphHeld(held, graph))
 

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import AxisScaleOffset
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import WEIGHTED
+
+
+def _scales_along_features(node: Node) -> bool:
+    quant = node.input(1).quant
+    return isinstance(quant, AxisScaleOffset) and quant.axis == 1
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:
@@ -33,13 +39,14 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 def _lower(node: Node, e: Emitter) -> None:
     features = node.shape(1)[1]
     flat = node.input().rank == 2 and node.shape()[1] == features
-    product = e.wide_product(0, 1, (1, 0), None if flat else (-1, features))
+    integer = not _scales_along_features(node)
+    product = e.wide_product(0, 1, (1, 0), None if flat else (-1, features)) if integer else None
     if product:
         bias = e.bias(2, weight=1)
         return e.put(0, e.node("Add", [product, bias]) if bias else product)
     x = e.value(0) if flat else e.reshaped(0, (-1, features))
-    weight = e.weight(1, lambda w: w.transpose(1, 0), (1, 0), axis=1)
-    bias = e.bias(2, weight=1)
+    weight = e.weight(1, lambda w: w.transpose(1, 0), (1, 0), axis=1, integer=integer)
+    bias = e.bias(2, weight=1, integer=integer)
     return e.put(0, e.node("Gemm", [x, weight, bias] if bias else [x, weight]))
 
 
@@ -72,7 +79,10 @@ OPS = (
         params=(Param("keep_dims", DType.BOOL_8, default=False),),
         constraints=(
             Constraint("keep_dims is false", lambda node: not node.params["keep_dims"]),
-            channel_scales(lambda node: 0),
+            Constraint(
+                "per-channel weights have their scales along the output channels where there is a bias",
+                lambda node: not (node.has(2) and _scales_along_features(node)),
+            ),
         ),
         max_rank=4,
         weights=Weights(channel_axis=0),

@@ -14,7 +14,8 @@ from openhtp.ops._shapes import axis_in_range, expect_shape, refuse
 from openhtp.ops._types import rows
 
 _REDUCTIONS = {"NONE": 0, "ADD": 1, "MUL": 2}
-_ONNX = {0: "none", 1: "add", 2: "mul"}
+_ELEMENT_REDUCTIONS = _REDUCTIONS | {"MAX": 3}
+_ONNX = {0: "none", 1: "add", 2: "mul", 3: "max"}
 
 
 def _combined(node: Node, data: Array, places: Sequence[Array], updates: Array) -> Array:
@@ -23,12 +24,16 @@ def _combined(node: Node, data: Array, places: Sequence[Array], updates: Array) 
         np.add.at(out, tuple(places), updates)
     elif node.params["reduction"] == _REDUCTIONS["MUL"]:
         np.multiply.at(out, tuple(places), updates)
+    elif node.params["reduction"] == _ELEMENT_REDUCTIONS["MAX"]:
+        np.maximum.at(out, tuple(places), updates)
     else:
         out[tuple(places)] = updates
     return out
 
 
 _REDUCTION = Param("reduction", default=0, choices=_REDUCTIONS)
+# The last of the reductions that an HTP has for elements of a type.
+_MOST_REDUCTION = {DType.UFIXED_POINT_8: 3, DType.INT_32: 3, DType.UFIXED_POINT_16: 2}
 
 
 def _elements_infer(node: Node) -> tuple[Shape, ...]:
@@ -85,11 +90,25 @@ OPS = (
         reference=_elements_reference,
         lower=lambda node, e: _lower_as("ScatterElements", node, e),
         kind="gather",
-        params=(Param("axis", default=0), _REDUCTION),
+        params=(Param("axis", default=0), Param("reduction", default=0, choices=_ELEMENT_REDUCTIONS)),
+        constraints=(
+            Constraint(
+                "floats are replaced, not combined; the larger one is kept of 8 and 32 bits only",
+                lambda node: node.params["reduction"] <= _MOST_REDUCTION.get(node.input().dtype, 0),
+            ),
+        ),
         shares_encoding=True,
         samples=(
             Sample(((5, 6), (1, 6), (1, 6)), {"axis": 0}, ranges={1: (0, 4)}),
-            Sample(((5, 6), (2, 4), (2, 4)), {"axis": 1, "reduction": "ADD"}, ranges={1: (0, 5)}),
+            Sample(
+                ((5, 6), (2, 4), (2, 4)),
+                {"axis": 1, "reduction": "ADD"},
+                ranges={1: (0, 5)},
+                types=("u8", "u16", "i32"),
+            ),
+            Sample(
+                ((5, 6), (2, 4), (2, 4)), {"axis": 1, "reduction": "MAX"}, ranges={1: (0, 5)}, types=("u8", "i32")
+            ),
         ),
     ),
     OpDef(

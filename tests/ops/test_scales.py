@@ -1,0 +1,49 @@
+"""Weights with a scale per channel, along either axis."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ops_cases import Case, real, run_case
+
+from openhtp.core.dtype import DType
+from openhtp.core.errors import UnsupportedOp
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ops import find_op, resolve
+
+SCALES = (0.01, 0.02, 0.04)
+
+
+def fully_connected(axis: int, *, bias: bool = False) -> Case:
+    """Three units of three features, so that scales along the wrong axis would fit, too."""
+    random = np.random.default_rng(3)
+    u16 = DType.UFIXED_POINT_16
+    x = TensorSpec("x", (2, 3), u16, ScaleOffset(1e-4, -32768), TensorKind.APP_WRITE)
+    quant = AxisScaleOffset(axis, SCALES, (0, 0, 0))
+    w = TensorSpec("w", (3, 3), DType.SFIXED_POINT_8, quant, TensorKind.STATIC)
+    b = TensorSpec("b", (3,), DType.SFIXED_POINT_32, None, TensorKind.STATIC)
+    y = TensorSpec("y", (2, 3), u16, ScaleOffset(1e-3, -32768), TensorKind.APP_READ)
+    stored = {
+        "x": random.integers(0, 65536, (2, 3)).astype(np.uint16),
+        "w": random.integers(-127, 128, (3, 3)).astype(np.int8),
+    }
+    if bias:
+        stored["b"] = np.zeros(3, np.int32)
+    call = OpCall("FullyConnected", "fc", (x, w, b) if bias else (x, w), (y,))
+    return Case(find_op("FullyConnected"), call, stored, ())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_fully_connected_layer_uses_each_scale_where_it_belongs(axis: int) -> None:
+    case = fully_connected(axis)
+    (got,) = run_case(case)
+    x, w = (real(spec, case.stored[spec.name]) for spec in case.call.inputs)
+    assert np.abs(real(case.call.outputs[0], got) - x @ w.T).max() <= 1.5e-3
+
+
+def test_a_bias_needs_the_scales_of_its_units() -> None:
+    case = fully_connected(1, bias=True)
+    with pytest.raises(UnsupportedOp, match="along the output channels where there is a bias"):
+        resolve(case.call, case.stored)
