@@ -21,6 +21,7 @@ from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import relu_graph
 from tests.device.serving import NAME, serving, settled
 from tests.device.test_process import Raw
+from tests.runtime.test_stopping import wait_until
 
 SESSION = Session(1, pid=1, label="")
 
@@ -222,10 +223,8 @@ def test_a_client_that_leaves_cancels_its_tasks(
     settled(server)
     assert task.cancelled
     gate.open.set()
-    for _ in range(1000):
-        settled(server)
-        if not session.tasks:
-            break
+    wait_until(lambda: not session.tasks)
+    settled(server)
     assert len(gate.made) == 2
     assert gate.all_closed()
     assert session.ledger.used == 0

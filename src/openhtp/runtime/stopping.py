@@ -81,6 +81,7 @@ class Stop:
 
     def run(self, work: Callable[[], _T], discard: Callable[[_T], object] = lambda result: None) -> _T:
         """Have work done on another thread. When the call ends before it, what comes of it is discarded."""
+        self.check()
         outcome: Future[_T] = Future()
         news = News()
         outcome.add_done_callback(lambda _: news.put(None))
