@@ -306,3 +306,15 @@ def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
     graph.finalize()
     given = np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(1, 8)
     assert np.array_equal(graph.execute({"x": given})["y"], given) is exact
+
+
+def test_two_nodes_may_have_one_name(device: Device) -> None:
+    between = tensor("between", TensorKind.NATIVE)
+    graph = Context.create(device).create_graph("g")
+    for spec in (A, B, O, between):
+        graph.add_tensor(spec)
+    for call in (OpCall("Relu", "add", (A,), (between,)), OpCall("ElementWiseAdd", "add", (between, B), (O,))):
+        graph.add_node(call, params_of(call))
+    graph.finalize()
+    given = {"a": np.full(SHAPE, 100, np.uint8), "b": np.full(SHAPE, 140, np.uint8)}
+    assert (graph.execute(given)["o"] == 134).all()

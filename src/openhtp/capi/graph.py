@@ -41,6 +41,8 @@ class GraphHeld(Held):
         self.graph = graph
         self.tensors: dict[int, Tensor] = {tensor.id: tensor for tensor in graph.tensors.values()}
         self.statics: dict[int, Any] = {}
+        # Names of nodes, and how often each was given again: the vendor's library bears that, and clients do it.
+        self.names: dict[str, int] = {}
         # Results of nodes that nothing can compute, by tensor id, and why: an error as soon as one is used.
         self.missing: dict[int, UnsupportedOp] = {}
         # How executions find their arrays: made by the first one.
@@ -154,21 +156,32 @@ def graph_add_node(graph: int, config: int) -> None:
     for tensor in used:
         if tensor is not None and tensor.id in held.missing:
             raise held.missing[tensor.id]
+    free = _free_name(held, name)
     try:
         held.graph.add_node(
             op,
-            name=name,
+            name=free,
             inputs=used,
             outputs=made,
             params=dict(_param(held, param, where) for param in params),
             package=memory.text(given.package, "the op package"),
         )
+        held.names[free] = 0
     except UnsupportedOp as error:
         if op not in op_names() or any(tensor.spec.kind is not TensorKind.NATIVE for tensor in made):
             raise
         # As in the vendor's library, which drops what nobody uses before it looks whether it can be computed.
         log.info("%s; it is left out unless its result is used", error.message)
         held.missing.update({tensor.id: error for tensor in made})
+
+
+def _free_name(held: GraphHeld, name: str) -> str:
+    """The client's, or with a number behind it that makes it another's."""
+    free = name
+    while free in held.names:
+        held.names[name] += 1
+        free = f"{name}_{held.names[name]}"
+    return free
 
 
 def _known(held: GraphHeld, tensor: Any, where: str) -> Tensor:
