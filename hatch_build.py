@@ -1,6 +1,7 @@
-"""Compiles the C part of ``openhtp.capi`` when the package is built: for a wheel, or for an editable installation.
+"""Compiles the C parts of the package (``capi``, ``engine``) when it is built: for a wheel, or an editable one.
 
-Without a C compiler the package is built all the same; ``openhtp.backend_path()`` then says what is missing.
+Without a C compiler the package is built all the same; ``openhtp.backend_path()`` then says what is missing, and
+graphs are loaded more slowly.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ except ImportError:  # used by itself, to compile
     BuildHookInterface = object  # type: ignore[assignment, misc]
 
 CAPI = Path("src/openhtp/capi")
+ENGINE = Path("src/openhtp/engine")
 # Which source makes which libraries; those of one source are copies of one file.
 LIBRARIES = {
     "stub.c": ("libQnnHtp.so", "libQnnSystem.so", "libQnnSaver.so"),
     "rpcmem.c": ("libcdsprpc.so",),
     "empty.c": ("libQnnIr.so", "libQnnLpai.so"),
 }
+SESSIONS = {"sessions.c": ("libopenhtp_sessions.so",)}
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete")
 
 
@@ -38,15 +41,24 @@ def compiler() -> list[str] | None:
 
 
 def compile_libraries(root: Path, folder: Path) -> bool:
-    """Compile everything into ``folder``; False if there is no compiler."""
+    """Compile what C programs load into ``folder``; False if there is no compiler."""
+    return _compile(root / CAPI / "native", LIBRARIES, folder)
+
+
+def compile_sessions(root: Path, folder: Path) -> bool:
+    """Compile what the engine loads into ``folder``; False if there is no compiler."""
+    return _compile(root / ENGINE / "native", SESSIONS, folder)
+
+
+def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path) -> bool:
     command = compiler()
     if command is None:
         return False
     folder.mkdir(parents=True, exist_ok=True)
-    for source, names in LIBRARIES.items():
+    for source, names in libraries.items():
         first = folder / names[0]
         made = folder / f".{names[0]}.new"
-        path = root / CAPI / "native" / source
+        path = sources / source
         subprocess.run([*command, *FLAGS, "-o", str(made), str(path), "-ldl", "-lpthread"], check=True)
         made.replace(first)  # a process may have the old one mapped
         for name in names[1:]:
@@ -77,7 +89,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg]
             return
         root = Path(self.root)
         folder = root / CAPI / "lib"
-        if not compile_libraries(root, folder):
+        if not compile_libraries(root, folder) or not compile_sessions(root, root / ENGINE / "lib"):
             self.app.display_warning(
                 "no C compiler was found: libQnnHtp.so is not built. Everything else of openhtp works"
             )
@@ -88,4 +100,4 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg]
         (folder / "python.cfg").unlink(missing_ok=True)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-        build_data["artifacts"].append(f"{CAPI}/lib/*.so")
+        build_data["artifacts"] += [f"{CAPI}/lib/*.so", f"{ENGINE}/lib/*.so"]

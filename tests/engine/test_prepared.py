@@ -124,7 +124,7 @@ def test_graphs_of_other_sizes_read_the_same_float_weights() -> None:
             assert packed is not None
             loaded = OrtEngine().load_packed(packed, packed.info(), SOC, workshop)
             assert loaded is not None
-            found.append({value.data_ptr() for stage in loaded._stages.stages for value in stage.held})
+            found.append({array.ctypes.data for stage in loaded._stages.stages for array in stage.session.held})
             fresh = OrtEngine().load(program)
             for name, values in results(program, fresh).items():
                 np.testing.assert_array_equal(results(program, loaded)[name], values)
@@ -135,7 +135,7 @@ def test_a_run_keeps_the_weights_that_it_reads() -> None:
     """A client may free a graph while an execution is under way."""
     program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()), SOC)
     loaded = OrtEngine().load(program)
-    held = [weakref.ref(value) for stage in loaded._stages.stages for value in stage.held]
+    held = [weakref.ref(array) for stage in loaded._stages.stages for array in stage.session.held]
     arrays = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in (*program.inputs, *program.outputs)}
     run = loaded.bind(arrays)
     loaded.close()
@@ -299,10 +299,11 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "other outputs": (lambda m: part_changed(m, 0, outputs=[]), "other values than it says"),
     "constants": (lambda m: part_changed(m, 0, constants=[9999]), "does not exist"),
     "constants missing": (
-        lambda m: replace(m, parts=[replace(part, constants=[]) for part in m.parts]),
+        lambda m: replace(m, parts=[replace(part, constants=[], in_place=[], apart=[]) for part in m.parts]),
         "CPU runtime refuses",
     ),
     "constants of others in place": (lambda m: part_changed(m, 0, in_place=[999]), "does not have"),
+    "constants of others apart": (lambda m: part_changed(m, 0, apart=[999]), "does not have"),
     "fewer constants": (lambda m: replace(m, constants=m.constants[:-1]), "does not exist"),
     "constant size": (
         lambda m: replace(m, constants=[replace(m.constants[0], shape=[1 << 39, 1 << 39]), *m.constants[1:]]),

@@ -118,7 +118,12 @@ def test_graphs_of_other_sizes_read_the_same_weights(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(segments, "_SEGMENT_SECONDS", 1e-9)
     loaded = [OrtEngine().load(two_layers(rows)) for rows in (1, 32, 128)]
     places = [
-        {array.ctypes.data for stage in one._stages.stages for array in stage.arrays if array.dtype == np.int8}
+        {
+            array.ctypes.data
+            for stage in one._stages.stages
+            for array in stage.session.held
+            if array.dtype == np.int8
+        }
         for one in loaded
     ]
     assert places[0] == places[1] == places[2] != set()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from openhtp.engine.opened import PackagedSession
 from openhtp.engine.sessions import Stage
 from openhtp.engine.workshop import Making, Workshop
 
@@ -15,7 +16,7 @@ MB = 1 << 20
 
 
 def a_stage() -> Stage:
-    return Stage(object(), (), ())
+    return Stage(PackagedSession(None), (), ())
 
 
 def test_equal_ones_are_made_once_also_for_another_graph() -> None:

@@ -70,9 +70,12 @@ def make_ready(
     graphs = packed_at(binary, places)
     room.take(needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs]))
     make = _only_prepared if room.prepare_only else _make_ready
-    with Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop:
+    several = len(graphs) > 1
+    with Workshop(
+        budget_bytes=manner.budget_bytes, all_threads=manner.accelerated, shares_forms=several
+    ) as workshop:
         work = [functools.partial(make, target, graph, workshop) for graph in graphs]
-        done = _all_at_once if manner.accelerated and len(graphs) > 1 else _in_turn
+        done = _all_at_once if manner.accelerated and several else _in_turn
         ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
     try:
         room.correct([made.loaded.spill_fill_bytes for made in ready])

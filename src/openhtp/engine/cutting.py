@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from openhtp.engine.half import place_rounding
 from openhtp.engine.lowering import Lowered, lower_program, origin
+from openhtp.engine.native import NativeSession
 from openhtp.engine.onnx_graph import external_tensor, model_bytes, numpy_type, onnx_type
 from openhtp.engine.segments import Cuts, Segment, cut, cuts_of, share_memory, used_nodes
 from openhtp.engine.sessions import (
@@ -20,12 +21,12 @@ from openhtp.engine.sessions import (
     Prepared,
     Stage,
     Staged,
+    kept_apart,
     open_session,
     optimised,
     read_in_place,
     session_options,
     shared,
-    type_in_words,
 )
 from openhtp.engine.strips import Strip, Window, can_be_cut, cut_into_strips
 from openhtp.engine.values import Rounding
@@ -125,17 +126,22 @@ class _Cutting:
         self._keep(whole.of, whole.dtype, whole.shape)
 
     def _open(self, segment: Segment) -> None:
-        self._parts.append(_make_part(self._model, segment, self._initializers, self._external, self._known))
-        self._stages.append(self._parts[-1].open(self._threads))
+        part = _make_part(self._model, segment, self._initializers, self._external, self._known)
+        stage = part.open(self._threads)
+        if isinstance(stage.session, NativeSession):  # then that is known, not guessed
+            part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
+        self._parts.append(part)
+        self._stages.append(stage)
 
     def _learn(self, stage: Stage) -> bool:
         """Note what a stage gives to later ones; the runtime has found out its shape."""
-        for value in stage.session.get_outputs():
-            if value.name in self._known:
+        for end in stage.session.outputs():
+            if end.name in self._known:
                 continue
-            if not all(isinstance(size, int) for size in value.shape):
+            shape = tuple(size for size in end.shape if isinstance(size, int))
+            if len(shape) != len(end.shape):
                 return False
-            self._keep(value.name, type_in_words(value.type), tuple(value.shape))
+            self._keep(end.name, end.dtype, shape)
         return True
 
     def _keep(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -184,4 +190,5 @@ def _make_part(
     mine = {name: external[name] for name in constants if name in external}
     in_place = read_in_place(segment.nodes, mine)
     mine |= {name: shared(external[name]) for name in in_place}
-    return Part(model_bytes(part), mine, inputs, segment.outputs, in_place)
+    apart, unpacked = kept_apart(segment.nodes, mine), len(in_place) == len(mine)
+    return Part(model_bytes(part), mine, inputs, segment.outputs, in_place, apart, unpacked=unpacked)

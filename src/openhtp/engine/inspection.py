@@ -15,7 +15,8 @@ from onnx import AttributeProto, ModelProto, TensorProto
 
 from openhtp.engine.lowering import model_sizes
 from openhtp.engine.onnx_graph import IN_MEMORY, parse_model
-from openhtp.engine.sessions import Staged, type_in_words
+from openhtp.engine.opened import End
+from openhtp.engine.sessions import Staged
 from openhtp.program.packed import GraphInfo
 
 
@@ -79,8 +80,8 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
         reads = inputs | {name: between[name] for name in made if name in between}
         windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
         seen = {name: end for name, end in windows.items() if staged.windows[name].of in reads}
-        _check_ends(stage.session.get_inputs(), stage.inputs, reads | seen)
-        _check_ends(stage.session.get_outputs(), stage.outputs, outputs | between | windows)
+        _check_ends(stage.session.inputs(), stage.inputs, reads | seen)
+        _check_ends(stage.session.outputs(), stage.outputs, outputs | between | windows)
         if made.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
             raise Unusable("a value is made twice")
         for name in stage.outputs:
@@ -107,9 +108,9 @@ def _windows_in_bounds(staged: Staged, info: GraphInfo) -> dict[str, int]:
     return sizes
 
 
-def _check_ends(values: list[Any], names: tuple[str, ...], known: Mapping[str, _End]) -> None:
+def _check_ends(values: list[End], names: tuple[str, ...], known: Mapping[str, _End]) -> None:
     if sorted(value.name for value in values) != sorted(names):
         raise Unusable("a part reads or makes other values than it says")
     for value in values:
-        if known.get(value.name) != (type_in_words(value.type), tuple(value.shape)):
+        if known.get(value.name) != (value.dtype, value.shape):
             raise Unusable(f"value {value.name!r} has another type or shape, or comes from nowhere")

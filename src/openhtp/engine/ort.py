@@ -20,8 +20,9 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.engine.cutting import make_stages, prepare
 from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
+from openhtp.engine.native import failure, native
 from openhtp.engine.native_kv import Mirrors, NativeState
-from openhtp.engine.onnx_graph import onnx_type
+from openhtp.engine.opened import Bound
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged
@@ -45,18 +46,19 @@ class OrtRun:
 
     __slots__ = ("_calls", "_kept")
 
-    def __init__(self, calls: list[tuple[Any, Any]], kept: tuple[Any, ...]) -> None:
+    def __init__(self, bound: Sequence[Bound], kept: tuple[Any, ...]) -> None:
         """``kept`` is memory that the calls read and write by its address."""
-        self._calls = calls
-        self._kept = kept
+        self._calls = [one.call for one in bound]
+        self._kept = (kept, bound)
 
     def step(self, index: int) -> None:
         """Compute one segment."""
-        session, binding = self._calls[index]
         try:
-            session.run_with_iobinding(binding, None)
+            failed = self._calls[index]()
         except Exception as error:
             raise ExecutionError(f"step {index} failed in the CPU runtime: {error}") from error
+        if failed:
+            raise ExecutionError(f"step {index} failed in the CPU runtime: {failure(failed)}")
 
 
 class NativeRun:
@@ -136,15 +138,13 @@ class OrtProgram:
         with error_context(graph=self.name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
         places = self._stages.with_buffers(places)
-        calls = []
-        for stage in self._stages.stages:
-            binding = stage.session.io_binding()
-            for name in stage.inputs:
-                binding.bind_input(name, "cpu", 0, *_described(places[name]))
-            for name in stage.outputs:
-                binding.bind_output(name, "cpu", 0, *_described(places[name]))
-            calls.append((stage.session._sess, binding._iobinding))
-        return OrtRun(calls, (*places.values(), *(value for stage in self._stages.stages for value in stage.held)))
+        bound = [
+            stage.session.bind(
+                {name: places[name] for name in stage.inputs}, {name: places[name] for name in stage.outputs}
+            )
+            for stage in self._stages.stages
+        ]
+        return OrtRun(bound, tuple(places.values()))
 
     def update(self, arrays: Mapping[str, Array]) -> None:
         """Use this data for the updateable tensors in what is bound from now on."""
@@ -179,6 +179,7 @@ class OrtEngine:
         self._yield_points = yield_points
         self._mirrors = Mirrors()
         fingerprint()  # now, when nobody waits for a graph yet
+        native()
 
     def load(self, program: HtpProgram) -> OrtProgram:
         """Lower, optimise and cut a program."""
@@ -244,7 +245,3 @@ def _refusals_reported() -> Iterator[None]:
         raise
     except Exception as error:
         raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error
-
-
-def _described(array: Array) -> tuple[int, list[int], int]:
-    return onnx_type(array.dtype), list(array.shape), array.ctypes.data

@@ -45,13 +45,15 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class PartWords(msgspec.Struct, frozen=True):
-    """One segment; constants by number, and those of them that are read where they lie."""
+    """One segment; constants by number, those that are read where they lie, and those of unshared forms."""
 
     model: bytes
     inputs: list[str]
     outputs: list[str]
     constants: list[Count]
     in_place: list[Count] = []
+    apart: list[Count] = []
+    unpacked: bool = False
 
 
 class BufferWords(msgspec.Struct, frozen=True):
@@ -115,6 +117,8 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
                 list(part.outputs),
                 [numbers[name] for name in part.constants],
                 [numbers[name] for name in sorted(part.in_place)],
+                [numbers[name] for name in sorted(part.apart)],
+                part.unpacked,
             )
             for part in prepared.parts
         ],
@@ -182,7 +186,7 @@ def _believed(packed: PackedGraph, key: bytes) -> Manifest:
         raise Unusable("its data is not what was sealed")
     if any(number >= len(manifest.constants) for part in manifest.parts for number in part.constants):
         raise Unusable("a part names a constant that does not exist")
-    if not all(set(part.in_place).issubset(part.constants) for part in manifest.parts):
+    if not all({*part.in_place, *part.apart}.issubset(part.constants) for part in manifest.parts):
         raise Unusable("a part reads a constant that it does not have")
     return manifest
 
@@ -204,7 +208,8 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     )
 
     def make() -> Stage:
-        in_place = {manifest.constants[number].name for number in words.in_place}
+        in_place = frozenset(manifest.constants[number].name for number in words.in_place)
+        apart = frozenset(manifest.constants[number].name for number in words.apart)
         arrays = {
             constant.name: (
                 _held_array(packed, manifest, constant, workshop)
@@ -213,9 +218,11 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             )
             for constant in constants
         }
-        part = Part(words.model, arrays, tuple(words.inputs), tuple(words.outputs), frozenset(in_place))
+        ends = tuple(words.inputs), tuple(words.outputs)
+        part = Part(words.model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
+        lasting = all(isinstance(packed.blobs[constant.blob].source, File) for constant in constants)
         try:
-            return part.open(threads)
+            return part.open(threads, workshop.forms() if len(apart) < len(constants) else None, lasting=lasting)
         except Exception as error:  # the runtime's own have no base in common
             raise Unusable(f"the CPU runtime refuses it: {error}") from error
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import mmap
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto
 
 from openhtp.engine.lowering import Lowered
+from openhtp.engine.native import Native, NativeSession, Refused, SharedForms, native
 from openhtp.engine.onnx_graph import (
     INLINE_BYTES,
     is_inline,
@@ -29,8 +29,10 @@ from openhtp.engine.onnx_graph import (
     parse_model,
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
+from openhtp.engine.opened import PackagedSession, Session
 from openhtp.engine.strips import Window
 from openhtp.engine.wide import multiplies_exactly
+from openhtp.program.container import digest
 
 Array = npt.NDArray[Any]
 
@@ -50,18 +52,17 @@ _VECTOR_BYTES = 64
 _IN_PLACE = {("com.microsoft.nchwc", "Conv"), ("", "Add"), ("", "Gather"), ("", "Mul")}
 # Those that do if told not to make a form of their own; that is told to whole sessions.
 _IN_PLACE_IF_TOLD = {("", "MatMulInteger")}
+# Operators whose kernels keep the form that they make of their weights to themselves.
+_NOT_SHARING = {"QLinearConv"}
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One segment's session and the names it reads and writes; ``held`` is what it reads where it lies."""
+    """One segment's session and the names it reads and writes."""
 
-    session: Any
+    session: Session
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    held: tuple[Any, ...] = ()
-    # The same as arrays: as long as they are there, others can have them, too.
-    arrays: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Part:
     """What one segment's session is made of: an optimised model and the large constants that it names.
 
     Those ``in_place`` are read where they lie; sessions of several graphs may do that. Of the others the runtime
-    makes a form of its own.
+    makes a form of its own, which sessions can share unless the constant is ``apart``. With
+    ``unpacked`` it makes none at all.
     """
 
     model: bytes
@@ -77,21 +79,63 @@ class Part:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     in_place: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
+    unpacked: bool = False
 
-    def open(self, threads: int) -> Stage:
-        """Make the session."""
+    def open(self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True) -> Stage:
+        """Make the session. ``forms`` are what it shares with others that are made with them.
+
+        Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place.
+        """
+        side = native()
+        session = self._packaged(threads) if side is None else self._native(side, threads, forms, lasting=lasting)
+        return Stage(session, self.inputs, self.outputs)
+
+    def _native(self, side: Native, threads: int, forms: SharedForms | None, *, lasting: bool) -> NativeSession:
+        constants = {
+            name: aligned(array) if name in self.in_place else array for name, array in self.constants.items()
+        }
+
+        def make(shared: SharedForms | None) -> NativeSession:
+            options = self._options(threads)
+            # Where some are shared, the runtime refuses those that cannot be: it gets a copy of them.
+            copied = {} if shared is None else {name: constants[name] for name in self.apart}
+            add_external(options, copied)
+            lent = {name: array for name, array in constants.items() if name not in copied}
+            return NativeSession(side, self.model, lent, options, shared)
+
+        try:
+            made = make(forms)
+        except Refused:
+            if forms is None or not constants:
+                raise
+            forms, made = None, make(None)  # one of its kernels shares nothing
+        read = made.reads - self.in_place
+        if read and not lasting:  # whoever prepared it did not know
+            constants |= {name: aligned_copy(constants[name]) for name in read}
+            made = make(forms)
+        return made
+
+    def _options(self, threads: int) -> Any:
         options = session_options(threads, optimise=False)
-        held = {name: aligned(self.constants[name]) for name in sorted(self.in_place)}
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in held.items()}
-        for name, value in values.items():
-            options.add_initializer(name, value)
-        if held:
-            options.add_session_config_entry(_FOLDER, str(Path(__file__).parent))
-        if len(held) == len(self.constants):
+        options.add_session_config_entry(_FOLDER, str(Path(__file__).parent))
+        if self.unpacked:
             options.add_session_config_entry(_NO_OWN_FORMS, "1")
+        return options
+
+    def _packaged(self, threads: int) -> PackagedSession:
+        options = self._options(threads)
+        held = {name: _with_value(aligned(self.constants[name])) for name in sorted(self.in_place)}
+        for name, (_, value) in held.items():
+            options.add_initializer(name, value)
         rest = {name: array for name, array in self.constants.items() if name not in held}
-        session = open_session(self.model, rest, options)
-        return Stage(session, self.inputs, self.outputs, tuple(values.values()), tuple(held.values()))
+        add_external(options, rest)
+        session = ort.InferenceSession(self.model, options, providers=["CPUExecutionProvider"])
+        return PackagedSession(session, held)
+
+
+def _with_value(array: Array) -> tuple[Array, Any]:
+    return array, ort.OrtValue.ortvalue_from_numpy(array)
 
 
 # Constants that sessions read where they lie, by what they are: as long as there is one that does.
@@ -100,7 +144,11 @@ _shared: weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array] 
 
 def shared(array: Array) -> Array:
     """An equal constant that other sessions read already, else a copy for those to come."""
-    key = (hashlib.sha256(np.ascontiguousarray(array).data).digest(), array.dtype.str, array.shape)
+    key = (
+        digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
+        array.dtype.str,
+        array.shape,
+    )
     found = _shared.get(key)
     if found is None:
         found = _shared[key] = aligned_copy(array)
@@ -186,29 +234,47 @@ def session_options(threads: int, *, optimise: bool) -> Any:
     """How sessions are made."""
     _share_one_arena()
     options = ort.SessionOptions()
-    options.add_session_config_entry("session.use_env_allocators", "1")
+    for key, value in _settings().items():
+        options.add_session_config_entry(key, value)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    # A spinning thread would take the core that the client, or another graph, could use.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Signed activations stay signed: the runtime's change to unsigned ones builds invalid graphs in places.
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    if not multiplies_exactly():
-        options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 
-def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> Any:
+@cache
+def _settings() -> dict[str, str]:
+    settings = {
+        "session.use_env_allocators": "1",
+        # A spinning thread would take the core that the client, or another graph, could use.
+        "session.intra_op.allow_spinning": "0",
+        # Signed activations stay signed: the runtime's change to unsigned ones builds invalid graphs in places.
+        "session.qdqisint8allowed": "1",
+    }
+    return settings if multiplies_exactly() else settings | {"session.x64quantprecision": "1"}
+
+
+def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> Session:
     """A session of a model and the constants that it names."""
+    add_external(options, external)
+    side = native()
+    if side is not None:
+        options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(_HARMFUL))
+        return NativeSession(side, model, {}, options)
+    return PackagedSession(
+        ort.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_HARMFUL)
+        )
+    )
+
+
+def add_external(options: Any, external: Mapping[str, Array]) -> None:
+    """Give a session constants; it makes a copy of each."""
     if external:
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
         options.add_external_initializers(list(external), values)
-    return ort.InferenceSession(
-        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_HARMFUL)
-    )
 
 
 def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
@@ -219,6 +285,13 @@ def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
         if not large & others:
             break
     return large - others
+
+
+def kept_apart(nodes: Iterable[Any], names: Collection[str]) -> frozenset[str]:
+    """Of which constants operators make a form that no other session can use."""
+    return frozenset(
+        name for node in nodes if node.op_type in _NOT_SHARING for name in node.input if name in names
+    )
 
 
 def optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
@@ -285,9 +358,3 @@ def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
             raw = data[begin : begin + int(place["length"])]
             found[tensor.name] = raw.view(numpy_type(tensor.data_type)).reshape(tuple(tensor.dims))
     return found
-
-
-def type_in_words(words: str) -> np.dtype[Any]:
-    """``tensor(uint8)`` -> the numpy type."""
-    inner = words.removeprefix("tensor(").removesuffix(")")
-    return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from openhtp.engine.native import SharedForms
     from openhtp.engine.sessions import Stage
 
 Array = npt.NDArray[Any]
@@ -72,10 +73,13 @@ class Workshop:
     ``budget_bytes`` is how much data may be read at once and not yet be given back; None for no limit. A part that
     has more by itself is made alone. Graphs that have a part in common, with the same data, get the same session:
     sessions may run at the same time, and hold the weights. Parts that are not equal still share the weights that
-    are read where they lie.
+    are read where they lie and, if it ``shares_forms``, what the kernels make of the others. (The runtime makes
+    such forms one after the other, so it is not for a graph by itself.)
     """
 
-    def __init__(self, *, budget_bytes: int | None = None, all_threads: bool = False) -> None:
+    def __init__(
+        self, *, budget_bytes: int | None = None, all_threads: bool = False, shares_forms: bool = False
+    ) -> None:
         available = len(os.sched_getaffinity(0))
         self._threads = available if all_threads else min(_THREADS, available)
         self._budget = budget_bytes
@@ -84,6 +88,8 @@ class Workshop:
         self._taken = 0
         self._made: dict[bytes, Future[Stage]] = {}
         self._held: dict[bytes, Future[Array]] = {}
+        self._shares_forms = shares_forms
+        self._forms: SharedForms | None = None
 
     def __enter__(self) -> Workshop:
         return self
@@ -91,6 +97,19 @@ class Workshop:
     def __exit__(self, *exc: object) -> None:
         self._made.clear()
         self._held.clear()
+        self._forms = None
+
+    def forms(self) -> SharedForms | None:
+        """What the sessions made here share of what kernels made of weights."""
+        if not self._shares_forms:
+            return None
+        from openhtp.engine.native import SharedForms, native  # the runtime, which only who computes must load
+
+        side = native()
+        with self._lock:
+            if self._forms is None and side is not None:
+                self._forms = SharedForms(side)
+            return self._forms
 
     def hold(self, key: bytes, make: Callable[[], Array]) -> Array:
         """Data that sessions read where it lies, made once for all that want it."""

@@ -1,0 +1,241 @@
+"""Sessions by ONNX Runtime's C interface (``native/sessions.c``), where that part of the package was compiled.
+
+Unlike those of the runtime's Python package they are made without the interpreter's lock, so that others compute
+and load meanwhile; they read constants where they lie, and several can share what kernels make of equal ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Mapping
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from openhtp.engine.onnx_graph import numpy_type, onnx_type
+from openhtp.engine.onnxruntime import onnxruntime as ort
+from openhtp.engine.onnxruntime import part
+from openhtp.engine.opened import Bound, End
+
+log = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+
+LIBRARY = "libopenhtp_sessions.so"
+_OrtValue = part("capi.onnxruntime_pybind11_state").OrtValue
+_DLPACK_CODES = {"i": 0, "u": 1, "f": 2, "b": 1}
+_capsule = ctypes.pythonapi.PyCapsule_New
+_capsule.restype, _capsule.argtypes = ctypes.py_object, (c_void_p, c_char_p, c_void_p)
+SWITCH = "OPENHTP_NATIVE_SESSIONS"
+"""An environment variable: ``0`` has all sessions made by the runtime's Python package."""
+_FOLDER = Path(__file__).absolute().parent / "lib"
+_MOST_SIZES = 16
+
+
+class Refused(Exception):
+    """The runtime does not make such a session, or cannot bind it; in its own words."""
+
+
+class _End(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("nbytes", c_size_t),
+        ("sizes", POINTER(c_int64)),
+        ("rank", c_size_t),
+        ("type", c_int32),
+        ("is_output", c_int32),
+    )
+
+
+class _Description(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("type_info", c_void_p),
+        ("type", c_int32),
+        ("rank", c_int32),
+        ("sizes", c_int64 * _MOST_SIZES),
+        ("symbols", c_char_p * _MOST_SIZES),
+    )
+
+
+class Handle:
+    """Something of the C side, released with this object, which is there before it: nothing is lost on the way."""
+
+    __slots__ = ("_release", "place")
+
+    def __init__(self, release: Any) -> None:
+        self._release = release
+        self.place = c_void_p()
+
+    def __del__(self) -> None:
+        if self.place:
+            self._release(self.place)
+
+
+class Native:
+    """The functions of the C side."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError or Refused if sessions cannot be made with it."""
+        found = ctypes.CDLL(str(path))
+        self._path = str(path)
+        self.choose(ort.SessionOptions())
+        self.begin = _function(found.openhtp_begin, c_int)
+        self._words = _function(found.openhtp_words, c_char_p, c_void_p)
+        self._forget = _function(found.openhtp_forget, None, c_void_p)
+        size, handle = c_size_t, POINTER(c_void_p)
+        self.lend = _function(found.openhtp_lend, c_void_p, c_void_p, POINTER(c_int64), c_int, c_int, c_int)
+        self.settle = _function(found.openhtp_settle, c_int, c_void_p)
+        self.make = _function(found.openhtp_make, c_void_p, c_char_p, size, c_void_p, handle)
+        self.count = _function(found.openhtp_count, c_void_p, c_void_p, c_int, POINTER(size))
+        self.describe = _function(found.openhtp_describe, c_void_p, c_void_p, c_int, size, POINTER(_Description))
+        self.forget_description = _function(found.openhtp_forget_description, None, POINTER(_Description))
+        self.bind = _function(found.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
+        self.run = _function(found.openhtp_run, c_void_p, c_void_p)
+        self.create_container = _function(found.openhtp_create_container, c_void_p, handle)
+        self.release_session = _function(found.openhtp_release_session, None, c_void_p)
+        self.release_bound = _function(found.openhtp_release_bound, None, c_void_p)
+        self.release_container = _function(found.openhtp_release_container, None, c_void_p)
+        if self.begin() or not hasattr(_OrtValue, "from_dlpack"):
+            raise Refused(f"ONNX Runtime {ort.__version__} is too old for it")
+
+    def choose(self, options: Any) -> None:
+        """Let the next session that this thread makes have these options."""
+        options.register_custom_ops_library(self._path)
+
+    def words(self, status: int) -> str:
+        """What a failure is called; it is forgotten then."""
+        text: bytes = self._words(status)
+        words = text.decode(errors="replace")
+        self._forget(status)
+        return words
+
+    def check(self, status: int | None) -> None:
+        """Raise Refused for a failure."""
+        if status:
+            raise Refused(self.words(status))
+
+
+def _function(found: Any, result: Any, *arguments: Any) -> Any:
+    found.restype, found.argtypes = result, arguments
+    return found
+
+
+@cache
+def native() -> Native | None:
+    """The C side of this process; None where it was not compiled, is switched off or does not fit the runtime."""
+    path = _FOLDER / LIBRARY
+    if os.environ.get(SWITCH) == "0" or not path.is_file():
+        return None
+    try:
+        return Native(path)
+    except Exception as error:  # the runtime's own have no base in common
+        log.info("sessions are made by the Python package of the runtime: %s", error)
+        return None
+
+
+class SharedForms:
+    """What kernels made of weights, for all sessions that are made with it: equal forms are there once."""
+
+    def __init__(self, side: Native) -> None:
+        self.handle = Handle(side.release_container)
+        side.check(side.create_container(byref(self.handle.place)))
+
+
+class _Loan:
+    """An array that the runtime reads where it lies; ``value`` is how it is told."""
+
+    def __init__(self, side: Native, array: Array) -> None:
+        code, bits = _DLPACK_CODES[array.dtype.kind], array.dtype.itemsize * 8
+        sizes = (c_int64 * max(1, array.ndim))(*array.shape)
+        self._settle = side.settle
+        self._place = side.lend(array.ctypes.data, sizes, array.ndim, code, bits)
+        if not self._place:
+            raise Refused(f"an array of {array.ndim} dimensions, or no memory")
+        self.value = ort.OrtValue(
+            _OrtValue.from_dlpack(_capsule(self._place, b"dltensor", None), array.dtype == bool)
+        )
+
+    def is_read(self) -> bool:
+        """Whether the runtime still reads it; to be asked once, at the end."""
+        del self.value
+        return bool(self._settle(self._place))
+
+
+class NativeSession:
+    """A session of the C side; constants that it reads where they lie live as long as it does."""
+
+    def __init__(
+        self,
+        side: Native,
+        model: bytes,
+        constants: Mapping[str, Array],
+        options: Any,
+        forms: SharedForms | None = None,
+    ) -> None:
+        """``options`` are the runtime's, and used up. Raises Refused."""
+        self._side = side
+        self._forms = forms
+        self._handle = Handle(side.release_session)
+        loans = {}
+        try:
+            for name, array in constants.items():
+                loans[name] = _Loan(side, array)
+                options.add_initializer(name, loans[name].value)
+            side.choose(options)
+            container = None if forms is None else forms.handle.place
+            side.check(side.make(model, len(model), container, byref(self._handle.place)))
+        finally:
+            read = {name for name, loan in loans.items() if loan.is_read()}
+        self.reads = frozenset(read)
+        """Names of the constants that it reads where they lie."""
+        self.held = tuple(constants[name] for name in constants if name in read)
+
+    def inputs(self) -> list[End]:
+        """What it reads."""
+        return self._ends(0)
+
+    def outputs(self) -> list[End]:
+        """What it writes, as far as the runtime knows."""
+        return self._ends(1)
+
+    def _ends(self, outputs: int) -> list[End]:
+        side, count, ends = self._side, c_size_t(), []
+        side.check(side.count(self._handle.place, outputs, byref(count)))
+        for place in range(count.value):
+            told = _Description()
+            try:
+                side.check(side.describe(self._handle.place, outputs, place, byref(told)))
+                sizes = zip(told.sizes[: told.rank], told.symbols[: told.rank], strict=True)
+                shape = tuple(size if size >= 0 else symbol.decode() for size, symbol in sizes)
+                ends.append(End(told.name.decode(), numpy_type(told.type), shape))
+            finally:
+                side.forget_description(byref(told))
+        return ends
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+        """Let it read and write these arrays."""
+        side, handle = self._side, Handle(self._side.release_bound)
+        ends = (_End * (len(inputs) + len(outputs)))(
+            *(_End(*_where(name, array)) for name, array in inputs.items()),
+            *(_End(*_where(name, array), is_output=1) for name, array in outputs.items()),
+        )
+        side.check(side.bind(self._handle.place, ends, len(ends), byref(handle.place)))
+        return Bound(partial(side.run, handle.place), (handle, self))
+
+
+def _where(name: str, array: Array) -> tuple[bytes, int, int, Any, int, int]:
+    sizes = (c_int64 * max(1, array.ndim))(*array.shape)
+    return name.encode(), array.ctypes.data, array.nbytes, sizes, array.ndim, onnx_type(array.dtype)
+
+
+def failure(status: object) -> str:
+    """In words, what a bound session returned."""
+    side = native()
+    return side.words(status) if side is not None and isinstance(status, int) else str(status)

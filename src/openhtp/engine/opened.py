@@ -1,0 +1,85 @@
+"""What the engine sees of a session of ONNX Runtime, and the one that the runtime's own Python package makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.engine.onnx_graph import onnx_type
+
+Array = npt.NDArray[Any]
+
+
+class End(NamedTuple):
+    """An input or output; a size that is free is a name."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...]
+
+
+class Bound(NamedTuple):
+    """A session with places to read and write. ``call`` computes; it raises or returns words if that failed.
+
+    ``kept`` has to live as long as it is called.
+    """
+
+    call: Callable[[], object]
+    kept: object
+
+
+class Session(Protocol):
+    """One model, ready to compute. Several threads may have it compute at the same time."""
+
+    held: tuple[Array, ...]
+    """Constants that it reads where they lie."""
+
+    def inputs(self) -> list[End]:
+        """What it reads."""
+
+    def outputs(self) -> list[End]:
+        """What it writes, as far as the runtime knows."""
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+        """Let it read and write these arrays, which must stay where they are."""
+
+
+class PackagedSession:
+    """A session of the runtime's Python package. Making one keeps all other Python threads waiting."""
+
+    def __init__(self, session: Any, held: Mapping[str, tuple[Array, Any]] | None = None) -> None:
+        """``held``: constants that it reads where they lie, and the runtime's values of them."""
+        self._session = session
+        self._values = tuple(value for _, value in (held or {}).values())
+        self.held = tuple(array for array, _ in (held or {}).values())
+
+    def inputs(self) -> list[End]:
+        """What it reads."""
+        return [_end(value) for value in self._session.get_inputs()]
+
+    def outputs(self) -> list[End]:
+        """What it writes, as far as the runtime knows."""
+        return [_end(value) for value in self._session.get_outputs()]
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+        """Let it read and write these arrays."""
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, *_described(array))
+        for name, array in outputs.items():
+            binding.bind_output(name, "cpu", 0, *_described(array))
+        return Bound(partial(self._session._sess.run_with_iobinding, binding._iobinding, None), self)
+
+
+def _described(array: Array) -> tuple[int, list[int], int]:
+    return onnx_type(array.dtype), list(array.shape), array.ctypes.data
+
+
+def _end(value: Any) -> End:
+    inner = value.type.removeprefix("tensor(").removesuffix(")")
+    dtype = np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))
+    return End(value.name, dtype, tuple(value.shape))

@@ -1,0 +1,241 @@
+"""Sessions by the runtime's C interface: the same results, weights where they lie, and forms that are shared."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import weakref
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from onnx import TensorProto, helper
+
+import openhtp.onnx
+from openhtp import zoo
+from openhtp.compiler.driver import compile_graph
+from openhtp.core import interpreter
+from openhtp.core.errors import ExecutionError
+from openhtp.engine import native
+from openhtp.engine.cutting import prepare
+from openhtp.engine.lowering import Lowered, lower_program
+from openhtp.engine.native import Native, NativeSession, Refused, SharedForms
+from openhtp.engine.onnx_graph import external_tensor, model_bytes, parse_model
+from openhtp.engine.opened import End, PackagedSession
+from openhtp.engine.ort import OrtEngine, OrtRun
+from openhtp.engine.sessions import Part, optimised
+from openhtp.hw.catalog import find_soc
+from openhtp.program.htp_program import HtpProgram
+
+SOC = find_soc("SM8650")
+Array = npt.NDArray[np.float32]
+
+
+def product(rows: int, weights: Array, extra: Array | None = None) -> Part:
+    """``y = x @ w``, and ``+ b`` where there is one: weights of which a form is made, and some that are read."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y" if extra is None else "p"])]
+    constants = {"w": weights}
+    if extra is not None:
+        nodes.append(helper.make_node("Add", ["p", "b"], ["y"]))
+        constants["b"] = extra
+    graph = helper.make_graph(
+        nodes,
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (rows, weights.shape[0]))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (rows, weights.shape[1]))],
+        [external_tensor(name, array) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return Part(model_bytes(model), constants, ("x",), ("y",))
+
+
+def computed(part: Part, session: NativeSession | PackagedSession, x: Array) -> Array:
+    y = np.zeros((len(x), part.constants["w"].shape[1]), np.float32)
+    OrtRun([session.bind({"x": x}, {"y": y})], (x, y)).step(0)
+    return y
+
+
+def network(name: str, *, quantized: bool) -> HtpProgram:
+    model = zoo.MODELS[name]()
+    return compile_graph(openhtp.onnx.load(zoo.quantized(model) if quantized else model), SOC)
+
+
+def results(program: HtpProgram) -> dict[str, npt.NDArray[np.generic]]:
+    rng = np.random.default_rng(0)
+    arrays = {
+        spec.name: rng.integers(0, 200, spec.shape).astype(spec.dtype.numpy)
+        for spec in (*program.inputs, *program.outputs)
+    }
+    loaded = OrtEngine().load(program)
+    run = loaded.bind(arrays)
+    for step in range(loaded.steps):
+        run.step(step)
+    return {spec.name: arrays[spec.name] for spec in program.outputs}
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_results_are_those_of_the_package(side: Native, quantized: bool, request: pytest.FixtureRequest) -> None:
+    program = network("small_cnn", quantized=quantized)
+    found = results(program)
+    request.getfixturevalue("package_only")
+    for name, values in results(program).items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_ends_are_told_as_the_package_tells_them(side: Native) -> None:
+    part = product(3, np.ones((8, 5), np.float32))
+    for session in (part.open(1).session, part._packaged(1)):
+        assert session.inputs() == [End("x", np.dtype("float32"), (3, 8))]
+        assert session.outputs() == [End("y", np.dtype("float32"), (3, 5))]
+
+
+def test_free_sizes_have_their_names(side: Native) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "free",
+        [value("x", TensorProto.FLOAT16, ("rows", 4))],
+        [value("y", TensorProto.FLOAT16, ("rows", 4))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = Part(model_bytes(model), {}, ("x",), ("y",)).open(1).session
+    assert session.inputs() == [End("x", np.dtype("float16"), ("rows", 4))]
+
+
+def test_what_the_session_reads_is_kept_and_nothing_else(side: Native) -> None:
+    rng = np.random.default_rng(1)
+    weights, extra = rng.random((64, 48), np.float32), rng.random((2, 48), np.float32)
+    x = rng.random((2, 64), np.float32)
+    part = product(2, weights, extra)
+    session = part.open(1).session
+    assert isinstance(session, NativeSession)
+    assert session.reads == {"b"}
+    packed, read = weakref.ref(weights), weakref.ref(extra)
+    expected = x @ weights + extra
+    del part, weights, extra
+    gc.collect()
+    assert packed() is None
+    assert read() is not None
+    assert_close = np.testing.assert_allclose
+    assert_close(computed(product(2, np.zeros((64, 48), np.float32)), session, x), expected, rtol=1e-4)
+    del session
+    gc.collect()
+    assert read() is None
+
+
+def test_data_that_does_not_last_is_copied_where_it_is_read(side: Native) -> None:
+    weights, extra = np.eye(8, dtype=np.float32), np.ones((2, 8), np.float32)
+    part = product(2, weights, extra)
+    session = part.open(1, lasting=False).session
+    extra[:] = 99  # whoever lent it uses it for something else
+    x = np.zeros((2, 8), np.float32)
+    assert isinstance(session, NativeSession)
+    np.testing.assert_array_equal(computed(part, session, x), np.ones((2, 8)))
+
+
+def test_memory_that_cannot_be_written_can_be_lent(side: Native) -> None:
+    weights = np.frombuffer(np.eye(8, dtype=np.float32).tobytes(), np.float32).reshape(8, 8)
+    assert not weights.flags.writeable
+    part = product(1, weights)
+    x = np.arange(8, dtype=np.float32).reshape(1, 8)
+    np.testing.assert_array_equal(computed(part, part._native(side, 1, None, lasting=True), x), x)
+
+
+def test_shared_forms_compute_the_same_and_outlive_who_made_them(side: Native) -> None:
+    rng = np.random.default_rng(2)
+    weights = rng.random((96, 80), np.float32)
+    forms = SharedForms(side)
+    few, many = product(1, weights), product(40, weights)
+    first = few._native(side, 1, forms, lasting=True)
+    second = many._native(side, 1, forms, lasting=True)
+    del first, forms
+    gc.collect()
+    x = rng.random((40, 96), np.float32)
+    alone = many._native(side, 1, None, lasting=True)
+    np.testing.assert_array_equal(computed(many, second, x), computed(many, alone, x))
+
+
+def test_equal_weights_of_sessions_of_other_sizes_take_memory_once(sessions_folder: Path) -> None:
+    words = f"""
+import numpy as np
+from pathlib import Path
+from openhtp.engine import native
+native._FOLDER = Path({str(sessions_folder)!r})
+from openhtp.engine.workshop import _give_back_freed
+from tests.engine.test_native_sessions import product
+side = native.native()
+def resident():
+    _give_back_freed()
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+def grown(forms):
+    kept, before = [], resident()
+    for rows in (1, 2, 3):
+        weights = np.random.default_rng(3).random((2048, 2048), np.float32)
+        kept.append(product(rows, weights)._native(side, 1, forms, lasting=True))
+        del weights
+    return resident() - before, kept
+product(1, np.ones((64, 64), np.float32)).open(1)
+shared, a = grown(native.SharedForms(side))
+alone, b = grown(None)
+print(round(alone), round(shared))
+"""
+    found = subprocess.run(
+        interpreter.command("-c", words),
+        env=interpreter.environment() | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{_src()}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    alone, shared = map(int, found.stdout.split())
+    assert alone > 44  # three times 16 MB, less what the heap had left over
+    assert shared < 24
+
+
+def _src() -> Path:
+    return Path(native.__file__).parents[2]
+
+
+def test_refusals_are_in_the_words_of_the_runtime(side: Native) -> None:
+    part = product(1, np.eye(8, dtype=np.float32))
+    with pytest.raises(Refused, match=r"[Pp]rotobuf"):
+        Part(b"nothing of the kind", {}, (), ()).open(1)
+    session = part.open(1).session
+    with pytest.raises(Refused, match="nowhere"):
+        session.bind({"nowhere": np.zeros(1, np.float32)}, {})
+    wrong = session.bind({"x": np.zeros((3, 7), np.float32)}, {"y": np.zeros((1, 8), np.float32)})
+    with pytest.raises(ExecutionError, match="step 0 failed"):
+        OrtRun([wrong], ()).step(0)
+
+
+def test_kernels_that_share_nothing_are_no_obstacle(side: Native) -> None:
+    program = network("small_cnn", quantized=True)
+    forms = SharedForms(side)
+    made = prepare(program, lower_program(program), 1, whole=True)
+    assert made is not None
+    assert any(part.apart for part in made.parts)
+    for part in made.parts:
+        assert part.open(1, forms).session.outputs()
+
+
+@pytest.mark.parametrize("way", ["side", "package_only"])
+def test_harmful_optimisations_are_off_either_way(way: str, request: pytest.FixtureRequest) -> None:
+    """A product and a sum would become a Gemm; that is what one of them does."""
+    request.getfixturevalue(way)
+    part = product(2, np.ones((64, 48), np.float32), np.ones((48,), np.float32))
+    model = parse_model(part.model)
+    lowered = Lowered(model, dict(part.constants), {}, {}, {})
+    found, _ = optimised(lowered, 1)
+    assert [node.op_type for node in found.graph.node] == ["MatMul", "Add"]
+
+
+def test_without_the_compiled_part_the_package_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    native.native.cache_clear()
+    assert native.native() is None
+    (tmp_path / native.LIBRARY).write_bytes(b"no library")
+    native.native.cache_clear()
+    assert native.native() is None
+    native.native.cache_clear()
+    assert isinstance(product(1, np.eye(4, dtype=np.float32)).open(1).session, PackagedSession | NativeSession)
