@@ -85,3 +85,12 @@ def test_unspecified_elements_are_real_zeros() -> None:
 def test_shapes_that_do_not_fit(op: str, inputs: list[Given], output: Any, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=reason):
         check(op, inputs, [output])
+
+
+@pytest.mark.parametrize("word", ["u8", "f32", "i32"])
+@pytest.mark.parametrize(("largest", "places"), [(True, [5, 2, 1, 4]), (False, [3, 0, 4, 5])])
+def test_of_equal_values_the_last_is_first(word: str, largest: bool, places: list[int]) -> None:
+    x = Given(np.array([[0, 3, 3, 0, 1, 3]]), word)
+    values, found = run("TopK", [x], [((1, 4), word), ((1, 4), "i32")], k=4, largest=largest)
+    assert found.ravel().tolist() == places
+    assert values.ravel().tolist() == np.asarray(x.numbers)[0, places].tolist()

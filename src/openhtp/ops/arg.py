@@ -77,14 +77,19 @@ def _topk_infer(node: Node) -> tuple[Shape, ...]:
 
 def _topk_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     x, sign = arrays[0], -1 if node.params["largest"] else 1
-    order = np.argsort(sign * x.astype(np.float64), axis=-1, kind="stable")[..., : node.params["k"]]
+    # Of equal values the last one comes first.
+    order = np.argsort(sign * x[..., ::-1].astype(np.float64), axis=-1, kind="stable")[..., : node.params["k"]]
+    order = x.shape[-1] - 1 - order
     return np.take_along_axis(x, order, axis=-1), order
 
 
 def _topk_lower(node: Node, e: Emitter) -> None:
     count = e.const(np.array([node.params["k"]], np.int64))
-    values, places = e.nodes("TopK", [e.value(0), count], 2, axis=-1, largest=int(node.params["largest"]))
+    back = [e.const(np.array([number], np.int64)) for number in (-1, np.iinfo(np.int64).min, -1, -1)]
+    turned = e.node("Slice", [e.value(0), *back])
+    values, places = e.nodes("TopK", [turned, count], 2, axis=-1, largest=int(node.params["largest"]))
     e.put(0, values)
+    places = e.node("Sub", [e.const(np.array(node.shape()[-1] - 1, np.int64)), places])
     e.put_stored(1, e.node("Cast", [places], to=node.outputs[1].dtype.numpy.name))
 
 
@@ -93,7 +98,7 @@ OPS = (
     _extreme("Argmin", "ArgMin"),
     OpDef(
         name="TopK",
-        summary="the k largest (or smallest) values of the last axis in order, and their indices",
+        summary="the k largest (or smallest) of the last axis, of equal ones the last first, and their indices",
         inputs=(Port("in[0]"),),
         outputs=(Port("out[0]"), Port("out[1]")),
         types=rows("T > T n32|i32 : f16 f32 u16 u8 s8 i32"),
