@@ -20,8 +20,9 @@ import openhtp as htp
 from openhtp.core.errors import FormatError, QnnError
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.saving_calls import saved
-from openhtp.testing import inject
-from openhtp.tools.replay import Tolerance, replay
+from openhtp.testing import hold, inject, release
+from openhtp.tools.comparing import Tolerance
+from openhtp.tools.replay import replay
 from openhtp.vendor.worker import VendorProcess
 from tests.conftest import ramp, relu_graph
 from tests.tools.conftest import run
@@ -85,6 +86,38 @@ def test_calls_are_saved_and_made_again(tmp_path: Path) -> None:
     assert outcome.holds, outcome.differing
     (row,) = outcome.compared.values()
     assert (row.executions, row.equal, row.in_steps) == (9, row.elements, True)
+
+
+def test_signals_profiles_and_votes_are_made_again(tmp_path: Path) -> None:
+    with saved(tmp_path / "rec"), htp.Backend() as backend, backend.create_device(soc="SM8550") as device:
+        power = device.create_power_config()
+        power.set(dcvs=htp.DcvsVote(core="turbo", bus=("svs", "nom", "turbo")), rpc_polling_us=500)
+        power.set_perf_profile("burst", rpc_polling_us=100)
+        with pytest.raises(QnnError):
+            power.set(hmx={"corners": "none of these"})
+        signal, late, profile = backend.create_signal(), backend.create_signal(5_000_000), backend.create_profile()
+        graph = relu_graph(device.create_context())
+        graph.execute(X, profile=profile, signal=signal)
+        graph.execute_async(X, signal=late).result()
+        hold(device)
+        aborted = graph.execute_async(X, signal=signal)
+        signal.trigger()
+        release(device)
+        with pytest.raises(QnnError):
+            aborted.result()
+        for thing in (signal, late, profile):
+            thing.free()
+        power.destroy()
+    counted = Counter(call["call"] for call in calls_in(tmp_path / "rec"))
+    assert [counted[word] for word in ("signalCreate", "signalTrigger", "profileCreate", "setPowerConfig")] == [
+        2,
+        1,
+        1,
+        3,
+    ]
+    outcome = again(tmp_path / "rec")
+    assert outcome.holds, outcome.differing
+    assert outcome.executions == 3
 
 
 def test_the_command_tells_what_differs(tmp_path: Path, shared_device: htp.Device) -> None:

@@ -10,8 +10,8 @@ import typer
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, say, show, write_json
+from openhtp.tools.comparing import Compared, Outcome, Tolerance
 from openhtp.tools.models import library_of
-from openhtp.tools.replay import Compared, Outcome, Tolerance
 from openhtp.tools.replay import replay as make_again
 
 _SHOWN = 20

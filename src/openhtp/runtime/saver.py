@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import fcntl
 import hashlib
@@ -82,6 +83,11 @@ class Saver:
                 found = self._numbers[thing] = next(self._next)
             return found
 
+    def rename(self, thing: Any, number: int) -> None:
+        """A part of an object, which calls know instead of it, has its number."""
+        with self._lock:
+            self._numbers[thing] = number
+
     def begin(self, execution: object) -> int:
         """A number for an execution, by which its end is known."""
         with self._lock:
@@ -131,6 +137,8 @@ class Saver:
             return value.item()
         if isinstance(value, (list, tuple, set, frozenset)):
             return [self._plain(item) for item in value]
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self.options({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
         with contextlib.suppress(TypeError):
             number = self._numbers.get(value)
             if number is not None:

@@ -19,6 +19,7 @@ from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.power import PowerConfig
+from openhtp.runtime.profile import Profile
 from openhtp.runtime.saver import Saver
 from openhtp.runtime.seams import Seam
 from openhtp.runtime.signal import Signal
@@ -162,7 +163,8 @@ class _Between:
             _, error = _tried(lambda: original(graph, **options))
             number = self._saver.number(graph)
             if number is not None:
-                self._saver.write(cs.GraphFinalize(graph=number, error=_name(error)))
+                carried = self._carried(options.get("profile"), options.get("signal"))
+                self._saver.write(cs.GraphFinalize(graph=number, error=_name(error), **carried))
             if error is not None:
                 raise error
 
@@ -182,7 +184,8 @@ class _Between:
             }
             execution = self._saver.begin(call)
             kind = cs.GraphExecute if call.synchronous else cs.GraphExecuteAsync
-            self._saver.write(kind(graph=number, execution=execution, inputs=inputs))
+            carried = self._carried(call.profile, call.signal)
+            self._saver.write(kind(graph=number, execution=execution, inputs=inputs, **carried))
             made, error = _tried(lambda: original(graph, call))
             if error is not None and self._saver.end(call) is not None:
                 self._saver.write(cs.Ended(execution=execution, error=error.name))
@@ -246,6 +249,65 @@ class _Between:
 
         return set_perf_profile
 
+    def create_power_config(self, original: Any) -> Any:
+        def create_power_config(device: Device, core: int = 0) -> PowerConfig:
+            made: PowerConfig = original(device, core)
+            owner, number = self._device(device), self._saver.name(made)
+            self._saver.write(cs.PowerConfigCreate(device=owner, power=number, core=made.core))
+            return made
+
+        return create_power_config
+
+    def vote(self, original: Any) -> Any:
+        def vote(power: PowerConfig, *args: Any, **votes: Any) -> None:
+            """``set``, or ``set_perf_profile``, which also has the profile's name."""
+            _, error = _tried(lambda: original(power, *args, **votes))
+            number = self._saver.number(power)
+            if number is not None:
+                told, profile = self._saver.options(votes), str(args[0]) if args else ""
+                self._saver.write(cs.SetPowerConfig(power=number, votes=told, profile=profile, error=_name(error)))
+            if error is not None:
+                raise error
+
+        return vote
+
+    def create_signal(self, original: Any) -> Any:
+        def create_signal(backend: Backend, *args: Any, **options: Any) -> Signal:
+            made: Signal = original(backend, *args, **options)
+            owner, number = self._backend(backend), self._saver.name(made)
+            self._saver.rename(made._interrupt, number)
+            self._saver.write(cs.SignalCreate(backend=owner, signal=number, timeout_us=made.timeout_us))
+            return made
+
+        return create_signal
+
+    def trigger(self, original: Any) -> Any:
+        def trigger(signal: Signal) -> None:
+            number = self._saver.number(signal)
+            if number is not None:  # before what it ends
+                self._saver.write(cs.SignalTrigger(signal=number))
+            original(signal)
+
+        return trigger
+
+    def create_profile(self, original: Any) -> Any:
+        def create_profile(backend: Backend, *args: Any, **options: Any) -> Profile:
+            made: Profile = original(backend, *args, **options)
+            owner, number = self._backend(backend), self._saver.name(made)
+            self._saver.rename(made._sheet, number)
+            level = options.pop("level", args[0] if args else made.level)
+            told = self._saver.options({"level": level, **options})
+            self._saver.write(
+                cs.ProfileCreate(backend=owner, profile=number, level=str(told.pop("level")), options=told)
+            )
+            return made
+
+        return create_profile
+
+    def _carried(self, profile: Any, signal: Any) -> dict[str, Any]:
+        found = {"profile": profile, "signal": signal}
+        return {name: self._saver.number(thing) for name, thing in found.items() if thing is not None}
+
     def get_binary(self, original: Any) -> Any:
         def get_binary(context: Context) -> Any:
             made, error = _tried(lambda: original(context))
@@ -295,14 +357,18 @@ def seams_of(saver: Saver) -> list[Seam]:
     to = _Between(saver)
     return [
         Seam(Backend, "create_device", to.create_device),
-        Seam(Backend, "create_signal", to.noted("signalCreate")),
-        Seam(Backend, "create_profile", to.noted("profileCreate")),
+        Seam(Backend, "create_signal", to.create_signal),
+        Seam(Backend, "create_profile", to.create_profile),
         Seam(Backend, "create_log", to.noted("logCreate")),
         Seam(Backend, "free", to.free),
         Seam(Backend, "has_capability", to.noted("propertyHasCapability")),
-        Seam(Signal, "trigger", to.noted("signalTrigger")),
-        Seam(PowerConfig, "set", to.noted("setPowerConfig")),
-        Seam(Device, "create_power_config", to.noted("createPowerConfigId")),
+        Seam(Signal, "trigger", to.trigger),
+        Seam(Signal, "free", to.free),
+        Seam(Profile, "free", to.free),
+        Seam(PowerConfig, "set", to.vote),
+        Seam(PowerConfig, "set_perf_profile", to.vote),
+        Seam(PowerConfig, "destroy", to.free),
+        Seam(Device, "create_power_config", to.create_power_config),
         Seam(Device, "validate_binary", to.noted("contextValidateBinary")),
         Seam(Context, "get_binary_section", to.noted("contextGetBinarySection")),
         Seam(Device, "create_context", to.create_context),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
+from openhtp.core import status as st
 from openhtp.core.errors import QnnError
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.runtime.backend import Backend
@@ -19,11 +17,17 @@ from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.mem import Mem
+from openhtp.runtime.power import PowerConfig
+from openhtp.runtime.profile import Profile
+from openhtp.runtime.signal import Signal
+from openhtp.tools.comparing import Compared, Outcome, Tolerance
 from openhtp.tools.saved_calls import Array, SavedCalls
 from openhtp.tools.stages import Tell
 from openhtp.trace import calls as cs
 
-_T = TypeVar("_T", Backend, Device, Context, Graph, Mem)
+_T = TypeVar("_T", Backend, Device, Context, Graph, Mem, PowerConfig, Profile, Signal)
+# When a signal comes is no matter of the order of calls: how these end is not compared.
+_BY_SIGNAL = {st.QNN_GRAPH_ERROR_ABORTED.name, st.QNN_GRAPH_ERROR_TIMED_OUT.name}
 # Of a device: its name is that of one that others use; and what a library's is not asked.
 _NAME = ("name",)
 _NOT_OF_LIBRARIES = (
@@ -35,43 +39,6 @@ _NOT_OF_LIBRARIES = (
     "parallel_graphs",
     "vtcm_windowing",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """How far outputs may be off: integers in steps, floats in parts of the largest of the output."""
-
-    steps: int = 1
-    share: float = 0.01
-
-
-@dataclass(slots=True, kw_only=True)
-class Compared:
-    """An output of a graph over all executions. ``worst`` is in steps, or in parts of the largest number."""
-
-    graph: str
-    output: str
-    executions: int = 0
-    elements: int = 0
-    equal: int = 0
-    worst: float = 0.0
-    in_steps: bool = False
-    holds: bool = True
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of a replay."""
-
-    calls: int = 0
-    executions: int = 0
-    compared: dict[tuple[str, str], Compared] = field(default_factory=dict)
-    differing: list[str] = field(default_factory=list)
-
-    @property
-    def holds(self) -> bool:
-        """Whether every call was answered as it was, and every output is near enough."""
-        return not self.differing and all(row.holds for row in self.compared.values())
 
 
 def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) -> Outcome:
@@ -95,11 +62,12 @@ class _Player:
         self._ran: dict[int, tuple[Graph, dict[str, Array] | QnnError]] = {}
         self._queued: deque[tuple[int, Graph, Execution]] = deque()
         self._ends: dict[int, cs.Ended] = {}
+        self._signalled: set[int] = set()
 
     def make(self, call: cs.Call) -> None:
         """One call."""
         self.outcome.calls += 1
-        if not isinstance(call, (cs.GraphExecuteAsync, cs.Ended, cs.Entry, cs.MemRegister)):
+        if not isinstance(call, (cs.GraphExecuteAsync, cs.Ended, cs.Entry, cs.MemRegister, cs.SignalTrigger)):
             self.drain()
         made = _MAKERS.get(type(call))
         if made is not None:
@@ -220,29 +188,42 @@ class _Player:
 
     def finalize(self, call: cs.GraphFinalize) -> None:
         """A graph is compiled."""
-        graph = self._find(call.graph, Graph)
-        self._answered(call, graph.finalize)
+        graph, carried = self._find(call.graph, Graph), self._carried(call)
+        self._answered(call, lambda: graph.finalize(**carried))
 
     def execute(self, call: cs.GraphExecute) -> None:
         """An execution that is waited for."""
-        graph, inputs = self._execution(call)
-        self._note(call.execution, graph, lambda: graph.execute(inputs))
+        graph, inputs, carried = self._execution(call)
+        self._note(call.execution, graph, lambda: graph.execute(inputs, **carried))
 
     def execute_async(self, call: cs.GraphExecuteAsync) -> None:
         """An execution that is queued."""
-        graph, inputs = self._execution(call)
+        graph, inputs, carried = self._execution(call)
         if len(self._queued) >= graph.context.queue_depth:
             self.drain()
         try:
-            self._queued.append((call.execution, graph, graph.execute_async(inputs)))
+            self._queued.append((call.execution, graph, graph.execute_async(inputs, **carried)))
         except QnnError as error:
             self._ran[call.execution] = graph, error
             self._settle(call.execution)
 
-    def _execution(self, call: cs.GraphExecute | cs.GraphExecuteAsync) -> tuple[Graph, dict[str, Array]]:
+    def _execution(
+        self, call: cs.GraphExecute | cs.GraphExecuteAsync
+    ) -> tuple[Graph, dict[str, Array], dict[str, Any]]:
         graph = self._find(call.graph, Graph)
         self.outcome.executions += 1
-        return graph, {name: self._saved.array(data) for name, data in call.inputs.items()}
+        if call.signal is not None:
+            self._signalled.add(call.execution)
+        return graph, {name: self._saved.array(data) for name, data in call.inputs.items()}, self._carried(call)
+
+    def _carried(self, call: cs.GraphExecute | cs.GraphExecuteAsync | cs.GraphFinalize) -> dict[str, Any]:
+        """The handles of a call; a library is given none, as it has no signals off QNX."""
+        found: dict[str, Any] = {}
+        if call.profile is not None and self._library is None:
+            found["profile"] = self._find(call.profile, Profile)
+        if call.signal is not None and self._library is None:
+            found["signal"] = self._find(call.signal, Signal)
+        return found
 
     def _note(self, number: int, graph: Graph, run: Callable[[], dict[str, Array]]) -> None:
         try:
@@ -263,6 +244,8 @@ class _Player:
         graph, ran = self._ran.pop(number)
         end = self._ends.pop(number)
         said = ran.name if isinstance(ran, QnnError) else ""
+        if number in self._signalled and _BY_SIGNAL & {said, end.error}:
+            return
         if said != end.error:
             now, then = ran if said else "success", end.error or "success"
             self.outcome.differing.append(f"execution {number} of {graph.name!r}: {now}; it was {then}")
@@ -273,23 +256,10 @@ class _Player:
                 self._compare(graph, name, ran[name], self._saved.array(data))
 
     def _compare(self, graph: Graph, name: str, now: Array, then: Array) -> None:
-        row = self.outcome.compared.setdefault((graph.name, name), Compared(graph=graph.name, output=name))
-        row.executions += 1
         if now.shape != then.shape:
             self._saved.refuse(f"has output {name!r} of shape {list(then.shape)}; it is {list(now.shape)} now")
-        a, b = now.astype(np.float64), then.astype(np.float64)
-        row.in_steps = now.dtype.kind in "iub"
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        row.elements += now.size
-        row.equal += int(np.count_nonzero(same))
-        with np.errstate(all="ignore"):
-            off = np.where(same, 0.0, np.abs(a - b))
-        worst = float(np.max(off, initial=0.0))
-        if not row.in_steps:
-            largest = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
-            worst = worst / largest if largest else worst
-        row.worst = max(row.worst, worst) if worst == worst else float("inf")
-        row.holds = row.worst <= (self._tolerance.steps if row.in_steps else self._tolerance.share)
+        row = self.outcome.compared.setdefault((graph.name, name), Compared(graph=graph.name, output=name))
+        row.add(now, then, self._tolerance)
 
     def configure(self, call: cs.SetConfig) -> None:
         """Other options."""
@@ -309,6 +279,41 @@ class _Player:
         device, options = self._find(call.device, Device), self._options(call.options)
         self._answered(call, lambda: device.set_perf_profile(call.name, **options))
 
+    def power(self, call: cs.PowerConfigCreate) -> None:
+        """A number to vote under."""
+        device = self._find(call.device, Device)
+        if self._library is None:
+            self._keep(call.power, call, lambda: device.create_power_config(call.core))
+
+    def vote(self, call: cs.SetPowerConfig) -> None:
+        """Votes under it."""
+        if self._library is None:
+            power, votes = self._find(call.power, PowerConfig), dict(call.votes)
+            self._answered(
+                call,
+                lambda: (
+                    power.set_perf_profile(call.profile, **votes)  # type: ignore[arg-type]
+                    if call.profile
+                    else power.set(**votes)  # type: ignore[arg-type]
+                ),
+            )
+
+    def signal(self, call: cs.SignalCreate) -> None:
+        """A signal."""
+        owner = self._find(call.backend, Backend)
+        self._keep(call.signal, call, lambda: owner.create_signal(call.timeout_us))
+
+    def trigger(self, call: cs.SignalTrigger) -> None:
+        """A signal comes, to what carries it if that is still under way."""
+        signal = self._find(call.signal, Signal)
+        if signal.timeout_us is None:
+            signal.trigger()
+
+    def profile(self, call: cs.ProfileCreate) -> None:
+        """A profile."""
+        owner, options = self._find(call.backend, Backend), self._options(call.options)
+        self._keep(call.profile, call, lambda: owner.create_profile(call.level, **options))
+
     def binary(self, call: cs.GetBinary) -> None:
         """A context is saved; its bytes depend on who prepares it."""
         context = self._find(call.context, Context)
@@ -317,7 +322,9 @@ class _Player:
     def free(self, call: cs.Free) -> None:
         """Something is given back; memory was not made again."""
         found = self._objects.pop(call.object, None)
-        if found is not None and not isinstance(found, Backend):
+        if isinstance(found, PowerConfig):
+            self._answered(call, found.destroy)
+        elif found is not None and not isinstance(found, Backend):
             self._answered(call, found.free)
 
 
@@ -348,6 +355,11 @@ _MAKERS: dict[type, Callable[[_Player, Any], None]] = {
     cs.SetConfig: _Player.configure,
     cs.ApplySection: _Player.section,
     cs.PerfProfile: _Player.perf_profile,
+    cs.PowerConfigCreate: _Player.power,
+    cs.SetPowerConfig: _Player.vote,
+    cs.SignalCreate: _Player.signal,
+    cs.SignalTrigger: _Player.trigger,
+    cs.ProfileCreate: _Player.profile,
     cs.GetBinary: _Player.binary,
     cs.Free: _Player.free,
 }

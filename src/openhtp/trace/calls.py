@@ -139,6 +139,8 @@ class GraphFinalize(_Call, frozen=True, kw_only=True, tag="graphFinalize"):
     """A graph is compiled."""
 
     graph: Number
+    profile: Number | None = None
+    signal: Number | None = None
 
 
 class GraphExecute(_Call, frozen=True, kw_only=True, tag="graphExecute"):
@@ -147,6 +149,8 @@ class GraphExecute(_Call, frozen=True, kw_only=True, tag="graphExecute"):
     graph: Number
     execution: Number
     inputs: dict[Text, Data]
+    profile: Number | None = None
+    signal: Number | None = None
 
 
 class GraphExecuteAsync(_Call, frozen=True, kw_only=True, tag="graphExecuteAsync"):
@@ -155,6 +159,8 @@ class GraphExecuteAsync(_Call, frozen=True, kw_only=True, tag="graphExecuteAsync
     graph: Number
     execution: Number
     inputs: dict[Text, Data]
+    profile: Number | None = None
+    signal: Number | None = None
 
 
 class Ended(_Call, frozen=True, kw_only=True, tag="executionEnded"):
@@ -195,6 +201,45 @@ class PerfProfile(_Call, frozen=True, kw_only=True, tag="setPerfProfile"):
     options: Options = {}
 
 
+class PowerConfigCreate(_Call, frozen=True, kw_only=True, tag="createPowerConfigId"):
+    """A number to vote under."""
+
+    device: Number
+    power: Number
+    core: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
+
+
+class SetPowerConfig(_Call, frozen=True, kw_only=True, tag="setPowerConfig"):
+    """Votes: microseconds, or the fields of a vote on clocks."""
+
+    power: Number
+    votes: dict[Short, int | dict[Short, Any]] = {}
+    profile: Short = ""
+
+
+class SignalCreate(_Call, frozen=True, kw_only=True, tag="signalCreate"):
+    """A signal to abort with, or that ends a call by itself."""
+
+    backend: Number
+    signal: Number
+    timeout_us: int | None = None
+
+
+class SignalTrigger(_Call, frozen=True, kw_only=True, tag="signalTrigger"):
+    """What carries the signal is to end."""
+
+    signal: Number
+
+
+class ProfileCreate(_Call, frozen=True, kw_only=True, tag="profileCreate"):
+    """A profile for calls to fill."""
+
+    backend: Number
+    profile: Number
+    level: Short
+    options: Options = {}
+
+
 class GetBinary(_Call, frozen=True, kw_only=True, tag="contextGetBinary"):
     """A context is saved."""
 
@@ -203,7 +248,7 @@ class GetBinary(_Call, frozen=True, kw_only=True, tag="contextGetBinary"):
 
 
 class Free(_Call, frozen=True, kw_only=True, tag="free"):
-    """A backend, device, context or memory is given back."""
+    """An object is given back."""
 
     object: Number
 
@@ -232,6 +277,11 @@ Call = (
     | ApplySection
     | MemRegister
     | PerfProfile
+    | PowerConfigCreate
+    | SetPowerConfig
+    | SignalCreate
+    | SignalTrigger
+    | ProfileCreate
     | GetBinary
     | Free
     | Entry
