@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from openhtp.device.loop import POLL_INTERVAL_NS, TIMERS_KEPT, Loop
-from openhtp.device.runner import Ended, Post
-from openhtp.sched.actions import AskYield, Grant, Outcome, Release, Start
-from openhtp.sched.events import AbortRequested, ClientAdded, Submitted
+from openhtp.device.runner import Ended, GoOn, InlineRunner, Post
+from openhtp.sched.actions import Action, AskYield, Grant, Outcome, Release, Start
+from openhtp.sched.events import AbortRequested, ClientAdded, Event, StepDone, Submitted
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 
@@ -53,7 +55,7 @@ class Machine:
 
     # The runner
 
-    def attach(self, post: Post) -> None:
+    def attach(self, post: Post, go_on: GoOn) -> None:
         pass
 
     def start(self, t: int, action: Start) -> None:
@@ -107,9 +109,74 @@ class Machine:
         assert end_ns == start_ns + STEP_NS
 
 
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
+class Row(Machine):
+    """The same on a thread of its own, with the runner of a device: steps follow each other until something came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[int, int]] = []
+        self.jobs: dict[int, Any] = {}
+        self.runner = InlineRunner(self.jobs, self.clock.now)
+        self.loop = Loop(self.loop.scheduler, self.clock, self.runner, self)
+        self.loop.observe = self._note
+        self.loop.attach(lambda call: call())
+
+    def submit(self, job: int, client: int, steps: int, timeout_at: int | None = None) -> None:
+        def step(index: int) -> None:
+            self.clock.t += STEP_NS
+            self.did.append(f"{job}.{index}")
+
+        self.jobs[job] = SimpleNamespace(step=step, pace=None, failure=None, graph=SimpleNamespace(last_step_ns=0))
+        super().submit(job, client, steps, timeout_at)
+
+    def run_until_idle(self) -> None:
+        while self.runner.next_at(0) is not None:
+            self.loop.turn(self, block=False)
+
+    def _note(self, event: Event, actions: list[Action]) -> None:
+        if isinstance(event, StepDone):
+            self.told.append((event.job, event.steps))
+
+
+@pytest.fixture(params=[Machine, Row])
+def machine(request: pytest.FixtureRequest) -> Machine:
+    made = request.param()
+    assert isinstance(made, Machine)
+    return made
+
+
+def test_steps_that_nobody_waits_for_are_told_together() -> None:
+    machine = Row()
+    machine.submit(1, LOW, steps=4)
+    machine.coming.append((STEP_NS + STEP_NS // 2, lambda: machine.submit(2, HIGH, steps=1)))
+    assert machine.run() == ["1.0", "1.1", "2.0", "2 done", "1.2", "1.3", "1 done"]
+    assert machine.told == [(1, 2), (2, 1), (1, 2)]
+
+
+def test_a_hold_that_comes_between_two_steps_is_kept() -> None:
+    machine = Row()
+    machine.submit(1, LOW, steps=4)
+    machine.coming.append((STEP_NS // 2, lambda: setattr(machine.loop, "held", True)))
+    machine.loop.turn(machine, block=False)
+    assert machine.did == ["1.0"]
+    machine.loop.held = False
+    assert machine.run() == ["1.0", "1.1", "1.2", "1.3", "1 done"]
+
+
+def test_a_step_that_fails_is_the_last_in_a_row() -> None:
+    machine = Row()
+    machine.submit(1, LOW, steps=4)
+    machine.jobs[1].step = lambda index: machine.did.append(f"1.{index}") or 1 // (index != 1)
+    ends: list[int] = []
+
+    def step_ended(job: int, step: int, start_ns: int, end_ns: int) -> None:
+        ends.append(step)
+        if machine.jobs[job].failure is not None:
+            machine.loop.handle(AbortRequested(t=machine.clock.now(), job=job))
+
+    machine.step_ended = step_ended  # type: ignore[method-assign]
+    assert machine.run() == ["1.0", "1.1", "1 aborted"]
+    assert ends == [0, 1]
 
 
 def test_an_urgent_request_waits_for_the_step_under_way_and_no_other(machine: Machine) -> None:

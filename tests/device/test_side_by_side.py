@@ -233,6 +233,11 @@ def runner_with(*last_step_ns: int) -> tuple[SideBySideRunner, dict[int, str]]:
     return SideBySideRunner(jobs, iter(range(1, 1000)).__next__, 2), computed_on
 
 
+def stop(job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> bool:
+    """Whoever asks is not to go on."""
+    return False
+
+
 def start_all(runner: SideBySideRunner, jobs: int) -> None:
     for job in range(1, jobs + 1):
         runner.start(0, Start(job=job, step=0, token=job))
@@ -245,7 +250,7 @@ HERE = threading.main_thread().name
 
 def test_a_job_that_runs_alone_is_computed_on_the_loops_thread() -> None:
     runner, computed_on = runner_with(LONG)
-    runner.attach(lambda call: call())
+    runner.attach(lambda call: call(), stop)
     start_all(runner, 1)
     ended = runner.run_one(0)
     assert ended is not None
@@ -263,7 +268,7 @@ def test_where_ends_cannot_be_posted_steps_are_computed_in_turns() -> None:
 def test_only_steps_longer_than_a_wake_up_are_handed_out() -> None:
     runner, computed_on = runner_with(SHORT, LONG, SHORT)
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    runner.attach(posted.put)
+    runner.attach(posted.put, stop)
     start_all(runner, 3)
     assert runner.soon(0)
     assert [ended.job for ended in (runner.run_one(0), runner.run_one(0)) if ended] == [1, 3]
@@ -281,7 +286,7 @@ def test_only_steps_longer_than_a_wake_up_are_handed_out() -> None:
 def test_how_long_a_step_took_elsewhere_is_remembered() -> None:
     runner, computed_on = runner_with(LONG, LONG)
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    runner.attach(posted.put)
+    runner.attach(posted.put, stop)
     for elsewhere in (True, False):  # on this clock each step takes some nanoseconds: next time they are short
         start_all(runner, 2)
         for _ in range(2):

@@ -57,6 +57,26 @@ def test_steps_run_one_after_the_other():
     )
 
 
+def test_steps_that_nobody_waits_for_are_told_together():
+    s = scheduler(0, 200)
+    s.handle(Submitted(t=0, job=1, client=1, steps=4))
+    assert [s.goes_on(1, 1, steps) for steps in (1, 3, 4)] == [True, True, False]
+    assert not s.goes_on(1, 2, 1)  # another start
+    assert not s.goes_on(7, 1, 1)  # nobody
+    run(s, (StepDone(t=5, job=1, token=1, steps=2), [Start(1, 2, 2)]))
+    s.handle(Submitted(t=6, job=2, client=2))
+    assert not s.goes_on(1, 2, 1)  # it was asked to yield
+    run(s, (StepDone(t=7, job=1, token=2), [Release(1, True), grant(2), Start(2, 0, 3)]))
+    assert not s.goes_on(1, 2, 1)
+
+
+def test_a_job_that_is_to_end_does_not_go_on():
+    s = scheduler(0)
+    s.handle(Submitted(t=0, job=1, client=1, steps=4))
+    s.handle(AbortRequested(t=1, job=1))
+    assert not s.goes_on(1, 1, 1)
+
+
 def test_a_higher_one_overtakes_at_the_step_end():
     run(
         scheduler(0, 200),

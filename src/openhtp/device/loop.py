@@ -83,6 +83,7 @@ class Loop:
         # Steps that could not be started, and what is to be done before the next is computed.
         self._not_started: deque[Ended | Callable[[], None]] = deque()
         self._last_poll = 0
+        self._inbox: Inbox  # of the present turn
         self._do: dict[type, Callable[[int, Any], None]] = {
             Start: runner.start,
             AskYield: self._ask_yield,
@@ -95,7 +96,7 @@ class Loop:
 
     def attach(self, post: Post) -> None:
         """Tell that this loop has a thread of its own, which sleeps in the inbox and which ``post`` wakes."""
-        self._runner.attach(post)
+        self._runner.attach(post, self._go_on)
 
     def handle(self, event: Event) -> list[Action]:
         """Give the scheduler one event and do what it answers.
@@ -157,6 +158,7 @@ class Loop:
 
     def turn(self, inbox: Inbox, *, block: bool = True) -> bool:
         """Do one round: look at the inbox, fire timers, compute one step. False if there was nothing to do."""
+        self._inbox = inbox
         now = self.clock.now()
         due = self._next_due(now)
         if due is None or due > now or now - self._last_poll >= POLL_INTERVAL_NS:
@@ -174,38 +176,64 @@ class Loop:
         if self._timers and self._timers[0][0] <= now:
             self._fire_timer(now)
         elif not self.held:
-            self._compute(now, inbox)
+            self._compute(now)
         if not self._runner.soon(self.clock.now()):
             inbox.flush()
         return True
 
-    def _compute(self, now: int, inbox: Inbox) -> None:
+    def _compute(self, now: int) -> None:
         ended = self._put_off() if self._not_started else self._runner.run_one(now)
         if ended is None:
             return
-        job, step, token, yielded, began_ns, ended_ns = ended
-        end = self.clock.now()
-        if end - self._last_poll >= POLL_INTERVAL_NS:
-            # What was asked while the step ran is heard before the end of the step is told, or else the next
-            # step of the same job would start and the more urgent request wait for that one as well.
-            inbox.poll(0)
-            self._last_poll = self.clock.now()
-        if ended_ns is not None:
-            end = ended_ns
-        while self._timers and self._timers[0][0] < end:
-            self._fire_timer(self.clock.now())
+        job, step, token, yielded, began_ns, ended_ns, steps, told = ended
+        if not told:
+            end = self.clock.now()
+            self._listen(end)
+            end = end if ended_ns is None else ended_ns
+            self._fire_timers(end)
+            if not yielded:
+                self._tell_end(job, step, now if began_ns is None else began_ns, end)
         try:
             if yielded:
                 self.handle(StepYielded(t=self.clock.now(), job=job, token=token))
-                return
-            try:
-                self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
-            except Exception as error:
-                log.exception("the end of step %d of job %d", step, job)
-                self._observer.failed(job, error)
-            self.handle(StepDone(t=self.clock.now(), job=job, token=token))
+            else:
+                self.handle(StepDone(self.clock.now(), job, token, steps))
         except SchedulerFailed as error:
             self._lost(job, error)
+
+    def _go_on(self, job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> bool:
+        """A step was computed on this thread. Hear whether anything came, and whether its job simply goes on.
+
+        If so, all that a turn would do is left out, the scheduler too: a cut must not cost what it is there for.
+        """
+        self._listen(ended_ns)
+        if self._timers:
+            self._fire_timers(ended_ns)
+        self._tell_end(job, step, began_ns, ended_ns)
+        if self.held or self._not_started or not self.scheduler.goes_on(job, token, steps):
+            return False
+        self._inbox.flush()
+        return True
+
+    def _listen(self, now: int) -> None:
+        """Hear what was asked while a step ran, before its end is told.
+
+        Or else the next step of the same job would start, and the more urgent request wait for that one as well.
+        """
+        if now - self._last_poll >= POLL_INTERVAL_NS:
+            self._inbox.poll(0)
+            self._last_poll = now
+
+    def _fire_timers(self, end: int) -> None:
+        while self._timers and self._timers[0][0] < end:
+            self._fire_timer(self.clock.now())
+
+    def _tell_end(self, job: int, step: int, began_ns: int, ended_ns: int) -> None:
+        try:
+            self._observer.step_ended(job, step, began_ns, ended_ns)
+        except Exception as error:
+            log.exception("the end of step %d of job %d", step, job)
+            self._observer.failed(job, error)
 
     def later(self, call: Callable[[], None]) -> None:
         """Do something once all is done that the scheduler has decided."""

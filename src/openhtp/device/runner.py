@@ -23,7 +23,8 @@ SHORT_STEP_NS = 50_000
 class Ended(NamedTuple):
     """A step that ended, or stopped because it was asked to.
 
-    ``began_ns`` and ``ended_ns`` are given by whoever did not compute it within ``run_one``.
+    ``began_ns`` and ``ended_ns`` are given by whoever did not compute it within ``run_one``. It is the last of so
+    many ``steps`` that were computed in a row; ``told`` says that the loop was told of the end of each of them.
     """
 
     job: int
@@ -32,17 +33,26 @@ class Ended(NamedTuple):
     yielded: bool = False
     began_ns: int | None = None
     ended_ns: int | None = None
+    steps: int = 1
+    told: bool = False
 
 
 # Has something called on the loop's thread; may be called from any.
 Post = Callable[[Callable[[], None]], None]
+# Takes the end of a step that was computed on the loop's thread: job, step, token of the first in a row, how many
+# there were in it, and when this one began and ended. Tells whether the next one is to follow at once.
+GoOn = Callable[[int, int, int, int, int, int], bool]
 
 
 class Runner(Protocol):
     """Runs steps when the loop says so, and hands over their ends one at a time."""
 
-    def attach(self, post: Post) -> None:
-        """The loop has a thread of its own, so steps may be computed on others and their ends posted to it."""
+    def attach(self, post: Post, go_on: GoOn) -> None:
+        """The loop has a thread of its own.
+
+        So steps may be computed on others and their ends posted to it; and as nobody else turns it, whoever
+        computes on it asks between two steps whether to ``go_on``.
+        """
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
@@ -93,9 +103,11 @@ class InlineRunner:
         self._clock = clock
         self._ready: deque[Start] = deque()
         self._paced = PacedSteps()
+        self._go_on: GoOn | None = None
 
-    def attach(self, post: Post) -> None:
-        """Where one step is computed at a time, no other thread is needed."""
+    def attach(self, post: Post, go_on: GoOn) -> None:
+        """Where one step is computed at a time, no other thread is needed; the steps of a job may follow at once."""
+        self._go_on = go_on
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
@@ -123,18 +135,29 @@ class InlineRunner:
         return now if self._ready else self._paced.next_at()
 
     def run_one(self, now: int) -> Ended | None:
-        """Compute the oldest ready step, unless a paced one is over."""
+        """Compute the oldest ready step and those that follow at once, unless a paced one is over."""
         due = self._paced.next_at()
         if due is not None and due <= now:
             return Ended(*self._paced.pop())
         if not self._ready:
             return None
         action = self._ready.popleft()
-        job = self._jobs.get(action.job)
-        if job is not None:
-            compute_step(job, action.step)
-            job.graph.last_step_ns = self._clock() - now
-        return Ended(action.job, action.step, action.token)
+        number, step, token = action.job, action.step, action.token
+        job = self._jobs.get(number)
+        if job is None:
+            return Ended(number, step, token)
+        clock, go_on, steps = self._clock, self._go_on, 1
+        compute_step(job, step)
+        end = clock()
+        if go_on is not None:
+            while go_on(number, step, token, steps, now, end) and not self._ready:
+                step += 1
+                steps += 1
+                now = clock()
+                compute_step(job, step)
+                end = clock()
+        job.graph.last_step_ns = end - now
+        return Ended(number, step, token, steps=steps, told=go_on is not None)
 
     def soon(self, now: int) -> bool:
         """Whether the next step is known to be short."""
@@ -152,7 +175,7 @@ class ModelledRunner:
         self._step_ns = step_ns
         self._paced = PacedSteps()
 
-    def attach(self, post: Post) -> None:
+    def attach(self, post: Post, go_on: GoOn) -> None:
         """On a clock that jumps, nothing happens at the same time."""
 
     def start(self, t: int, action: Start) -> None:
@@ -217,7 +240,7 @@ class BesideRunner:
         self._submit = submit
         self._ended: deque[Ended] = deque()
 
-    def attach(self, post: Post) -> None:
+    def attach(self, post: Post, go_on: GoOn) -> None:
         """Ends come the way that ``submit`` knows."""
 
     def start(self, t: int, action: Start) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from openhtp.device.jobs import Job
-from openhtp.device.runner import SHORT_STEP_NS, BesideRunner, Ended, InlineRunner, Post
+from openhtp.device.runner import SHORT_STEP_NS, BesideRunner, Ended, GoOn, InlineRunner, Post
 from openhtp.sched.actions import Start
 
 
@@ -25,8 +25,9 @@ class SideBySideRunner(InlineRunner):
         self._most = most
         self._beside: BesideRunner | None = None
 
-    def attach(self, post: Post) -> None:
+    def attach(self, post: Post, go_on: GoOn) -> None:
         """From now on use other threads: one that is there at once, more when they are needed."""
+        super().attach(post, go_on)
         threads = ThreadPoolExecutor(self._most, thread_name_prefix="openhtp-steps")
         threads.submit(int)
 

@@ -105,11 +105,15 @@ class StepsFound(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class StepDone(Struct, frozen=True, tag=True, gc=False):
-    """The engine finished the step that ``token`` started."""
+    """The engine finished the step that ``token`` started, and as many after it as make ``steps`` in all.
+
+    It may go on by itself only as long as ``Scheduler.goes_on`` says so.
+    """
 
     t: int
     job: int
     token: int
+    steps: int = 1
 
 
 class StepYielded(Struct, frozen=True, tag=True, gc=False):

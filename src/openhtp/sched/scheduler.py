@@ -102,6 +102,20 @@ class Scheduler:
         self._handlers[type(event)](event, actions)
         return actions
 
+    def goes_on(self, number: int, token: int, steps: int) -> bool:
+        """Whether the end of so many steps since ``token`` would be answered with the start of the next alone.
+
+        While that is so, whoever computes them may go on and tell of all of them together.
+        """
+        job = self.jobs.get(number)
+        return (
+            job is not None
+            and job.token == token
+            and job.state is _RUNNING
+            and job.ending is None
+            and job.step + steps < job.steps
+        )
+
     def check(self) -> None:
         """Assert the invariants; for tests and debugging, as it looks at everything."""
         invariants.check(self)
@@ -231,7 +245,7 @@ class Scheduler:
         job = self.jobs.get(event.job)
         if job is None or job.token != event.token:
             return  # an old answer: the job was ended or stopped before it came
-        step = job.step = job.step + 1
+        step = job.step = job.step + event.steps
         if job.ending is not None:
             self._end(job, job.ending, actions)
         elif step >= job.steps:
