@@ -23,13 +23,17 @@ MAX_SEGMENTS = 64
 # counts is their ratio.
 _INTEGER_MACS_PER_SECOND = 2.1e11
 _FLOAT_MACS_PER_SECOND = 5.7e10
-_VECTOR_OPS_PER_SECOND = 5e9
-_BYTES_PER_SECOND = 2.5e10
+_VECTOR_OPS_PER_SECOND = 8.5e9
+# Pooling: comparing or adding what lies side by side.
+_WINDOW_OPS_PER_SECOND = 6e10
+_BYTES_PER_SECOND = 3e10
+# Weights are read once and come from farther away.
+_WEIGHT_BYTES_PER_SECOND = 1.5e10
 # The pixels under a window are put together before they are multiplied: one piece of memory for each.
-_PIECES_PER_SECOND = 8e8
+_PIECES_PER_SECOND = 9e8
 # No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
-_LONGEST_SHARE = 0.06
-_SEGMENT_SECONDS = 1e-3
+_LONGEST_SHARE = 0.037
+_SEGMENT_SECONDS = 6e-4
 # A strip is shorter: how long a convolution of an image takes differs most from machine to machine.
 _STRIP_SHARE = 0.7
 # What a cut costs, apart from what crosses it.
@@ -40,10 +44,14 @@ _DEPTHWISE_MACS_PER_SECOND = 1.5e10
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a convolution looks at: channels at a time, and pieces of memory that are put together for it."""
+    """What an op looks at for one result: channels at a time, pieces of memory that are put together for it.
 
-    depth: int
-    pieces: int
+    And the bytes of its weights; pooling has none, nor channels to add up.
+    """
+
+    depth: int = 0
+    pieces: int = 0
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +79,18 @@ class Segment:
 def node_seconds(work: Work, *, integer: bool, window: Window | None = None) -> float:
     """About how long a node takes on this machine."""
     rate = _INTEGER_MACS_PER_SECOND if integer else _FLOAT_MACS_PER_SECOND
-    if window is not None and window.depth == 1:
-        rate = _DEPTHWISE_MACS_PER_SECOND
-    moved = (work.bytes_read + work.bytes_written) / _BYTES_PER_SECOND
+    vector_rate, gathered, weights = _VECTOR_OPS_PER_SECOND, 0.0, 0
+    if window is not None:
+        weights = window.weight_bytes
+        gathered = window.pieces / _PIECES_PER_SECOND if integer else 0.0
+        if window.depth == 0:
+            vector_rate = _WINDOW_OPS_PER_SECOND
+        elif window.depth == 1:
+            rate = _DEPTHWISE_MACS_PER_SECOND
+    moved = (work.bytes_read + work.bytes_written - weights) / _BYTES_PER_SECOND
     # Added up: the kernels multiply first and requantize what they have got afterwards.
-    gathered = window.pieces / _PIECES_PER_SECOND if integer and window is not None else 0.0
-    return work.macs / rate + work.vector_ops / _VECTOR_OPS_PER_SECOND + moved + gathered
+    computed = work.macs / rate + work.vector_ops / vector_rate
+    return computed + moved + weights / _WEIGHT_BYTES_PER_SECOND + gathered
 
 
 def step_seconds(program: HtpProgram) -> list[float]:
@@ -96,12 +110,17 @@ def step_seconds(program: HtpProgram) -> list[float]:
 
 
 def _window(program: HtpProgram, node: HtpNode) -> Window | None:
-    if find_op(node.op).weights is None or node.inputs[1] is None:
+    op = find_op(node.op)
+    if op.weights is None:
+        looks_around = any(axis.reach > 1 for axis in op.tile(program.source.resolved(node)))
+        return Window() if looks_around else None
+    if node.inputs[1] is None:
         return None
-    *sizes, depth, _ = program.tensors[node.inputs[1]].shape
+    weights = program.tensors[node.inputs[1]]
+    *sizes, depth, _ = weights.shape
     taps = math.prod(sizes)
     pixels = math.prod(program.tensors[node.outputs[0]].shape[:-1])
-    return Window(depth, 0 if taps == 1 or depth == 1 else taps * pixels)
+    return Window(depth, 0 if taps == 1 or depth == 1 else taps * pixels, weights.nbytes)
 
 
 def crossing_bytes(program: HtpProgram) -> list[int]:
