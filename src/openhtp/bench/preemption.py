@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,13 +20,15 @@ from openhtp.device.config import DeviceConfig
 from openhtp.runtime.device import Device
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.preset import Preset
+from openhtp.trace.records import Stepped
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
 _DISTURBED = 1.08
 # Where a graph's memory happens to lie makes a process faster or slower by several percent, for good; so the
 # measurement is shared out over several pairs of fresh device processes.
-_LOADS = 8
+_LOADS = 12
 _WARM_UP = 3
+_TRACED_RUNS = 12
 
 
 class PreemptResult(msgspec.Struct, kw_only=True):
@@ -34,12 +37,15 @@ class PreemptResult(msgspec.Struct, kw_only=True):
     The long run that an urgent one came into is the probe of the machine: if it took notably longer than it
     should, pauses not counted, the processor was taken away and the wait says nothing about pre-emption. Such
     samples are left out, except in what is called ``all``. The latency and the cost of yield points compare the
-    best of many runs in several pairs of processes, of which the median counts.
+    best of many runs in several pairs of processes, of which the median counts. The longest step is of runs that
+    nobody comes into; its p99 is of the step that is then the longest.
     """
 
     network: str
     latency_ms: float = 0.0
     steps: int = 0
+    longest_step_share: float = 0.0
+    longest_step_share_p99: float = 0.0
     wait_ms_p50: float = 0.0
     wait_ms_p99: float = 0.0
     wait_ms_max: float = 0.0
@@ -70,19 +76,26 @@ def run(
     dice = random.Random(1)
     costs: list[tuple[float, float]] = []
     found: list[_Wait] = []
+    lengths: list[list[float]] = []
     loads = min(_LOADS, rounds)
     for load in range(loads):
         with htp.Backend() as backend:
             cut, urgent = _load(backend, model, Preset(config), yield_points=True)
             whole, _ = _load(backend, model, Preset(config), yield_points=False)
             result.steps = cut.graph.steps
+            # The client holds a whole network as Python objects; looking through them takes longer than a step.
+            gc.collect()
+            gc.freeze()
             yield Progress("cost of yield points", len(found) + 1, steps)
             costs.append(_best_ms(cut, whole, _part(rounds, load, loads)))
+            lengths += _step_shares(cut)
             result.latency_ms = statistics.median(with_points for with_points, _ in costs)
             for _ in range(_part(samples, load, loads)):
                 yield Progress("urgent graph against a running one", len(found) + 1, steps)
                 found.append(_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
     result.yield_points_cost = statistics.median(cut / whole for cut, whole in costs) - 1
+    result.longest_step_share = max(map(statistics.median, zip(*lengths, strict=True)))
+    result.longest_step_share_p99 = max(_p99(each) for each in zip(*lengths, strict=True))
     _judge_waits(result, found)
     yield result
 
@@ -97,14 +110,14 @@ def _judge_waits(result: PreemptResult, every: list[_Wait]) -> None:
     result.samples, result.samples_all = len(kept), len(every)
     result.preempted = sum(wait.yields for wait in kept)
     result.wait_ms_p50 = statistics.median(wait.wait_ms for wait in kept)
-    result.wait_ms_p99 = _p99(kept)
+    result.wait_ms_p99 = _p99([wait.wait_ms for wait in kept])
     result.wait_ms_max = max(wait.wait_ms for wait in kept)
     result.wait_share_p99 = result.wait_ms_p99 / result.latency_ms
-    result.wait_share_p99_all = _p99(every) / result.latency_ms
+    result.wait_share_p99_all = _p99([wait.wait_ms for wait in every]) / result.latency_ms
 
 
-def _p99(waits: list[_Wait]) -> float:
-    ordered = sorted(wait.wait_ms for wait in waits)
+def _p99(values: Sequence[float]) -> float:
+    ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
@@ -126,6 +139,19 @@ def _run_ms(subject: Subject) -> float:
     execution.result()
     assert execution.record is not None
     return (execution.record.finished_ns - execution.record.started_ns) / 1e6
+
+
+def _step_shares(subject: Subject) -> list[list[float]]:
+    """How long each step took of several undisturbed runs, in parts of the run's time as the device saw it."""
+    device = subject.graph.context.device
+    device.start_trace()
+    for _ in range(_TRACED_RUNS):
+        subject.graph.execute(*subject.feeds("registered", 0))
+    steps: dict[int, list[int]] = {}
+    for record in device.stop_trace().records:
+        if type(record) is Stepped:
+            steps.setdefault(record.job, []).append(record.end - record.t)
+    return [[length / sum(run) for length in run] for run in steps.values()]
 
 
 def _best_ms(cut: Subject, whole: Subject, rounds: int) -> tuple[float, float]:

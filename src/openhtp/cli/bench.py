@@ -111,6 +111,8 @@ def preempt(
     table = figures(f"pre-emption of {network} (measured, wall clock)")
     table.add("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
     table.add("steps (a yield point after each)", str(result.steps))
+    longest = f"{result.longest_step_share:.1%} of the long run, p99 {result.longest_step_share_p99:.1%}"
+    table.add("  the longest of them", longest)
     table.add("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
     table.add("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
     table.add("  max", f"{result.wait_ms_max:.2f} ms")

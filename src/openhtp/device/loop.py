@@ -188,7 +188,11 @@ class Loop:
         job, step, token, yielded, began_ns, ended_ns, steps, told = ended
         if not told:
             end = self.clock.now()
-            self._listen(end)
+            if end - self._last_poll >= POLL_INTERVAL_NS:
+                # What was asked while the step ran is heard before the end of the step is told, or else the next
+                # step of the same job would start and the more urgent request wait for that one as well.
+                self._inbox.poll(0)
+                self._last_poll = end
             end = end if ended_ns is None else ended_ns
             self._fire_timers(end)
             if not yielded:
@@ -206,7 +210,9 @@ class Loop:
 
         If so, all that a turn would do is left out, the scheduler too: a cut must not cost what it is there for.
         """
-        self._listen(ended_ns)
+        if ended_ns - self._last_poll >= POLL_INTERVAL_NS:
+            self._inbox.poll(0)
+            self._last_poll = ended_ns
         if self._timers:
             self._fire_timers(ended_ns)
         self._tell_end(job, step, began_ns, ended_ns)
@@ -214,15 +220,6 @@ class Loop:
             return False
         self._inbox.flush()
         return True
-
-    def _listen(self, now: int) -> None:
-        """Hear what was asked while a step ran, before its end is told.
-
-        Or else the next step of the same job would start, and the more urgent request wait for that one as well.
-        """
-        if now - self._last_poll >= POLL_INTERVAL_NS:
-            self._inbox.poll(0)
-            self._last_poll = now
 
     def _fire_timers(self, end: int) -> None:
         while self._timers and self._timers[0][0] < end:

@@ -106,7 +106,7 @@ class InlineRunner:
         self._go_on: GoOn | None = None
 
     def attach(self, post: Post, go_on: GoOn) -> None:
-        """Where one step is computed at a time, no other thread is needed; the steps of a job may follow at once."""
+        """Where one step is computed at a time, no other thread is needed; steps of a job may follow at once."""
         self._go_on = go_on
 
     def start(self, t: int, action: Start) -> None:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 # A wait is cut to this, and then begun anew: what a client asks for may be longer than epoll can wait.
 MAX_WAIT_NS = 3600 * 1_000_000_000
-# Sockets that are heard at a time; those beyond have their turn next. As many as the call makes room for, each time.
+# Sockets that are heard at a time, as the call makes room for as many; those beyond have their turn next.
 MAX_READY = 64
 # How long the loop is busy with what clients left behind before the others have their turn.
 CLOSING_NS = 1_000_000
@@ -154,6 +154,8 @@ class Server:
             ready = self._watch_closely(timeout_ns)
         if not ready:
             ready = self._epoll.poll(-1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9, MAX_READY)
+            if not ready:
+                return
         self._intake.new_turn()
         for fd, events in ready:
             handler = self._handlers.get(fd)

@@ -1,8 +1,8 @@
 """Which steps of a program are computed as one segment, and which nodes of the optimised model belong to it.
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
-machine a cut costs some 10 microseconds, more where large values cross, and the device's own loop empties the
-caches. So steps are joined to segments of at most 6 % of the whole or about a millisecond, whichever is longer.
+machine a cut costs some 15 microseconds, most of it as the computing left nothing of what is done there in the
+caches. So steps are joined to segments of about 4 % of the whole or 0.6 milliseconds, whichever is longer.
 A convolution that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
@@ -21,7 +21,7 @@ from openhtp.program.htp_program import HtpNode, HtpProgram, Step
 MAX_SEGMENTS = 64
 # Rates of one CPU core with VNNI, measured on convolutional networks; only used to decide where to cut, so what
 # counts is their ratio.
-_INTEGER_MACS_PER_SECOND = 2.1e11
+_INTEGER_MACS_PER_SECOND = 2.2e11
 _FLOAT_MACS_PER_SECOND = 5.7e10
 _VECTOR_OPS_PER_SECOND = 8.5e9
 # Pooling: comparing or adding what lies side by side.
@@ -29,15 +29,15 @@ _WINDOW_OPS_PER_SECOND = 6e10
 _BYTES_PER_SECOND = 3e10
 # Weights are read once and come from farther away.
 _WEIGHT_BYTES_PER_SECOND = 1.5e10
-# The pixels under a window are put together before they are multiplied: one piece of memory for each.
-_PIECES_PER_SECOND = 9e8
+# The pixels under a window are put together before they are multiplied: a piece of memory for each, and its bytes.
+_PIECES_PER_SECOND = 1e9
 # No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
-_LONGEST_SHARE = 0.037
+_LONGEST_SHARE = 0.043
 _SEGMENT_SECONDS = 6e-4
 # A strip is shorter: how long a convolution of an image takes differs most from machine to machine.
 _STRIP_SHARE = 0.7
 # What a cut costs, apart from what crosses it.
-_CUT_SECONDS = 1e-5
+_CUT_SECONDS = 1.5e-5
 # Where each filter has one channel, matrix kernels do not help.
 _DEPTHWISE_MACS_PER_SECOND = 1.5e10
 
@@ -82,7 +82,8 @@ def node_seconds(work: Work, *, integer: bool, window: Window | None = None) -> 
     vector_rate, gathered, weights = _VECTOR_OPS_PER_SECOND, 0.0, 0
     if window is not None:
         weights = window.weight_bytes
-        gathered = window.pieces / _PIECES_PER_SECOND if integer else 0.0
+        if integer:
+            gathered = window.pieces / _PIECES_PER_SECOND + window.pieces * window.depth / _BYTES_PER_SECOND
         if window.depth == 0:
             vector_rate = _WINDOW_OPS_PER_SECOND
         elif window.depth == 1:

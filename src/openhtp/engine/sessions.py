@@ -30,6 +30,7 @@ from openhtp.engine.onnx_graph import (
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import PackagedSession, Session
+from openhtp.engine.slots import make_slots
 from openhtp.engine.strips import Window
 from openhtp.engine.wide import multiplies_exactly
 from openhtp.program.container import digest
@@ -201,7 +202,7 @@ class Staged:
 
     def with_buffers(self, ends: Mapping[str, Array]) -> dict[str, Array]:
         """The arrays of the ends, memory for one execution's values between them, and what the windows show."""
-        slots = [np.empty(nbytes, np.uint8) for nbytes in self.slot_bytes]
+        slots = make_slots(self.slot_bytes)
         arrays = dict(ends)
         for name, buffer in self.buffers.items():
             arrays[name] = slots[buffer.slot][: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
