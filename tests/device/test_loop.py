@@ -110,7 +110,7 @@ class Machine:
 
 
 class Row(Machine):
-    """The same on a thread of its own, with the runner of a device: steps follow each other until something came."""
+    """The same on a thread of its own, with a device's runner: steps follow each other until something comes."""
 
     def __init__(self) -> None:
         super().__init__()
