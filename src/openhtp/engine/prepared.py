@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -23,7 +24,7 @@ from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged, align
 from openhtp.engine.strips import Window
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
-from openhtp.program.container import digest, make_section
+from openhtp.program.container import digest, make_section, read_together
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
@@ -210,11 +211,12 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     def make() -> Stage:
         in_place = frozenset(manifest.constants[number].name for number in words.in_place)
         apart = frozenset(manifest.constants[number].name for number in words.apart)
+        read = _data_of(packed, manifest, [one.blob for one in constants if one.name not in in_place])
         arrays = {
             constant.name: (
                 _held_array(packed, manifest, constant, workshop)
                 if constant.name in in_place
-                else _array(constant, _data(packed, manifest, constant.blob))
+                else _array(constant, read[constant.blob])
             )
             for constant in constants
         }
@@ -232,10 +234,16 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
 
 def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:
     """Data that is what was sealed."""
-    data = packed.blobs[number].read()
-    if digest(data) != manifest.blobs[number]:
-        raise Unusable("its data is not what was sealed")
-    return data
+    return _data_of(packed, manifest, [number])[number]
+
+
+def _data_of(packed: PackedGraph, manifest: Manifest, numbers: Sequence[int]) -> dict[int, memoryview]:
+    unlike = list(dict.fromkeys(numbers))
+    read = read_together([packed.blobs[number] for number in unlike])
+    for number, data in zip(unlike, read, strict=True):
+        if digest(data) != manifest.blobs[number]:
+            raise Unusable("its data is not what was sealed")
+    return dict(zip(unlike, read, strict=True))
 
 
 def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:

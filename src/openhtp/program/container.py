@@ -63,7 +63,9 @@ class Section(NamedTuple):
 
     def read(self) -> memoryview:
         """The data, not checked. Of a file it is another copy each time: check, and use, the one that you have."""
-        stored = self.source.read(self.begin, self.end)
+        return self._without_padding(self.source.read(self.begin, self.end))
+
+    def _without_padding(self, stored: memoryview) -> memoryview:
         padding = stored[self.nbytes :]
         if padding.nbytes and bytes(padding) != _ZEROS[: padding.nbytes]:
             raise BadBinary(
@@ -82,6 +84,30 @@ class Section(NamedTuple):
                 f" {found:#010x}, expected {self.record.checksum:#010x}; make the binary again from its model"
             )
         return data
+
+
+def read_together(sections: Sequence[Section]) -> list[memoryview]:
+    """The data of several sections, as ``read`` gives it; those that lie one behind the other are read at once."""
+    found: dict[int, memoryview] = {}
+    run: list[Section] = []
+    for section in sorted(sections, key=lambda section: section.begin):
+        if run and (section.begin != run[-1].end or section.source is not run[0].source):
+            found |= _read_run(run)
+            run = []
+        run.append(section)
+    found |= _read_run(run)
+    return [found[id(section)] for section in sections]
+
+
+def _read_run(run: Sequence[Section]) -> dict[int, memoryview]:
+    if not run:
+        return {}
+    begin = run[0].begin
+    stored = run[0].source.read(begin, run[-1].end)
+    return {
+        id(section): section._without_padding(stored[section.begin - begin : section.end - begin])
+        for section in run
+    }
 
 
 def joint_checksum(sections: Iterable[Section]) -> int:

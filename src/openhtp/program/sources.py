@@ -7,6 +7,7 @@ file that is cut while it is read is an error, not the death of the process.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from typing import Protocol
@@ -17,7 +18,9 @@ from openhtp.core.errors import BadBinary
 from openhtp.core.units import bytes_in_words
 
 # Pieces from this size on get pages of their own, which go back to the system when nobody uses them any more.
+# Large ones where the system has such: it hands out hundreds of times fewer.
 _OWN_PAGES = 1 << 20
+_LARGE_PAGE = 2 << 20
 # The kernel gives at most 2 GiB at once.
 _CHUNK = 1 << 30
 
@@ -51,6 +54,16 @@ class Memory:
         return self._view[begin:end]
 
 
+def _room(nbytes: int) -> memoryview:
+    """Memory to read into; it is not cleared first, as a bytearray would be."""
+    if nbytes < _OWN_PAGES:
+        return np.empty(nbytes, np.uint8).data
+    pages = mmap.mmap(-1, -(-nbytes // _LARGE_PAGE) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without large pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)[:nbytes]
+
+
 class File:
     """A regular file, by its descriptor, which is this object's own."""
 
@@ -64,8 +77,7 @@ class File:
     def read(self, begin: int, end: int) -> memoryview:
         """A copy, read from the file now."""
         wanted = end - begin
-        # Neither is zero first, as a bytearray would be.
-        found = memoryview(mmap.mmap(-1, wanted)) if wanted >= _OWN_PAGES else np.empty(wanted, np.uint8).data
+        found = _room(wanted)
         done = 0
         while done < wanted:
             try:
