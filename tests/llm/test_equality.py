@@ -75,3 +75,14 @@ def test_the_text_is_the_same(
         assert chat.complete(PROMPT, max_new=48) == text
         chat.rewind(40)
         assert chat.complete(max_new=40) == text[8:]
+
+
+def test_the_first_40_greedy_tokens_are_those_of_the_float_model(device: htp.Device, austen: llm.Llama) -> None:
+    prompt = [int(token) for token in np.load(AUSTEN / "reference.npz")["ids"]]
+    logits, past = austen.forward(prompt)
+    expected: list[int] = []
+    while len(expected) < 40:
+        expected.append(int(logits[-1].argmax()))
+        logits, past = austen.forward(expected[-1:], past)
+    with llm.Generator(llm.export(austen), device) as chat:
+        assert chat.complete(prompt, max_new=40) == expected

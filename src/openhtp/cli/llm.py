@@ -114,6 +114,9 @@ def export(
     native_out: Annotated[bool, typer.Option(help="Give new KV in the native layout, too.")] = False,
     masked_softmax: Masked = None,
     calibration: Annotated[Path | None, typer.Option(help="Text, or .npy of tokens, to find ranges.")] = None,
+    rounding: Annotated[
+        str | None, typer.Option(help="Of weights: nearest, or compensated (the default for small models).")
+    ] = None,
     adapter: Annotated[
         list[Path] | None, typer.Option(help="Folder of a LoRA adapter (PEFT) to have in the bundle; repeatable.")
     ] = None,
@@ -133,6 +136,7 @@ def export(
             native_out=native_out,
             masked_softmax=masked_softmax,
             calibration=ids,
+            rounding=rounding,
             adapters=[lm.load_adapter(folder, loaded.config) for folder in adapter or ()],
         )
         bundle.save(output)

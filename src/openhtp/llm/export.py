@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, round_up, sizes_problem
 from openhtp.core.tensor import TensorSpec
 from openhtp.llm.adapter import Adapter, AdapterPlan, plan_for
+from openhtp.llm.balancing import balanced
 from openhtp.llm.bundle import About, Bundle, graph_name, sizes_of
 from openhtp.llm.graphs import PartPlan, part_graph
-from openhtp.llm.model import Llama
-from openhtp.llm.quantizing import Precision, Ranges, calibrate, precision_named
+from openhtp.llm.model import Llama, Thin
+from openhtp.llm.quantizing import Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
+from openhtp.llm.rounding import Levels
 from openhtp.program.binary import BinaryInfo, write_binary
 from openhtp.program.sections import pack_section
 
@@ -27,6 +29,8 @@ _Ends = tuple[str, tuple[TensorSpec, ...]]
 
 _PATTERNS = ("A", "B", "C")
 _MOST_AR = 4096
+# Weights from which on compensated rounding has to be asked for: it takes minutes then.
+_MOST_COMPENSATED = 100_000_000
 # Tokens that calibration sees at a time.
 _WINDOW = 1024
 
@@ -42,6 +46,7 @@ def export(
     native_out: bool = False,
     masked_softmax: str | None = None,
     calibration: Sequence[int] | None = None,
+    rounding: str | None = None,
     adapters: Sequence[Adapter] = (),
     progress: Progress | None = None,
 ) -> Bundle:
@@ -58,6 +63,8 @@ def export(
         masked_softmax: the pattern ``"A"``, ``"B"`` or ``"C"`` of masked attention; ``"none"`` adds the mask. With
             8-bit activations C unless given, otherwise none.
         calibration: token numbers of a text to find ranges with; what the model writes itself unless given.
+        rounding: of weights: ``"nearest"``, or ``"compensated"``: some make up for the errors of others; slow for
+            wide models, the default for up to 100 million weights.
         adapters: LoRA adapters (``load_adapter``) that the bundle can be run with, one at a time, or without any.
         progress: told what is being done and how far it is.
     """
@@ -66,11 +73,9 @@ def export(
     steps = _checked_ar(ar)
     for length in lengths:
         _check_sizes(model, length, steps, native=native_kv, native_out=native_out)
-    count = whole_number(parts)
-    if count is None or not 1 <= count <= model.config.layers:
-        raise InvalidArgument(f"parts is {shown(parts)}; expected 1 to {model.config.layers}, a layer each")
-    pattern = _pattern(masked_softmax, chosen)
+    count = _checked_parts(parts, model)
     room = _checked_adapters(adapters, model)
+    compensates = _compensates(rounding, model)
     about = About(
         model=sizes_of(model.config),
         contexts=list(lengths),
@@ -79,15 +84,22 @@ def export(
         precision=chosen.name,
         native_kv=native_kv,
         native_out=native_out,
-        masked_softmax=pattern,
+        masked_softmax=_pattern(masked_softmax, chosen),
         adapters=[adapter.name for adapter in adapters],
     )
-    runs = [] if room is None else room.runs(adapters, model.config)
+    windows = calibration_windows(model, calibration, min(lengths[-1], _WINDOW))
+    model, adapters = balanced(model, adapters, _runs(room, adapters, model), windows)
+    room = plan_for(adapters) if adapters else None
     told = functools.partial(_tell, progress, "calibrating")
-    seen = calibrate(model, calibration, window=min(lengths[-1], _WINDOW), adapters=runs, progress=told)
-    binaries, ends = _binaries(model, about, _completed(model, seen), room, progress)
+    seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=told)
+    binaries, ends = _binaries(model, about, seen, room, progress)
     sections = {} if room is None else _sections(room, adapters, model, chosen, ends)
     return Bundle(about, binaries, model.tokenizer, sections)
+
+
+def _runs(room: AdapterPlan | None, adapters: Sequence[Adapter], model: Llama) -> list[Mapping[str, Thin]]:
+    """All that the model may have to run with."""
+    return [] if room is None else room.runs(adapters, model.config)
 
 
 def _sections(
@@ -106,13 +118,14 @@ def _borders(layers: int, parts: int) -> list[list[int]]:
 
 
 def _binaries(
-    model: Llama, about: About, ranges: Ranges, room: AdapterPlan | None, progress: Progress | None
+    model: Llama, about: About, seen: Seen, room: AdapterPlan | None, progress: Progress | None
 ) -> tuple[list[bytes], list[_Ends]]:
     """One binary for each part, with its graphs for every context and number of tokens.
 
     Also the first graph of each, and what is updateable in it.
     """
     chosen, count = precision_named(about.precision), len(about.parts)
+    ranges, levels = _completed(model, seen.ranges), Levels(model, seen.moments, seen.tokens)
     binaries, ends = [], []
     for number, (begin, end) in enumerate(about.parts, 1):
         plans = [
@@ -131,7 +144,7 @@ def _binaries(
             for length in about.contexts
             for tokens in about.ar
         ]
-        programs = [portable_program(part_graph(model, plan, chosen, ranges, room)) for plan in plans]
+        programs = [portable_program(part_graph(model, plan, chosen, ranges, levels, room)) for plan in plans]
         binaries.append(write_binary(programs, BinaryInfo()))
         ends.append((programs[0].name, programs[0].updateable_statics))
         _tell(progress, "writing graphs", number / count)
@@ -190,6 +203,21 @@ def _check_sizes(model: Llama, length: int, ar: Sequence[int], *, native: bool, 
         raise InvalidArgument("native_out without native_kv; expected both, or neither")
     if round_up(ar[0]) > length:
         raise InvalidArgument(f"AR-{ar[0]} does not fit a context of {length} tokens")
+
+
+def _checked_parts(given: object, model: Llama) -> int:
+    count = whole_number(given)
+    if count is None or not 1 <= count <= model.config.layers:
+        raise InvalidArgument(f"parts is {shown(given)}; expected 1 to {model.config.layers}, a layer each")
+    return count
+
+
+def _compensates(given: object, model: Llama) -> bool:
+    if given is None:
+        return sum(weight.size for weight in model.weights.values()) <= _MOST_COMPENSATED
+    if given not in ("nearest", "compensated"):
+        raise InvalidArgument(f"rounding is {shown(given)}; expected nearest, compensated or None")
+    return given == "compensated"
 
 
 def _pattern(given: str | None, precision: Precision) -> str:

@@ -18,8 +18,9 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.ir.graph import Graph
 from openhtp.llm.adapter import AdapterPlan
-from openhtp.llm.model import Llama, product_factor
-from openhtp.llm.quantizing import FIXED, Precision, Range, Ranges, activation_encoding, kv_encoding, weight_levels
+from openhtp.llm.model import Llama
+from openhtp.llm.quantizing import FIXED, Precision, Range, Ranges, activation_encoding, kv_encoding
+from openhtp.llm.rounding import Levels
 from openhtp.llm.scribe import Scribe
 
 # Masked scores are this much lower than any other, or more: their share rounds to nothing.
@@ -68,17 +69,29 @@ def mask_depth(ranges: Ranges, layers: Sequence[int]) -> float:
 
 
 def part_graph(
-    model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges, room: AdapterPlan | None = None
+    model: Llama,
+    plan: PartPlan,
+    precision: Precision,
+    ranges: Ranges,
+    levels: Levels,
+    room: AdapterPlan | None = None,
 ) -> Graph:
     """Write the graph of one part, with room for adapters if there is a plan of them."""
-    return _Part(model, plan, precision, ranges, room).write()
+    return _Part(model, plan, precision, ranges, levels, room).write()
 
 
 class _Part:
     def __init__(
-        self, model: Llama, plan: PartPlan, precision: Precision, ranges: Ranges, room: AdapterPlan | None
+        self,
+        model: Llama,
+        plan: PartPlan,
+        precision: Precision,
+        ranges: Ranges,
+        levels: Levels,
+        room: AdapterPlan | None,
     ) -> None:
         self._model = model
+        self._levels = levels
         self._room = room
         self._config = model.config
         self._plan = plan
@@ -283,9 +296,7 @@ class _Part:
         )
 
     def _linear(self, name: str, x: TensorSpec, weight: str, *, bits: int | None = None) -> TensorSpec:
-        factor = np.float32(product_factor(self._name(weight), self._config))
-        matrix = self._model.weights[self._name(weight)] * factor
-        stored, quant = weight_levels(matrix, self._precision.weight_bits if bits is None else bits)
+        stored, quant = self._levels.of(self._name(weight), self._precision.weight_bits if bits is None else bits)
         levels = self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)
         made = self._name(name) if name != "logits" else "logits_rows"
         if self._room is not None and self._name(weight) in self._room.ranks:

@@ -119,10 +119,10 @@ class Llama:
             shapes |= {f"layers.{layer}.{name}": shape for name, shape in inner.items()}
         return shapes | {"norm": (config.hidden,), "output": (config.vocab, config.hidden)}
 
-    def empty_past(self) -> Past:
-        """No tokens yet."""
+    def empty_past(self, texts: int = 1) -> Past:
+        """No tokens yet, of one text or of several."""
         config = self.config
-        none = np.zeros((config.kv_heads, 0, config.head_dim), np.float32)
+        none = np.zeros((texts * config.kv_heads, 0, config.head_dim), np.float32)
         return Past((none,) * config.layers, (none,) * config.layers)
 
     def forward(
@@ -131,17 +131,21 @@ class Llama:
         past: Past | None = None,
         watch: Watch = ignore,
         added: Mapping[str, Thin] | None = None,
+        *,
+        abreast: bool = False,
     ) -> tuple[Array, Past]:
         """Logits [tokens, vocab] of tokens that follow ``past``, and the past with them.
 
-        ``added`` has matrices of an adapter, by the weights that they are added to.
+        ``added`` has matrices of an adapter, by the weights that they are added to. ``abreast``: each token is the
+        next one of a text of its own.
         """
         config = self.config
-        before = self.empty_past() if past is None else past
+        before = self.empty_past(len(ids) if abreast else 1) if past is None else past
         numbers = np.asarray(ids, np.int64)
         if numbers.ndim != 1 or not len(numbers) or numbers.min() < 0 or numbers.max() >= config.vocab:
             raise InvalidArgument(f"ids are not a row of token numbers from 0 to {config.vocab - 1}")
-        run = _Pass(self, config.rotations(before.tokens, len(numbers)), watch, added or {})
+        places = 1 if abreast else len(numbers)
+        run = _Pass(self, config.rotations(before.tokens, places), watch, added or {}, abreast)
         hidden = watch("embed_out", self.weights["embed"][numbers])
         keys, values = [], []
         for layer in range(config.layers):
@@ -168,6 +172,7 @@ class _Pass:
     rotations: tuple[Array, Array]
     watch: Watch
     added: Mapping[str, Thin]
+    abreast: bool
 
     def layer(self, number: int, hidden: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
         config, watch = self.model.config, self.watch
@@ -191,10 +196,13 @@ class _Pass:
         x = seen("attention_norm_out", rms_norm(hidden, weight("attention_norm"), config.eps))
         q = self._rotated(seen, "q", linear("q", x, "wq"), config.heads)
         new_k = seen("key", self._rotated(seen, "k", linear("k", x, "wk"), config.kv_heads))
-        new_v = seen("value", _in_heads(linear("v", x, "wv"), config.kv_heads))
+        new_v = seen("value", self._in_heads(linear("v", x, "wv"), config.kv_heads))
         keys = np.concatenate([keys, new_k], axis=1)
         values = np.concatenate([values, new_v], axis=1)
-        attended = seen("attended", _attention(seen, q, keys, values))
+        joined = _attention(seen, q, keys, values)
+        if not self.abreast:
+            joined = np.ascontiguousarray(joined.transpose(1, 0, 2))
+        attended = seen("attended", joined.reshape(len(x), -1))
         hidden = seen("after_attention", hidden + linear("o", attended, "wo"))
         x = seen("ffn_norm_out", rms_norm(hidden, weight("ffn_norm"), config.eps))
         gate = linear("gate_out", x, "gate")
@@ -204,27 +212,26 @@ class _Pass:
         return hidden, keys, values
 
     def _rotated(self, seen: Watch, name: str, x: Array, heads: int) -> Array:
-        x = _in_heads(x, heads)
+        x = self._in_heads(x, heads)
         first, second = np.split(x, 2, axis=-1)
         cos, sin = self.rotations
         low = seen(f"{name}_low", first * cos) - seen(f"{name}_low_turned", second * sin)
         high = seen(f"{name}_high", second * cos) + seen(f"{name}_high_turned", first * sin)
         return seen(f"{name}_rotated", np.concatenate([low, high], axis=-1))
 
-
-def _in_heads(x: Array, heads: int) -> Array:
-    """[tokens, heads * dim] as [heads, tokens, dim]."""
-    return np.ascontiguousarray(x.reshape(len(x), heads, -1).transpose(1, 0, 2))
+    def _in_heads(self, x: Array, heads: int) -> Array:
+        """[tokens, heads * dim] as [heads, tokens, dim]; texts that are abreast have heads of their own."""
+        if self.abreast:
+            return x.reshape(len(x) * heads, 1, -1)
+        return np.ascontiguousarray(x.reshape(len(x), heads, -1).transpose(1, 0, 2))
 
 
 def _attention(seen: Watch, q: Array, keys: Array, values: Array) -> Array:
-    heads, tokens, dim = q.shape
-    repeat = heads // len(keys)
+    tokens, repeat = q.shape[1], len(q) // len(keys)
     scores = seen("scores", q @ np.repeat(keys, repeat, axis=0).transpose(0, 2, 1))
     places = np.arange(keys.shape[1])
     future = places[None, :] > (keys.shape[1] - tokens + np.arange(tokens))[:, None]
     masked = np.where(future, -np.inf, scores)
     power = np.exp(masked - masked.max(axis=-1, keepdims=True))
     probabilities = seen("probabilities", np.asarray(power / power.sum(axis=-1, keepdims=True), np.float32))
-    joined = probabilities @ np.repeat(values, repeat, axis=0)
-    return np.ascontiguousarray(joined.transpose(1, 0, 2)).reshape(tokens, heads * dim)
+    return np.asarray(probabilities @ np.repeat(values, repeat, axis=0), np.float32)

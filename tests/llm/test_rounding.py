@@ -1,0 +1,101 @@
+"""Even keys and values, and weights that make up for each other: the same model, nearer to it in 8 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from openhtp import llm
+from openhtp.core.errors import InvalidArgument
+from openhtp.llm.balancing import Extent
+from openhtp.llm.model import Thin
+from openhtp.llm.quantizing import calibrate, calibration_windows
+from openhtp.llm.rounding import Levels, made_up_for
+
+TEXT = [3, 90, 17, 17, 4, 60, 8, 33, 71, 2, 45, 12]
+
+
+def uneven() -> llm.Llama:
+    """A model with a few large channels in its keys and values, as trained ones have them."""
+    model = llm.Llama(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, vocab=96, ffn=96, context=256)
+    for layer in (0, 1):
+        model.weights[f"layers.{layer}.wk"][[3, 70]] *= 20
+        model.weights[f"layers.{layer}.wv"][[5, 100]] *= 20
+    return model
+
+
+def test_a_balanced_model_computes_the_same_with_even_keys_and_values() -> None:
+    model = uneven()
+    before, after = Extent(), Extent()
+    logits, _ = model.forward(TEXT, watch=before.watch())
+    balance = before.balance(model)
+    even = balance.of_model(model)
+    found, _ = even.forward(TEXT, watch=after.watch())
+    np.testing.assert_allclose(found, logits, atol=2e-3)
+    for name, largest in after._largest.items():
+        # One of a pair of keys may be the smaller one by far.
+        spread = largest if name.endswith("value") else np.maximum(*np.split(largest, 2, axis=1))
+        assert spread.max() / spread.min() < 1.3
+        assert before._largest[name].max() / np.median(before._largest[name]) > 8
+
+
+def test_adapters_are_balanced_with_their_weights() -> None:
+    model, rng = uneven(), np.random.default_rng(0)
+    extent = Extent()
+    model.forward(TEXT, watch=extent.watch())
+    balance = extent.balance(model)
+    added = {
+        f"layers.1.{name}": Thin(
+            rng.normal(size=(4, columns)).astype(np.float32), 0.1 * rng.normal(size=(rows, 4)).astype(np.float32)
+        )
+        for name, rows, columns in (("wq", 256, 64), ("wk", 128, 64), ("wv", 128, 64), ("wo", 64, 256))
+    }
+    other = {name: balance.of_thin(name, thin) for name, thin in added.items()}
+    expected, _ = model.forward(TEXT, added=added)
+    found, _ = balance.of_model(model).forward(TEXT, added=other)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    assert np.abs(expected - model.forward(TEXT)[0]).max() > 0.1
+
+
+def test_errors_of_some_weights_make_up_for_those_of_others() -> None:
+    rng = np.random.default_rng(0)
+    # Inputs that go together, as they do in a text.
+    inputs = rng.normal(size=(2000, 40)) @ rng.normal(size=(40, 160)) + 0.3 * rng.normal(size=(2000, 160))
+    weights = rng.normal(0, 2, (32, 160)).astype(np.float32)
+    found = made_up_for(weights, inputs.T @ inputs, 7, 0.01)
+    assert np.array_equal(found, np.rint(found))
+    assert np.abs(found).max() <= 7
+
+    def error(steps: np.ndarray) -> float:
+        return float(np.square(inputs @ (steps - weights).T).mean())
+
+    assert error(found) < 0.4 * error(np.clip(np.rint(weights), -7, 7))
+
+
+def test_without_moments_weights_are_rounded_to_the_nearest(tiny: llm.Llama) -> None:
+    stored, quant = Levels(tiny, {}, 0).of("layers.0.up", 8)
+    scales = np.array(quant.scales)[:, None]
+    assert np.abs(stored * scales - tiny.weights["layers.0.up"]).max() <= scales.max() / 2 + 1e-7
+
+
+def test_moments_are_those_of_what_is_multiplied(tiny: llm.Llama) -> None:
+    windows = calibration_windows(tiny, TEXT, 8)
+    assert [len(ids) for ids in windows] == [8, 4]
+    seen = calibrate(tiny, windows, moments=True)
+    assert seen.tokens == len(TEXT)
+    assert seen.moments["norm_out"].shape == (64, 64)
+    assert seen.moments["layers.1.inner"].shape == (96, 96)
+    assert set(calibrate(tiny, windows, moments=False).moments) == set()
+
+
+def test_texts_abreast_are_texts_of_their_own(tiny: llm.Llama) -> None:
+    one, other, past = TEXT[:5], TEXT[5:10], None
+    for pair in zip(one, other, strict=True):
+        logits, past = tiny.forward(pair, past, abreast=True)
+    for row, text in enumerate((one, other)):
+        np.testing.assert_allclose(logits[row], tiny.forward(text)[0][-1], atol=1e-4)
+
+
+def test_an_unknown_rounding_is_refused(tiny: llm.Llama) -> None:
+    with pytest.raises(InvalidArgument, match="rounding is 'best'; expected nearest, compensated"):
+        llm.export(tiny, rounding="best")
