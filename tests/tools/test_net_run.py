@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import openhtp as htp
 from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.zoo.feeds import random_feeds
@@ -141,6 +142,26 @@ def test_profiling_and_the_config(folder: Path) -> None:
     assert Path("double_schematic.bin").is_file(), "in the working directory, as the vendor's"
 
 
+def test_sections_are_applied_first(folder: Path, shared_device: htp.Device) -> None:
+    with shared_device.create_context() as context:
+        graph = context.create_graph("g")
+        x = graph.add_tensor("x", (1, 4), "float32", kind="app_write")
+        w = graph.add_tensor("w", (1, 4), "float32", kind="updateable_static", data=np.ones((1, 4), np.float32))
+        y = graph.add_tensor("y", (1, 4), "float32", kind="app_read")
+        graph.add_node("ElementWiseMultiply", inputs=[x, w], outputs=[y])
+        graph.finalize()
+        Path("net.bin").write_bytes(context.get_binary())
+        section = context.get_binary_section("g", {"w": np.full((1, 4), 3, np.float32)})
+    Path("three.bin").write_bytes(section)
+    write(Path("four.raw"), np.arange(4, dtype=np.float32))
+    Path("four.txt").write_text("four.raw\n")
+    words = ("net-run", "--retrieve_context", "net.bin", "--input_list", "four.txt")
+    for update, factor in (("", 1), ("three.bin", 3), ("g:=three.bin", 3)):
+        done = run(*words, *(["--binary_updates", update] if update else []))
+        assert done.exit_code == 0, done.output
+        assert list(read(Path("output/Result_0/y.raw"))) == [0, factor, 2 * factor, 3 * factor]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -159,6 +180,10 @@ def test_profiling_and_the_config(folder: Path) -> None:
         (("--model", "a", "--retrieve_context", "b", "--input_list", "l"), 2, "exclude each other"),
         (("--model", "double.onnx", "--input_list", "list.txt", "--profiling_level", "all"), 2, "basic"),
         (("--model", "double.onnx", "--input_list", "list.txt", "--op_packages", "a.so:b"), 2, "add-an-op"),
+        (("--model", "double.onnx", "--input_list", "list.txt", "--dlc_path", "a.dlc"), 2, "give the ONNX file"),
+        (("--model", "double.onnx", "--input_list", "list.txt", "--direct_mode"), 2, "no LPAI"),
+        (("--model", "double.onnx", "--input_list", "list.txt", "--binary_updates", "gone.bin"), 2, "gone.bin"),
+        (("--model", "double.onnx", "--input_list", "list.txt", "--binary_updates", "g:=a"), 2, "one of double"),
     ],
 )
 def test_what_is_wrong_is_named_and_has_a_status(

@@ -62,6 +62,10 @@ CacheSets = Annotated[
 CacheSize = Annotated[int | None, _option("max_input_cache_size_mb", "MB of them; 512 unless given.", min=0)]
 Mmap = Annotated[bool, _option("use_mmap", "Read of a binary what is needed, as without it.")]
 Validate = Annotated[bool, _option("validate_binary", "Look at every byte of a binary first.")]
+Updates = Annotated[
+    str | None, _option("binary_updates", "Sections of a binary to apply first: graph:=file, or file,file.")
+]
+Direct = Annotated[bool, _option("direct_mode", "Refused: there is no LPAI.")]
 
 Given = Mapping[str, Any]
 
@@ -69,7 +73,7 @@ Given = Mapping[str, Any]
 def order_of(given: Given) -> Order:
     """What the options ask for; those that exclude each other are refused."""
     _check_exclusions(given)
-    common.refuse_op_packages(given["op_packages"])
+    common.refuse_foreign(given)
     config = None if given["config_file"] is None else read_config(given["config_file"])
     models, binaries = _sources(given)
     return Order(
@@ -107,7 +111,18 @@ def order_of(given: Given) -> Order:
         cached_sets=given["max_input_cache_tensor_sets"],
         cached_mb=given["max_input_cache_size_mb"],
         validate=given["validate_binary"],
+        updates=_updates(given["binary_updates"]),
     )
+
+
+def _updates(text: str | None) -> list[tuple[str, Path]]:
+    found = []
+    for part in [] if text is None else text.split(","):
+        graph, mark, path = part.strip().rpartition(":=")
+        if not path or (mark and not graph):
+            raise InvalidArgument(f"--binary_updates {text!r}: {part!r} is no file; expected graph:=file or file")
+        found.append((graph, Path(path)))
+    return found
 
 
 def _check_exclusions(given: Given) -> None:

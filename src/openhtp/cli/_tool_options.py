@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -71,6 +71,10 @@ PlatformOptions = Annotated[
 ]
 OpPackages = Annotated[
     str | None, typer.Option("--op_packages", help="Refused: packages hold code for Qualcomm's chip.")
+]
+DlcPath = Annotated[str | None, typer.Option("--dlc_path", help="Refused: give the ONNX file.")]
+AdapterConfig = Annotated[
+    Path | None, typer.Option("--adapter_weight_config", help="Refused: adapters are made in Python.")
 ]
 ModelPrefix = Annotated[str | None, typer.Option("--model_prefix", help=f"{_UNUSED}ONNX files have no symbols.")]
 Version = Annotated[
@@ -161,10 +165,19 @@ def by_graph(text: str | None, option: str) -> dict[str, list[str]]:
     return found
 
 
-def refuse_op_packages(given: str | None) -> None:
-    """No package can be loaded here."""
-    if given is not None:
-        raise InvalidArgument(
-            f"--op_packages {given!r} cannot be loaded: packages hold code for Qualcomm's chip; describe the op to"
-            " openhtp instead (docs/add-an-op.md)"
-        )
+_FOREIGN = {
+    "op_packages": "packages hold code for Qualcomm's chip; describe the op to openhtp (docs/add-an-op.md)",
+    "dlc_path": "the format is Qualcomm's own; give the ONNX file that it was made from (--model)",
+    "direct_mode": "there is no LPAI here; leave it out",
+    "adapter_weight_config": "adapters are made in Python (Context.get_binary_section, docs/context-binary.md) and"
+    " applied by net-run --binary_updates",
+}
+
+
+def refuse_foreign(given: Mapping[str, Any]) -> None:
+    """What the vendor's tools take and nothing here can be made of."""
+    for option, why in _FOREIGN.items():
+        value = given.get(option)
+        if value not in (None, False):
+            shown = "" if value is True else f" {str(value)!r}"
+            raise InvalidArgument(f"--{option}{shown} is not taken: {why}")

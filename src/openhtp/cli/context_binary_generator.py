@@ -69,6 +69,8 @@ def context_binary_generator(
     profiling_option: opt.ProfilingOption = None,
     soc: opt.Soc = None,
     platform_options: opt.PlatformOptions = None,
+    adapter_weight_config: opt.AdapterConfig = None,
+    dlc_path: opt.DlcPath = None,
     op_packages: opt.OpPackages = None,
     model_prefix: opt.ModelPrefix = None,
     log_level: opt.LogLevel = None,
@@ -85,7 +87,7 @@ def context_binary_generator(
 
 
 def _order_of(given: dict[str, Any]) -> Generation:
-    opt.refuse_op_packages(given["op_packages"])
+    opt.refuse_foreign(given)
     if given["set_output_tensors"] and given["enable_intermediate_outputs"]:
         raise InvalidArgument("--set_output_tensors and --enable_intermediate_outputs exclude each other")
     if given["input_output_tensor_mem_type"] not in ("raw", "memhandle"):

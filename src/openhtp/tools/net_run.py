@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorSpec
+from openhtp.core.units import GIB
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
@@ -39,6 +41,8 @@ from openhtp.tools.stages import Stage, Tell, during
 
 log = logging.getLogger(__name__)
 
+_MOST_SECTION = 4 * GIB
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -64,6 +68,7 @@ class Order:
     cached_sets: int | None = None
     cached_mb: int | None = None
     validate: bool = False
+    updates: Sequence[tuple[str, Path]] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +116,7 @@ def net_run(order: Order, tell: Tell) -> Outcome:
             tell("Composing and finalizing graphs", 0, None)
             config = order.where.config
             contexts = [composed(device, sources, config, order.changes, profile=profile, log=recorder.log)]
+        _update(contexts, order.updates)
         outcome = Outcome(asynchronous=not order.synchronous, perf_profile=device.perf_profile)
         graphs = [graph for context in contexts for graph in executable(context)]
         _run_all(_plans(order, graphs), order, outcome, recorder, tell)
@@ -119,6 +125,20 @@ def net_run(order: Order, tell: Tell) -> Outcome:
             recorder.add(profile)
         outcome.log = recorder.close(outcome.graphs)
     return outcome
+
+
+def _update(contexts: Sequence[Context], updates: Sequence[tuple[str, Path]]) -> None:
+    """Apply sections of a binary, each to the graph that it names, or to the only one there is."""
+    owners = {graph.name: context for context in contexts for graph in executable(context)}
+    for name, path in updates:
+        if name not in owners and (name or len(owners) > 1):
+            raise InvalidArgument(
+                f"--binary_updates {str(path)!r} is for graph {name!r}; expected one of {', '.join(owners)}"
+            )
+        graph = name or next(iter(owners))
+        section = read_file(path, most=_MOST_SECTION, what="a section of a context binary", error=InvalidArgument)
+        with during(Stage.CREATE):
+            owners[graph].apply_binary_section(graph, section)
 
 
 def _run_all(plans: Sequence[_Plan], order: Order, outcome: Outcome, recorder: Recorder, tell: Tell) -> None:
@@ -138,6 +158,7 @@ def _by_library(order: Order, tell: Tell) -> Outcome:
         "--shared_buffer": order.shared_buffers,
         "--timeout": order.timeout_us is not None,
         "--perf_profile": order.where.perf_profile is not None,
+        "--binary_updates": bool(order.updates),
     }
     for option, given in asked.items():
         if given:
