@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -318,3 +319,21 @@ def test_two_nodes_may_have_one_name(device: Device) -> None:
     graph.finalize()
     given = {"a": np.full(SHAPE, 100, np.uint8), "b": np.full(SHAPE, 140, np.uint8)}
     assert (graph.execute(given)["o"] == 134).all()
+
+
+def test_slopes_are_held_to_the_order_of_axes_in_graphs_only(backend: Backend, device: Device) -> None:
+    first, last = (2, 5, 1, 3), (2, 1, 3, 5)
+    for shape, fits in ((first, False), (last, True)):
+        x, y = (
+            TensorSpec(name, shape, DType.UFIXED_POINT_8, NARROW, kind)
+            for name, kind in (("x", TensorKind.APP_WRITE), ("y", TensorKind.APP_READ))
+        )
+        slopes = TensorSpec("s", (5,), DType.UFIXED_POINT_8, NARROW, TensorKind.STATIC)
+        call = OpCall("Prelu", "p", (x, slopes), (y,))
+        backend.validate_op(call, {})
+        graph = Context.create(device).create_graph("g")
+        graph.add_tensor(x)
+        graph.add_tensor(slopes, np.full(5, 130, np.uint8))
+        graph.add_tensor(y)
+        with nullcontext() if fits else pytest.raises(QnnError):
+            graph.add_node(call, {}, validate=False)

@@ -56,22 +56,22 @@ def find_op(name: str) -> OpDef:
         ) from None
 
 
-def resolve(call: OpCall, statics: Mapping[str, Array] | None = None) -> Node:
+def resolve(call: OpCall, statics: Mapping[str, Array] | None = None, *, late: bool = True) -> Node:
     """Check a call fully and fill in its defaults; raise InvalidArgument or UnsupportedOp with what is wrong.
 
-    ``statics`` gives the stored data of static inputs where known.
+    ``statics`` gives the stored data of static inputs where known. Without ``late``, it is no node of a graph yet.
     """
     if call.package != PACKAGE:
         raise UnsupportedOp(
             f"{call.op} {call.name!r}: op package {call.package!r} is not registered; expected {PACKAGE!r}",
             st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
         )
-    return resolve_call(find_op(call.op), call, statics or {})
+    return resolve_call(find_op(call.op), call, statics or {}, late=late)
 
 
 def resolve_for(arch: int, call: OpCall, statics: Mapping[str, Array] | None = None) -> Node:
-    """The same for a chip of an architecture, which may not have what the op needs."""
-    node = resolve(call, statics)
+    """Validate a call for a chip of an architecture, which may not have what the op needs."""
+    node = resolve(call, statics, late=False)
     first = first_arch(find_op(call.op), node)
     if arch < first:
         types = ", ".join(spec.dtype.short for spec in node.inputs if spec is not None)

@@ -44,10 +44,14 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A rule: its sentence is the error text and the row in docs/ops.md."""
+    """A rule: its sentence is the error text and the row in docs/ops.md.
+
+    ``late``: only nodes of graphs are held to it. Clients have operations validated before they put axes in order.
+    """
 
     sentence: str
     check: Callable[[Node], bool]
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from openhtp.ops._types import type_word
 _INVALID = st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE
 
 
-def resolve_call(opdef: OpDef, call: OpCall, statics: Mapping[str, Array]) -> Node:
+def resolve_call(opdef: OpDef, call: OpCall, statics: Mapping[str, Array], *, late: bool = True) -> Node:
     """Check ports, parameters, types, shapes and constraints, in this order; return the node."""
     bare = Node(call.op, call.name, call.inputs, call.outputs, {}, statics)
     _check_ports(bare, opdef.inputs, call.inputs, "input")
@@ -29,7 +29,7 @@ def resolve_call(opdef: OpDef, call: OpCall, statics: Mapping[str, Array]) -> No
     _check_ranks(opdef, node)
     _check_shapes(opdef, node)
     for constraint in opdef.constraints:
-        if not constraint.check(node):
+        if (late or not constraint.late) and not constraint.check(node):
             raise UnsupportedOp(f"{node.op} {node.name!r}: {constraint.sentence}", _INVALID)
     return node
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
+from openhtp.ops._node import Array, Node
 from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Port, Sample, vector_work
-from openhtp.ops._shapes import broadcast, refuse
+from openhtp.ops._opdef import Constraint, OpDef, Port, Sample, vector_work
+from openhtp.ops._shapes import same_as_input
 from openhtp.ops._tiles import split_anywhere
 from openhtp.ops._types import rows
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
-    if broadcast(node, node.shape(0), node.shape(1)) != node.shape(0):
-        refuse(node, f"slopes {list(node.shape(1))} do not broadcast to the input's {list(node.shape(0))}")
-    return (node.shape(),)
+def _slopes_fit(node: Node) -> bool:
+    shape, slopes = node.shape(0), node.shape(1)
+    pairs = zip(reversed(shape), reversed(slopes), strict=False)
+    return len(slopes) <= len(shape) and all(slope in (1, size) for size, slope in pairs)
 
 
 def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -36,12 +36,13 @@ OPS = (
         inputs=(Port("in[0]"), Port("in[1]")),
         outputs=(Port("out[0]"),),
         types=rows("T T > T : f16 f32 s16 u8 s8", "u16 u8|u16 > u16"),
-        infer=_infer,
+        infer=same_as_input,
         reference=_reference,
         lower=_lower,
         work=vector_work(3),
         kind="prelu",
         layout=Layout.ANY,
+        constraints=(Constraint("the slopes broadcast to the input", _slopes_fit, late=True),),
         tile=split_anywhere,
         onnx=(OnnxRule("PRelu"),),
         samples=(
