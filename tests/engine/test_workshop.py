@@ -80,6 +80,34 @@ def test_without_a_budget_two_are_made_at_the_same_time() -> None:
     assert meter.most == 2 * MB
 
 
+def test_workshops_that_are_busy_together_have_one_thread_each() -> None:
+    """Those of a list of contexts: more threads than processors would only be in each other's way."""
+    began, go_on = threading.Event(), threading.Event()
+    threads: set[str] = set()
+
+    def wait() -> Stage:
+        began.set()
+        go_on.wait(30)
+        return a_stage()
+
+    def note() -> Stage:
+        threads.add(threading.current_thread().name)
+        return a_stage()
+
+    def first() -> None:
+        with Workshop() as workshop:
+            workshop.make([Making(b"w", 1, wait)])
+
+    other = threading.Thread(target=first)
+    other.start()
+    assert began.wait(30)
+    with Workshop() as workshop:
+        workshop.make([Making(bytes([number]), 1, note) for number in range(50)])
+    go_on.set()
+    other.join()
+    assert threads == {threading.current_thread().name}
+
+
 def test_a_failure_is_raised_when_nothing_is_under_way_any_more() -> None:
     ended: list[Any] = []
 

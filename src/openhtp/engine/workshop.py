@@ -67,6 +67,30 @@ def _helpers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="openhtp-sessions")
 
 
+class _Busy:
+    """How many workshops of the process are at work."""
+
+    def __init__(self) -> None:
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        """None is, in the child of a fork."""
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self.count -= 1
+
+
+_busy = _Busy()
+
+
 class Workshop:
     """Makes sessions for the graphs of one binary.
 
@@ -145,13 +169,17 @@ class Workshop:
         return [future.result() for future in futures]
 
     def _do(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
-        """Here, and on threads that have nothing else to do; over when all is."""
-        count = min(self._threads, len(todo)) - 1
-        helping = [_helpers().submit(self._do_next, todo) for _ in range(count)]
-        self._do_next(todo)
-        for helper in helping:
-            if not helper.cancel():  # it has begun
-                helper.result()
+        """Here, and on threads that have nothing else to do; over when all is.
+
+        Where other workshops are busy, too, as for a list of contexts, they have the other processors.
+        """
+        with _busy:
+            count = min(self._threads, len(todo)) - _busy.count
+            helping = [_helpers().submit(self._do_next, todo) for _ in range(count)]
+            self._do_next(todo)
+            for helper in helping:
+                if not helper.cancel():  # it has begun
+                    helper.result()
 
     def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
         while todo:
