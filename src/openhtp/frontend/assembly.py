@@ -13,6 +13,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import values as vs
 from openhtp.frontend.model import Array, Shape
+from openhtp.frontend.ordering import in_order
 from openhtp.frontend.values import Perm, Value
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.def_use import needed_nodes
@@ -50,7 +51,7 @@ class Assembly:
         """A constant, given as stored."""
         name = self._unique(name, self._taken)
         spec = self._tensors[name] = TensorSpec(name, data.shape, dtype, quant, TensorKind.STATIC)
-        self._statics[name] = np.ascontiguousarray(data, dtype.numpy)
+        self._statics[name] = in_order(data, np.dtype(dtype.numpy))
         return spec
 
     def call(
