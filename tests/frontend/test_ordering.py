@@ -12,7 +12,7 @@ from openhtp.frontend.ordering import in_order
 @pytest.mark.parametrize("shape", [(70, 33, 3, 3), (1000, 100, 1, 1), (7, 3), (513, 257)])
 def test_a_copy_has_every_element_where_it_was(shape: tuple[int, ...], dtype: str) -> None:
     whole = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
-    turned = whole.transpose(tuple(range(1, len(shape))) + (0,))
+    turned = whole.transpose((*range(1, len(shape)), 0))
     made = in_order(turned, np.dtype(dtype))
     assert made.flags.c_contiguous
     np.testing.assert_array_equal(made, turned)
