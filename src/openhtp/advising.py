@@ -124,6 +124,8 @@ def _activation(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | No
 
 
 def _prelu(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
+    if kernel.sloped:
+        return dataclasses.replace(kernel, sloped=0)
     return _gone(kernel) if kernel.kind == "prelu" and maker is not None else None
 
 
@@ -153,7 +155,7 @@ _RULES = (
     _Rule(
         "prelu",
         _prelu,
-        "PReLU that runs after its convolution, not in it",
+        "PReLU, whose slopes the HVX has to multiply with the results of a convolution",
         "use ReLU, which is folded into the convolution",
     ),
     _Rule(

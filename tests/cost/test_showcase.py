@@ -78,8 +78,12 @@ def test_a_subtraction_is_better_done_by_a_convolution() -> None:
 
 def test_prelu_costs_more_than_relu() -> None:
     """In 8 bits it is computed with the convolution, but each of its slopes on the HVX."""
-    floats = [time(_as_float(showcase(None, activation))) for activation in ("Prelu", "Relu")]
-    assert floats[0] > 1.02 * floats[1]
+    for form in (_as_float, lambda graph: graph):
+        prelu, relu = (time(form(showcase(None, activation))) for activation in ("Prelu", "Relu"))
+        assert prelu > 1.02 * relu
+    (eight_bits,) = [each for each in advise(showcase(None, "Prelu"), "SM8650") if each.rule == "prelu"]
+    assert eight_bits.nodes == ("left_c", "right_c")
+    assert eight_bits.gain_us == pytest.approx(prelu - relu, rel=1e-6)
     found = advise(_as_float(showcase(None, "Prelu")), "SM8650")
     assert {"left_a", "right_a"} == {name for each in found if each.rule == "prelu" for name in each.nodes}
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from openhtp.compiler import geometry
 from openhtp.compiler.strips import strips_of
-from openhtp.core.kinds import MOVES_NOTHING
+from openhtp.core.kinds import MATRIX_KINDS, MOVES_NOTHING
 from openhtp.core.number_format import NumberFormat, precision_of
+from openhtp.ops import find_op
 from openhtp.program.htp_program import HtpProgram, Kernel
 
 
@@ -22,6 +23,7 @@ class KernelSize:
     network has the op.
     ``reads`` names the earlier kernels whose results it needs, by their place; a change of shape alone makes
     nothing, so its readers name who made the data. ``strips`` is in how many pieces its ops can be computed.
+    ``sloped`` are elements of the result of a matrix op that a PReLU of the same kernel multiplies by its slopes.
     """
 
     name: str
@@ -36,6 +38,7 @@ class KernelSize:
     edge_in: int = 0
     edge_out: int = 0
     packed: int = 0
+    sloped: int = 0
     matrices: int = 1
     planes: int = 1
     vector_padding: tuple[float, float] = (1.0, 1.0)
@@ -59,7 +62,7 @@ def batched(kernel: KernelSize, count: int) -> KernelSize:
     return dataclasses.replace(kernel, **grown)
 
 
-_WITH_BATCH = ("read", "written", "macs", "edge_in", "edge_out", "packed", "matrices", "strips")
+_WITH_BATCH = ("read", "written", "macs", "edge_in", "edge_out", "packed", "sloped", "matrices", "strips")
 
 
 def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
@@ -103,6 +106,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
         macs=size.macs if calibrated else work.macs,
         taps=size.taps,
         packed=size.packed,
+        sloped=elements if kind in MATRIX_KINDS and _has_slopes(kernel) else 0,
         matrices=size.matrices,
         planes=size.planes,
         row_padding=size.row_padding,
@@ -112,3 +116,8 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
         reads=reads,
         strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
     )
+
+
+def _has_slopes(kernel: Kernel) -> bool:
+    """Whether a PReLU runs in one piece with what it reads: a clamp is for nothing there, slopes are not."""
+    return any(find_op(node.op).kind == "prelu" for node in kernel.nodes[1:])

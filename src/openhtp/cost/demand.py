@@ -70,6 +70,7 @@ def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> d
         amounts[kernel.kind] = kernel.macs * wasted / GIGA
         amounts["convert"] = blocks * kernel.planes
         amounts["stem_pack"] = kernel.packed / MEGA
+        amounts["prelu"] = kernel.sloped * kernel.vector_padding[wide] / MEGA
         amounts["matrices"] = kernel.matrices if kernel.kind == "matmul" else 0.0
     elif kernel.kind in _BY_WINDOW:
         # Strides do not help: every pixel of the input passes through the registers.
