@@ -23,6 +23,10 @@ COMMANDS = [
     "device start --name never",
     "llm run nowhere",
     "llm perplexity nowhere nowhere.txt",
+    "llm estimate llama-3.2-3b",
+    "advise zoo:tiny_mlp",
+    "memory plan a=1GB",
+    "plan scenario.yaml",
     "bench async",
     "bench preempt",
     "bench parallel",
@@ -57,7 +61,7 @@ def test_a_wrong_config_is_told_with_its_place_and_nothing_is_done(
 
 def test_no_command_was_forgotten() -> None:
     """Those that have a chip, or a perf profile, have a config, but for a few that make no device or graph."""
-    without = {"advise", "llm chunks", "llm estimate", "memory plan", "context-binary-utility"}
+    without = {"llm chunks", "context-binary-utility"}
     root = typer.main.get_command(app)
     context = typer.Context(root)
     for name in root.list_commands(context):  # type: ignore[attr-defined]
@@ -82,3 +86,40 @@ def test_votes_and_options_of_a_config_reach_the_device(tmp_path: Path, monkeypa
     told = json.loads((tmp_path / "out.json").read_text())
     assert (told["soc"], told["perf_profile"], told["level"]) == ("SM8550", "balanced", "linting")
     assert "Wait (Scheduler) time:" in result.output
+
+
+def test_the_chip_of_a_config_holds_where_the_command_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "htp.json").write_text(json.dumps({"devices": [{"soc_model": 43}]}))
+    for words in ("advise zoo:tiny_mlp", "memory plan a=1GB", "llm estimate llama-3.2-3b"):
+        result = invoke(f"{words} --config_file htp.json", tmp_path, monkeypatch)
+        assert result.exit_code == 0, result.output
+        assert "SM8550" in result.output, words
+        assert "SM8650" in invoke(f"{words} --config_file htp.json --soc SM8650", tmp_path, monkeypatch).output
+
+
+def test_votes_and_graph_options_of_a_config_change_modelled_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    votes = {"devices": [{"soc_model": 57, "cores": [{"perf_profile": "power_saver"}]}]}
+    (tmp_path / "slow.json").write_text(json.dumps(votes))
+    scenario = "device: {soc: SM8650}\nclients: [{name: a, model: zoo:tiny_mlp}]\nevents: [{client: a, at: 0}]\n"
+
+    def latest(words: str) -> dict[str, object]:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "s.yaml").write_text(scenario)
+        result = CliRunner().invoke(app, [*words.split(), "--json", "out.json"])
+        assert result.exit_code == 0, result.output
+        return json.loads((tmp_path / "out.json").read_text())  # type: ignore[no-any-return]
+
+    assert latest("plan s.yaml") != latest("plan s.yaml --config_file slow.json")
+
+
+def test_what_changes_no_modelled_time_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = {"perf_profile": "burst", "rpc_control_latency": 50, "ddr_perf_mode": True}
+    (tmp_path / "htp.json").write_text(json.dumps({"devices": [{"soc_model": 57, "cores": [core]}]}))
+    result = invoke("estimate zoo:tiny_mlp --config_file htp.json", tmp_path, monkeypatch)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "rpc_control_latency and ddr_perf_mode change no modelled time" in said

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from openhtp.cli._terminal import say
 from openhtp.config import BackendConfig, parse_config, read_config
 from openhtp.hw.perf_profiles import PERF_PROFILES, find_perf_profile
 
@@ -50,3 +51,20 @@ def preset_of(path: Path | None, perf_profile: str | None, default: str | None =
 def open_device(backend: Backend, config: BackendConfig | None, soc: str | None) -> Device:
     """A device by a config; ``soc``, if a command names one, comes before the config's."""
     return backend.create_device(config=config) if soc is None else backend.create_device(config=config, soc=soc)
+
+
+def modelled_config(path: Path | None, perf_profile: str | None = None) -> tuple[BackendConfig | None, str | None]:
+    """Of a command whose times are modelled: the config and the perf profile. Says what of it they leave out."""
+    config, named = config_of(path, perf_profile)
+    if config is not None and config.unmodelled:
+        keys = " and ".join(config.unmodelled)
+        say(f"{config.source}: {keys} change no modelled time: nothing is published of what they bring", "dim")
+    return config, named
+
+
+def soc_of(config: BackendConfig | None, soc: str | None, default: str) -> str:
+    """The chip of a command that has one: as it was given, else the config's, else its own."""
+    if soc is not None:
+        return soc
+    named: str | None = None if config is None else config.device_options().get("soc")
+    return named or default

@@ -9,31 +9,37 @@ import typer
 
 from openhtp.advising import Finding
 from openhtp.advising import advise as find_advice
+from openhtp.cli._config import ConfigFile, modelled_config, soc_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
 from openhtp.cost import NumberFormat
-from openhtp.estimation import compiled, estimate
+from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
+from openhtp.runtime.preset import Preset
 
 _NODES = 4
+_SOC = "SM8650"
 
 
 def advise(
     model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:resnet50.")],
-    soc: Annotated[str, typer.Option(help="Chip, e.g. SM8650.")] = "SM8650",
+    soc: Annotated[str | None, typer.Option(help="Chip. Default: the config's, or SM8650.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to.")
     ] = None,
     dim: Dim = None,
     freeze: Freeze = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Say what to change in a network, with the time that each change is modelled to save."""
     with errors_reported():
-        chip = find_soc(soc)
+        config, _ = modelled_config(config_file)
+        chip = find_soc(soc_of(config, soc, _SOC))
         asked = None if precision is None else NumberFormat.parse(precision)
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
+        program = with_options(program, Preset(config).graph(program.name, {}))
         now = estimate(program, chip, precision=asked)
         found = find_advice(program, chip, precision=asked)
         name = Path(model).name

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
+from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_file, write_json
@@ -23,6 +23,7 @@ from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_pe
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.report.estimate_page import estimate_to_html
+from openhtp.runtime.preset import Preset
 
 _PROFILES = ("burst", "high_performance", "balanced", "power_saver")
 _NODES = 3
@@ -49,7 +50,7 @@ def estimate(
 ) -> None:
     """Estimate the time of one inference: total, range, what takes most (modelled; in burst mode unless told)."""
     with errors_reported():
-        config, named = config_of(config_file, perf_profile)
+        config, named = modelled_config(config_file, perf_profile)
         mode = find_perf_profile(named or MODELLED_PERF_PROFILE)
         given = soc or ([] if config is None else list(config.device_options().values()))
         chips = [find_soc(name.strip()) for item in given for name in item.split(",") if name.strip()]
@@ -57,10 +58,9 @@ def estimate(
             raise InvalidArgument("--soc names no chip, nor does a config; expected one, like SM8650")
         asked = None if precision is None else NumberFormat.parse(precision)
         chosen = {"vtcm_mb": vtcm_mb, "hvx_threads": hvx_threads, "optimization_level": level}
-        program = with_options(
-            compiled(model, parse_dims(dim), parse_freeze(freeze)),
-            {name: value for name, value in chosen.items() if value is not None},
-        )
+        program = compiled(model, parse_dims(dim), parse_freeze(freeze))
+        options = {name: value for name, value in chosen.items() if value is not None}
+        program = with_options(program, Preset(config).graph(program.name, options))
         by_profile = [_by_profile(program, chip, asked, mode.name) for chip in chips]
         results = [found[mode.name] for found in by_profile]
         sheets = [_totals(Path(model).name, results, mode.name), _profiles(by_profile)]

@@ -14,7 +14,7 @@ import typer
 from rich.progress import Progress
 
 from openhtp import llm as lm
-from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
+from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config, open_device, preset_of, soc_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
@@ -37,6 +37,7 @@ from openhtp.runtime.backend import Backend
 app = typer.Typer(help="Language models: run, export, estimate, chunks, perplexity.", no_args_is_help=True)
 
 _MOST_TEXT = 64 << 20
+_SOC = "SM8750"
 Model = Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint, or of an exported bundle.")]
 Soc = Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")]
 Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
@@ -154,16 +155,21 @@ def export(
 @app.command()
 def estimate(
     model: Annotated[str, typer.Argument(help="A preset, such as llama-3.2-3b.")],
-    soc: Annotated[str, typer.Option(help="Chip, e.g. SM8750; several side by side: SM8750,SM8850.")] = "SM8750",
+    soc: Annotated[
+        str | None,
+        typer.Option(help="Chip; several side by side: SM8750,SM8850. Default: the config's, or SM8750."),
+    ] = None,
     precision: Annotated[str, typer.Option(help="w4a16, w8a16 or w4fp16.")] = "w4a16",
     context: Annotated[int, typer.Option(min=1, help="Tokens of the KV cache.")] = 4096,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens before the first one is written.")] = 128,
     accepted: Annotated[float, typer.Option(min=1.0, help="Tokens a decoding pass yields (speculation).")] = 1.0,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Estimate time to first token and tokens per second on a chip (modelled)."""
     with errors_reported():
-        chips = [name.strip() for name in soc.split(",") if name.strip()]
+        config, _ = modelled_config(config_file)
+        chips = [name.strip() for name in soc_of(config, soc, _SOC).split(",") if name.strip()]
         found = [
             estimate_llm(model, chip, precision=precision, context=context, prompt=prompt, accepted=accepted)
             for chip in chips

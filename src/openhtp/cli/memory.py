@@ -9,6 +9,7 @@ import typer
 import yaml
 from rich.text import Text
 
+from openhtp.cli._config import ConfigFile, config_of, soc_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_file, write_json
 from openhtp.core.errors import BadModel, InvalidArgument
@@ -26,6 +27,7 @@ from openhtp.runtime.binaries import open_given
 app = typer.Typer(help="What fits into memory.", no_args_is_help=True, add_completion=False)
 
 _MOST_TEXT = 1 << 20
+_SOC = "SM8650"
 _FILES = (".yaml", ".yml", ".json")
 _FILL = {"weights": "█", "spill_fill": "▓", "io": "▒", "reserve": "░"}
 
@@ -41,16 +43,20 @@ def plan(
         list[str],
         typer.Argument(help="Context binaries, sizes like llm=1.5GB,io=60MB,spill_fill=30MB, or YAML files."),
     ],
-    soc: Annotated[str, typer.Option(help="Which chip: it has so many process domains.")] = "SM8650",
+    soc: Annotated[
+        str | None, typer.Option(help="Chip: it has so many process domains. Default: the config's, or SM8650.")
+    ] = None,
     domains: Annotated[int | None, typer.Option(min=1, help="So many process domains instead.")] = None,
     limit: Annotated[str | None, typer.Option(help="Size of a process domain instead of 3.75GB.")] = None,
     optimize: Annotated[bool, typer.Option("--optimize", help="Find what to change so that it fits.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a picture of the process domains.")] = None,
+    config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
     """Show which context goes into which process domain, what is left for I/O, and what will fail and why."""
     with errors_reported():
-        chip = find_soc(soc)
+        config, _ = config_of(config_file, None)
+        chip = find_soc(soc_of(config, soc, _SOC))
         wanted = [context for item in contexts for context in _read(item)]
         most = chip.process_domains if domains is None else domains
         nbytes = SESSION_LIMIT_BYTES if limit is None else size_in_bytes(limit, "--limit")

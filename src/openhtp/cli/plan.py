@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress as Bar
 
+from openhtp.cli._config import ConfigFile, modelled_config
 from openhtp.cli._monte_carlo import monte_carlo_command
 from openhtp.cli._plan_report import LARGE, print_advice, print_exceeded, print_results
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, write_file, write_json
@@ -60,6 +61,7 @@ def plan(
     ] = None,
     gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
     seeds: Annotated[int | None, typer.Option(help="Count misses over so many random arrivals.")] = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Plan a scenario on the virtual clock: latencies, waiting, yields, deadlines, utilisation (modelled)."""
     if seeds is not None:
@@ -69,7 +71,8 @@ def plan(
     if write is not None and not search:
         raise typer.BadParameter("--write needs --optimize: there is nothing new to write")
     with errors_reported():
-        loaded = load_scenario(scenario)
+        _, named = modelled_config(config_file)
+        loaded = _voting(load_scenario(scenario), named)
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
         times = dict(read_limit(text, loaded) for text in max_p99 or ())
         advice = optimize(replace(loaded, policy=policies[0])) if search else None
@@ -88,6 +91,15 @@ def plan(
         write_json(json_file, {} if json_file is None else _document(results, over))
     if over or (advice is not None and not advice.holds):
         raise typer.Exit(1)
+
+
+def _voting(loaded: Scenario, perf_profile: str | None) -> Scenario:
+    """The scenario with a config's votes, unless its device has votes of its own."""
+    if perf_profile is None or loaded.perf_profile is not None:
+        return loaded
+    if loaded.soc is None:
+        say(f"perf_profile {perf_profile} changes no time: the scenario names no soc whose clocks it could", "dim")
+    return replace(loaded, perf_profile=perf_profile)
 
 
 def _chosen(loaded: Scenario, advice: Advice | None, policies: Sequence[Policy]) -> list[Scenario]:

@@ -90,6 +90,14 @@ class BackendConfig:
         return self.cores[0].perf_profile if self.cores else None
 
     @property
+    def unmodelled(self) -> tuple[str, ...]:
+        """Keys that were given for a core and change no modelled time."""
+        devices = _section(HTP, "devices")
+        cores = [core for device in self.htp.get("devices", ()) for core in device.get("cores", ())]
+        keys = [key.name for key in _section(devices, "cores").keys if key.unmodelled]
+        return tuple(name for name in keys if any(core.get(name) for core in cores))
+
+    @property
     def profiling_level(self) -> str | None:
         """What ``--profiling_level=backend`` stands for."""
         level: str | None = self._device("profiling_level")

@@ -29,6 +29,8 @@ class Key:
     option: str | None = None
     default: str = ""
     instead: str = ""
+    # Given, it changes no modelled time, as nothing is published of what it brings.
+    unmodelled: bool = False
 
     @property
     def row(self) -> Option | None:
@@ -132,7 +134,8 @@ _CORE_KEYS = (
         kind=Whole(0, MAX_LATENCY_US, "microseconds"),
         about="Latency that is asked of the way to the device.",
         default="100",
-        instead="`Device.set_perf_profile`",
+        instead="`Device.set_perf_profile`; changes no modelled time",
+        unmodelled=True,
     ),
     Key(
         name="rpc_polling_time",
@@ -155,7 +158,7 @@ _CORE_KEYS = (
         default="0",
         instead="`Device.set_perf_profile`",
     ),
-    Key(name="ddr_perf_mode", kind=Flag(), about="Highest DDR clocks.", default="false"),
+    Key(name="ddr_perf_mode", kind=Flag(), about="Highest DDR clocks.", default="false", unmodelled=True),
 )
 
 _DEVICE_KEYS = (
