@@ -71,8 +71,7 @@ def plan(
     if write is not None and not search:
         raise typer.BadParameter("--write needs --optimize: there is nothing new to write")
     with errors_reported():
-        _, named = modelled_config(config_file)
-        loaded = _voting(load_scenario(scenario), named)
+        loaded = _voting(load_scenario(scenario), modelled_config(config_file)[1])
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
         times = dict(read_limit(text, loaded) for text in max_p99 or ())
         advice = optimize(replace(loaded, policy=policies[0])) if search else None
@@ -80,9 +79,7 @@ def plan(
         results = _run_all(chosen, advice, detail=any((json_file, timeline, svg, trace)), window=shown)
         rate = 0.0 if check and max_miss_rate is None else max_miss_rate
         over = [one for result in results for one in exceeded(result, max_miss_rate=rate, max_p99=times)]
-        if advice is not None:
-            print_advice(advice)
-        print_results(results, gantt=gantt)
+        _print(results, advice, gantt=gantt)
         if rate is not None or times:
             print_exceeded(over)
         _write_pictures(results, timeline=timeline, svg=svg, trace=trace)
@@ -91,6 +88,12 @@ def plan(
         write_json(json_file, {} if json_file is None else _document(results, over))
     if over or (advice is not None and not advice.holds):
         raise typer.Exit(1)
+
+
+def _print(results: Sequence[PlanResult], advice: Advice | None, *, gantt: bool) -> None:
+    if advice is not None:
+        print_advice(advice)
+    print_results(results, gantt=gantt)
 
 
 def _voting(loaded: Scenario, perf_profile: str | None) -> Scenario:
