@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from openhtp.engine import workshop as workshop_module
 from openhtp.engine.opened import PackagedSession
 from openhtp.engine.sessions import Stage
 from openhtp.engine.workshop import Making, Workshop
@@ -80,8 +81,9 @@ def test_without_a_budget_two_are_made_at_the_same_time() -> None:
     assert meter.most == 2 * MB
 
 
-def test_workshops_that_are_busy_together_have_one_thread_each() -> None:
+def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a list of contexts: more threads than processors would only be in each other's way."""
+    monkeypatch.setattr(workshop_module, "_processors", lambda: 2)
     began, go_on = threading.Event(), threading.Event()
     threads: set[str] = set()
 

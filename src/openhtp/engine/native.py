@@ -196,14 +196,16 @@ class NativeSession:
         self.reads = frozenset(read)
         """Names of the constants that it reads where they lie."""
         self.held = tuple(constants[name] for name in constants if name in read)
+        # Here, where sessions are made on several threads, not where all of them are looked at.
+        self._inputs, self._outputs = self._ends(0), self._ends(1)
 
     def inputs(self) -> list[End]:
         """What it reads."""
-        return self._ends(0)
+        return self._inputs
 
     def outputs(self) -> list[End]:
         """What it writes, as far as the runtime knows."""
-        return self._ends(1)
+        return self._outputs
 
     def _ends(self, outputs: int) -> list[End]:
         side, count, ends = self._side, c_size_t(), []

@@ -61,10 +61,14 @@ class Making:
     make: Callable[[], Stage]
 
 
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 @cache
 def _helpers() -> ThreadPoolExecutor:
     """Threads that help all workshops of the process; they stay, as starting some takes as long as a session."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="openhtp-sessions")
+    return ThreadPoolExecutor(_processors(), thread_name_prefix="openhtp-sessions")
 
 
 class _Busy:
@@ -104,7 +108,7 @@ class Workshop:
     def __init__(
         self, *, budget_bytes: int | None = None, all_threads: bool = False, shares_forms: bool = False
     ) -> None:
-        available = len(os.sched_getaffinity(0))
+        available = _processors()
         self._threads = available if all_threads else min(_THREADS, available)
         self._budget = budget_bytes
         self._lock = threading.Lock()
@@ -174,7 +178,7 @@ class Workshop:
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
         """
         with _busy:
-            count = min(self._threads, len(todo)) - _busy.count
+            count = min(self._threads - 1, len(todo) - 1, _processors() - _busy.count)
             helping = [_helpers().submit(self._do_next, todo) for _ in range(count)]
             self._do_next(todo)
             for helper in helping:
