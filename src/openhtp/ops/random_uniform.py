@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.tensor import TensorKind
 from openhtp.ops._emit import Emitter
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
@@ -23,26 +24,39 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return (shape,)
 
 
+def _numbers(node: Node, seed: int) -> Array:
+    random = np.random.default_rng(seed)
+    return random.uniform(node.params["low"], node.params["high"], node.outputs[0].shape)
+
+
+def _seed(node: Node) -> int | None:
+    """The bits of the number that was given."""
+    given = node.static(1) if node.has(1) else None
+    return None if given is None else int(given.astype(np.float32).view(np.uint32).ravel()[0])
+
+
 def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    random = np.random.default_rng(0)
-    return (random.uniform(node.params["low"], node.params["high"], node.outputs[0].shape),)
+    return (_numbers(node, _seed(node) or 0),)
 
 
 def _lower(node: Node, e: Emitter) -> None:
     low, high = (float(node.params[name]) for name in ("low", "high"))
+    seed = _seed(node)
+    if seed is not None:
+        return e.put(0, e.const(_numbers(node, seed).astype(np.float32)))
     # Scaled by hand: the runtime refuses bounds that are equal.
     spread = e.node("RandomUniform", [], shape=list(node.outputs[0].shape))
     scaled = e.node("Mul", [spread, e.const(np.array(high - low, np.float32))])
-    e.put(0, e.node("Add", [scaled, e.const(np.array(low, np.float32))]))
+    return e.put(0, e.node("Add", [scaled, e.const(np.array(low, np.float32))]))
 
 
 OPS = (
     OpDef(
         name="RandomUniformLike",
-        summary="numbers from low up to high, in the shape that in[0] names; others in every execution",
-        inputs=(Port("in[0]"),),
+        summary="numbers from low up to high, in the shape that in[0] names; others each time without a seed",
+        inputs=(Port("in[0]"), Port("in[1]", optional=True)),
         outputs=(Port("out[0]"),),
-        types=rows("n32 > u8"),
+        types=rows("n32 f32 > u8"),
         infer=_infer,
         reference=_reference,
         lower=_lower,
@@ -54,12 +68,19 @@ OPS = (
         constraints=(
             Constraint("low is at most high", lambda node: bool(node.params["low"] <= node.params["high"])),
             Constraint("in[0] has one axis", lambda node: node.input().rank == 1),
+            Constraint(
+                "the seed in[1] is a static tensor of one number",
+                lambda node: (
+                    not node.has(1) or (node.input(1).kind is TensorKind.STATIC and node.input(1).elements == 1)
+                ),
+            ),
         ),
         random=True,
         bound_to_shape=True,
         samples=(
-            Sample(((3,),), _HALF, static=(0,), outputs=((2, 2, 2),), ranges={0: (2.0, 2.0)}),
-            Sample(((1,),), _HALF, static=(0,), outputs=((3,),), ranges={0: (3.0, 3.0)}),
+            Sample(((3,), None), _HALF, static=(0,), outputs=((2, 2, 2),), ranges={0: (2.0, 2.0)}),
+            Sample(((1,), None), _HALF, static=(0,), outputs=((3,),), ranges={0: (3.0, 3.0)}),
+            Sample(((2,), (1,)), {"high": 9.0}, static=(0, 1), outputs=((3, 3),), ranges={0: (3.0, 3.0)}),
         ),
     ),
 )
