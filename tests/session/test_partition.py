@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.frontend.partitioning import Part, partition
 from openhtp.report.profile_log import read_log
+from openhtp.session.part_profile import NODE
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 
@@ -220,7 +222,10 @@ def _profiled(level: str, **settings: str) -> Any:
     return [(QNN, {"profiling_level": level, **settings})]
 
 
-def test_a_profile_tells_of_each_part(feeds: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_a_profile_tells_of_each_part(
+    feeds: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path = tmp_path / "runs.csv"
     with htp.InferenceSession(
         _diamond(), providers=_profiled("detailed", profiling_file_path=str(path))
@@ -237,11 +242,16 @@ def test_a_profile_tells_of_each_part(feeds: dict[str, np.ndarray], tmp_path: Pa
     ]
     assert where.count(CPU) == 1
     for provider, part in zip(where, parts, strict=True):
-        assert bool(part.events) == (provider == QNN)
+        assert part.events
+        if provider == CPU:
+            (node,) = part.events
+            assert (node.type, node.name, node.modelled) == (NODE, "det_d (Det)", False)
+            assert 0 <= node.value <= part.value
+    assert not list(tmp_path.glob("openhtp-profile-*"))
     assert sum(part.value for part in parts) <= whole.value + len(parts)
-    node = profile.event(404)
-    assert node is not None
-    assert node.modelled
+    op = profile.event(404)
+    assert op is not None
+    assert op.modelled
     log = read_log(tmp_path / "runs_qnn.log")
     assert len(log.messages) == 2 * where.count(QNN)
     assert len({message.graph for message in log.messages}) == where.count(QNN)

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from openhtp.frontend.partitioning import AssignedNode
 from openhtp.runtime.profile import Profile
 from openhtp.session.assigned import AssignedPart
+from openhtp.session.cpu_profile import NodeTime
 from openhtp.trace.profile import ProfileEvent, walk
 
 PART = 90_004
-"""Ours: a part of a model, with the events of its graph below if it is on the HTP. Measured."""
+"""Ours: a part of a model, with the events of its graph below, or of its nodes if it is on the CPU. Measured."""
+NODE = 90_005
+"""Ours: a node of a part on the CPU. Measured, by ONNX Runtime."""
 _WHOLE = 400
 
 
@@ -26,6 +29,14 @@ class PartRun:
     profile: Profile | None
     begin_ns: int = 0
     end_ns: int = 0
+    node_times: tuple[NodeTime, ...] = ()
+
+    @property
+    def events(self) -> tuple[ProfileEvent, ...]:
+        """Of its graph on the HTP, or of its nodes on the CPU."""
+        if self.profile is not None:
+            return self.profile.events()
+        return tuple(ProfileEvent(NODE, f"{each.name} ({each.op})", each.us, "us") for each in self.node_times)
 
 
 class PartsProfile:
@@ -36,6 +47,11 @@ class PartsProfile:
         self.parts = tuple(
             PartRun(part.provider, part.nodes, profile) for part, profile in zip(assigned, profiles, strict=True)
         )
+
+    @property
+    def tells_nodes(self) -> bool:
+        """Whether the nodes of parts on the CPU are to be told, too."""
+        return self.level not in ("off", "basic")
 
     @contextmanager
     def timing(self, number: int) -> Iterator[Profile | None]:
@@ -56,7 +72,7 @@ class PartsProfile:
                 f"part {number + 1} on {part.provider}, {len(part.nodes)} nodes",
                 (part.end_ns - part.begin_ns) // 1000,
                 "us",
-                events=() if part.profile is None else part.profile.events(),
+                events=part.events,
             )
             for number, part in run
         ]
