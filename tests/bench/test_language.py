@@ -10,7 +10,7 @@ from rich.console import Console
 
 import openhtp as htp
 from openhtp import llm
-from openhtp.bench import language
+from openhtp.bench import language, llm_memory
 from openhtp.bench.plain_llm import PlainLoop
 from openhtp.cli._bench_language import language_sheet
 
@@ -28,7 +28,7 @@ def test_the_plain_loop_computes_the_same_model() -> None:
 
 @pytest.mark.slow
 def test_all_is_measured() -> None:
-    *_, result = language.run(rounds=1, samples=10)
+    *_, result = language.run(rounds=1, samples=10, memory=False)
     assert isinstance(result, language.LanguageResult)
     assert result.tokens_per_s > 0
     assert result.times_plain > 0
@@ -37,10 +37,20 @@ def test_all_is_measured() -> None:
     assert result.urgent_wait_ms_p99 >= result.urgent_wait_ms_p50 > 0
 
 
+@pytest.mark.slow
+def test_three_graphs_have_the_weights_of_one() -> None:
+    *_, found = llm_memory.measure(1024)
+    assert isinstance(found, llm_memory.WeightMemory)
+    assert found.one_bytes > 0.9 * found.weights
+    # Their own copies would make it two or three.
+    assert found.ratio < 1.5
+
+
 def test_every_figure_is_shown() -> None:
     result = language.LanguageResult(update_us={512: 10.0, 8192: 11.0}, times_plain=0.73, urgent_share_p99=0.09)
+    result.weights = llm_memory.WeightMemory(weights=47_000_000, one_bytes=94_000_000, three_bytes=98_700_000)
     console = Console(width=120, file=io.StringIO())
     console.print(language_sheet(result).fitted(console))
     text = console.file.getvalue()
-    for words in ("0.73x", "9.0%", "11 us (context 8192)", "measured, wall clock"):
+    for words in ("0.73x", "9.0%", "11 us (context 8192)", "measured, wall clock", "94 MB, 99 MB", "1.05x"):
         assert words in text

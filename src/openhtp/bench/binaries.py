@@ -179,23 +179,23 @@ def _growth(path: Path) -> int:
     """Bytes by which a fresh device grows when it loads a binary."""
     with htp.Backend() as backend:
         device = backend.create_device(threads=1)
-        _warm(device)
-        before = _kernel_says(device, "smaps_rollup", "Pss")
+        warm(device)
+        before = kernel_says(device, "smaps_rollup", "Pss")
         with device.create_context_from_binary(path):
-            return _kernel_says(device, "smaps_rollup", "Pss") - before
+            return kernel_says(device, "smaps_rollup", "Pss") - before
 
 
 def _peak_over(path: Path, budget_mb: int) -> int:
     """Bytes that a fresh device has at most, while it loads, above what it keeps."""
     with htp.Backend() as backend:
         device = backend.create_device(threads=1)
-        _warm(device)
+        warm(device)
         Path(f"/proc/{device.pid}/clear_refs").write_text("5", encoding="ascii")
         with device.create_context_from_binary(path, file_read_memory_budget_in_mb=budget_mb):
-            return _kernel_says(device, "status", "VmHWM") - _kernel_says(device, "status", "VmRSS")
+            return kernel_says(device, "status", "VmHWM") - kernel_says(device, "status", "VmRSS")
 
 
-def _warm(device: htp.Device) -> None:
+def warm(device: htp.Device) -> None:
     """Let the device load what it loads once."""
     with device.create_context() as context:
         import_network(context, quantized_network("small_cnn"), "warm")
@@ -203,6 +203,7 @@ def _warm(device: htp.Device) -> None:
     device.create_context_from_binary(binary).free()
 
 
-def _kernel_says(device: htp.Device, file: str, field: str) -> int:
+def kernel_says(device: htp.Device, file: str, field: str) -> int:
+    """Bytes that the kernel counts for the device's process."""
     with open(f"/proc/{device.pid}/{file}", encoding="ascii") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import llm
+from openhtp.bench import llm_memory
 from openhtp.bench.plain_llm import PlainLoop
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
@@ -62,6 +63,7 @@ class LanguageResult(msgspec.Struct, kw_only=True):
     update_us: dict[int, float] = {}
     update_ratio: float = 0.0
     binary_ratio: float = 0.0
+    weights: llm_memory.WeightMemory | None = None
     prefill_ms: float = 0.0
     prefill_steps: int = 0
     urgent_wait_ms_p50: float = 0.0
@@ -82,7 +84,7 @@ def small_llama() -> llm.Llama:
     return llm.Llama(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, vocab=1024, ffn=768, context=_CONTEXT)
 
 
-def run(*, rounds: int = 9, samples: int = 200) -> Iterator[Progress | LanguageResult]:
+def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator[Progress | LanguageResult]:
     """Measure in turns; yields progress, and the result last."""
     result, quiet = LanguageResult(update_us={}), Quiet()
     total = 2 + 2 * rounds + samples
@@ -101,6 +103,12 @@ def run(*, rounds: int = 9, samples: int = 200) -> Iterator[Progress | LanguageR
         urgent = trivial_graph(device.create_context())
         urgent.set_config(priority="high")
         yield from _waits(result, chats[True], urgent, text, samples, 2 + 2 * rounds, total)
+    if memory:
+        for step in llm_memory.measure():
+            if isinstance(step, Progress):
+                yield step
+            else:
+                result.weights = step
     result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
     yield result
 
