@@ -57,6 +57,8 @@ class LanguageResult(msgspec.Struct, kw_only=True):
     tokens_per_s: float = 0.0
     plain_tokens_per_s: float = 0.0
     times_plain: float = 0.0
+    alike_tokens_per_s: float = 0.0
+    times_alike: float = 0.0
     pass_native_ms: float = 0.0
     pass_flat_ms: float = 0.0
     native_to_flat: float = 0.0
@@ -97,7 +99,8 @@ def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator
     with htp.Backend() as backend:
         device = backend.create_device(soc="SM8650")
         chats = {native: llm.Generator(bundle, device, priority="low") for native, bundle in bundles.items()}
-        yield from _rates(result, quiet, chats, PlainLoop(bundles[False]), text[:_PROMPT], rounds, total)
+        loops = PlainLoop(bundles[False]), PlainLoop(bundles[False], takes_apart=True)
+        yield from _rates(result, quiet, chats, loops, text[:_PROMPT], rounds, total)
         yield Progress("update of the cache", 1 + 2 * rounds, total)
         _updates(result, model.config)
         urgent = trivial_graph(device.create_context())
@@ -117,15 +120,16 @@ def _rates(
     result: LanguageResult,
     quiet: Quiet,
     chats: dict[bool, llm.Generator],
-    plain: PlainLoop,
+    loops: tuple[PlainLoop, PlainLoop],
     prompt: list[int],
     rounds: int,
     total: int,
 ) -> Iterator[Progress]:
-    """Greedy decoding: ours, the plain loop's, and ours with a flat cache, in turns."""
+    """Greedy decoding: ours, the plain loops', and ours with a flat cache, in turns."""
     ways = {
         "ours": lambda: _decode_ms(chats[True], prompt),
-        "plain": lambda: plain.decode_ms(prompt, _TOKENS),
+        "plain": lambda: loops[0].decode_ms(prompt, _TOKENS),
+        "alike": lambda: loops[1].decode_ms(prompt, _TOKENS),
         "flat": lambda: _decode_ms(chats[False], prompt),
     }
     found: dict[str, list[Sample[float]]] = {way: [] for way in ways}
@@ -135,14 +139,18 @@ def _rates(
             for way, measure in ways.items():
                 found[way].append(quiet.measure(measure))
         else:
-            ways[("ours", "plain", "flat")[number % 3]]()
+            list(ways.values())[number % len(ways)]()
     times = {way: median(samples) for way, samples in found.items()}
-    pairs = zip(*(found[way] for way in ("ours", "plain", "flat")), strict=True)
-    ratios = [(one.value, two.value, three.value) for one, two, three in pairs]
+
+    def to_ours(way: str) -> float:
+        pairs = zip(found[way], found["ours"], strict=True)
+        return statistics.median(other.value / ours.value for other, ours in pairs)
+
     result.tokens_per_s, result.plain_tokens_per_s = 1e3 / times["ours"], 1e3 / times["plain"]
-    result.times_plain = statistics.median(plain_ms / ours for ours, plain_ms, _ in ratios)
+    result.alike_tokens_per_s = 1e3 / times["alike"]
+    result.times_plain, result.times_alike = to_ours("plain"), to_ours("alike")
     result.pass_native_ms, result.pass_flat_ms = times["ours"], times["flat"]
-    result.native_to_flat = statistics.median(ours / flat for ours, _, flat in ratios)
+    result.native_to_flat = 1 / to_ours("flat")
 
 
 def _decode_ms(chat: llm.Generator, prompt: list[int]) -> float:

@@ -1,6 +1,6 @@
 """What the weights of a language model take in a device process: of one AR graph, and of three that share them.
 
-Measured: two models of the same nodes and of different width are loaded, each into a fresh device. By how much more
+Measured: two models of equal nodes and different width are loaded, each into a fresh device. By how much more
 its process grows with the wider one is what its weights take: what the runtime keeps for a node is the same.
 """
 

@@ -1,4 +1,8 @@
-"""What a user would write with ONNX Runtime alone: the same graph for one token, and a KV cache in numpy."""
+"""What a user would write with ONNX Runtime alone: the same graph for one token, and a KV cache in numpy.
+
+The graph is in quantize-dequantize pairs, as quantizers write it, or, to see what the way to the device costs, as
+our engine computes it.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,10 @@ Array = npt.NDArray[Any]
 class PlainLoop:
     """One session with one thread, its own cache, and greedy decoding."""
 
-    def __init__(self, bundle: llm.Bundle, soc: str = "SM8650") -> None:
-        """``bundle`` is in one part, with a flat cache."""
+    def __init__(self, bundle: llm.Bundle, soc: str = "SM8650", *, takes_apart: bool = False) -> None:
+        """``bundle`` is in one part, with a flat cache; ``takes_apart`` as for ``lower_program``."""
         program = program_for(read_binary(bundle.binaries[0]).program(bundle.graph_name(1, 1)), soc)
-        lowered = lower_program(program)
+        lowered = lower_program(program, takes_apart=takes_apart)
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         if lowered.external:

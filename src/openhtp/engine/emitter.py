@@ -105,7 +105,9 @@ class NodeEmitter:
     ) -> str:
         """Real values of an exact product, or "" if these are no 16-bit and 8-bit numbers."""
         spec, other = self._node.input(index), self._node.input(right)
-        if not {spec.name, other.name}.isdisjoint(self._values.unrounded) or not is_wide(spec):
+        if not self._values.takes_apart or not is_wide(spec):
+            return ""
+        if not {spec.name, other.name}.isdisjoint(self._values.unrounded):
             return ""
         rows = other.shape[perm[-2]]
         if other.kind is TensorKind.STATIC:

@@ -52,8 +52,14 @@ class Lowered:
     marks: Mapping[str, str]
 
 
-def lower_program(program: HtpProgram, rounding: Rounding = Rounding.MARKS) -> Lowered:
-    """Emit every kernel of the program into one model; ``rounding`` is how half precision is expressed in it."""
+def lower_program(
+    program: HtpProgram, rounding: Rounding = Rounding.MARKS, *, takes_apart: bool = True
+) -> Lowered:
+    """Emit every kernel of the program into one model; ``rounding`` is how half precision is expressed in it.
+
+    Without ``takes_apart``, products of 16-bit tensors are between quantize-dequantize pairs as well, as in a file
+    that a quantizer writes.
+    """
     graph = OnnxGraph()
     if program.options.precision is not Precision.FLOAT16:
         rounding = Rounding.NONE
@@ -63,6 +69,7 @@ def lower_program(program: HtpProgram, rounding: Rounding = Rounding.MARKS) -> L
         dynamic=program.source.is_dynamic,
         rounding=rounding,
         unrounded=frozenset(node.outputs[0] for node in program.nodes if not node.rounds),
+        takes_apart=takes_apart,
     )
     inputs = _declare_inputs(program, values)
     for number, step in enumerate(program.steps):

@@ -47,6 +47,7 @@ class Mirror:
         self.side = side
         self.flat = np.full(native.shape, _ZERO, np.uint8)
         self._last = np.zeros(native.shape, np.uint8)
+        self._last_place = self._last.ctypes.data
         self._blocks = 0
         self._holder: weakref.ref[object] | None = None
         if side is Side.KEY:
@@ -85,7 +86,8 @@ class Mirror:
         for block in self._changed(native, now, settled):
             self._copy(now, block)
         for block in range(settled, blocks):
-            self._copy(now, block)
+            # The last one is copied again before it is compared with anything.
+            self._copy(now, block, kept=block + 1 < blocks)
         self._blocks = blocks
 
     def _clear(self, begin: int, end: int) -> None:
@@ -98,7 +100,7 @@ class Mirror:
         """Which of the first blocks are not what they were."""
         whole = blocks // _TILE_BLOCKS if self.side is Side.KEY else blocks
         nbytes = whole * self._run_bytes
-        here, there = native.ctypes.data, self._last.ctypes.data
+        here, there = native.ctypes.data, self._last_place
         differs = nbytes and any(
             _compare(here + run * self._run_stride, there + run * self._run_stride, nbytes)
             for run in range(self._runs)
@@ -126,16 +128,18 @@ class Mirror:
                     return True
         return False
 
-    def _copy(self, now: Bytes, block: int) -> None:
+    def _copy(self, now: Bytes, block: int, *, kept: bool = True) -> None:
         if self.side is Side.KEY:
             tile, place = divmod(block, _TILE_BLOCKS)
             new = now[:, tile, :, place]
-            self._old[:, tile, :, place] = new
+            if kept:
+                self._old[:, tile, :, place] = new
             spots = self._places[..., block * BLOCK : (block + 1) * BLOCK]
             np.bitwise_xor(new.transpose(0, 1, 2, 4, 3), _SIGN, out=spots)
         else:
             new = now[:, :, block]
-            self._old[:, :, block] = new
+            if kept:
+                self._old[:, :, block] = new
             # tiles of head_dim, 2, 8, 32, 4 tokens -> 8, 4 tokens, tiles, 2, 32
             np.bitwise_xor(new.transpose(0, 3, 5, 1, 2, 4), _SIGN, out=self._places[:, block])
 
@@ -221,6 +225,9 @@ class NativeState:
         behind = place + self._kv.tokens
         for begin, end, holds in ((index, place, "what the cache holds there"), (behind, None, "zero")):
             part = self._mask[:, begin:end]
+            # One look is enough nearly always.
+            if not part.size or part.max() < mask.low or part.min() > mask.high:
+                continue
             kept = ((part >= mask.low) & (part <= mask.high)).any(axis=0)
             if kept.any():
                 first = begin + int(np.argmax(kept))

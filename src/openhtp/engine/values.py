@@ -66,9 +66,11 @@ class Values:
         dynamic: bool,
         rounding: Rounding,
         unrounded: frozenset[str] = frozenset(),
+        takes_apart: bool = True,
     ) -> None:
         """``unrounded`` tensors have real values and no stored form (``HtpNode.rounds``)."""
         self.graph = graph
+        self.takes_apart = takes_apart
         self.unrounded = unrounded
         self.statics = statics
         self.dynamic = dynamic
