@@ -103,3 +103,14 @@ def test_the_config_of_several_binaries(folder: Path) -> None:
         assert ("register_multi_contexts" in text) == (config == "group.json")
         assert ("share_resources" in text) == (config == "list.json")
         assert ('"setConfig","object"' in text) == (config == "priority.json")
+
+
+@pytest.mark.parametrize("command", ["net-run --input_list list.txt --model", "profile"])
+def test_data_formats_are_taken_wherever_models_come_in(folder: Path, command: str) -> None:
+    tensor = {"tensor_name": "cache", "dataFormat": "QNN_TENSOR_DATA_FORMAT_HMX_WEIGHT_LAYOUT"}
+    # Tools name a graph after its file, everything else by its own name.
+    names = ["double", "torch_graph"]
+    Path("f.json").write_text(json.dumps({"graphs": [{"graph_name": names, "tensors": [tensor]}]}))
+    done = run(*command.split(), "double.onnx", "--data_format_config", "f.json")
+    assert done.exit_code != 0
+    assert "'cache', which" in " ".join(done.output.split())

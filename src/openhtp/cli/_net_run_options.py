@@ -90,6 +90,7 @@ def order_of(given: Given) -> Order:
         changes=Changes(
             all_outputs=given["debug"],
             outputs=common.by_graph(given["set_output_tensors"], "--set_output_tensors"),
+            formats=common.formats_of(given["data_format_config"]),
         ),
         native_inputs=given["use_native_input_files"] or _native_input(given["input_data_type"]),
         native_names=common.by_graph(given["native_input_tensor_names"], "--native_input_tensor_names"),

@@ -9,11 +9,12 @@ from typing import Any
 import openhtp as htp
 from openhtp.cli._config import open_device
 from openhtp.config import BackendConfig
+from openhtp.ir.graph import Graph
 from openhtp.runtime.profile_log import ProfileLog
 
 
 def profile_model(
-    model: bytes | Path,
+    graph: Graph,
     samples: Sequence[Mapping[str, Any]],
     path: Path,
     *,
@@ -26,7 +27,6 @@ def profile_model(
 
     ``soc`` comes before that of the config.
     """
-    graph = htp.onnx.load(model)
     with (
         ProfileLog(path) as log,
         htp.Backend() as backend,

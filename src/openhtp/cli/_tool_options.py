@@ -16,6 +16,7 @@ from openhtp.capi import identity
 from openhtp.cli._terminal import errors_reported, progress_console
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.version import VERSION
+from openhtp.frontend.data_formats import Formats, read_data_formats
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.tools.stages import Tell, exit_status_of
 
@@ -45,6 +46,10 @@ OutputDir = Annotated[Path, typer.Option("--output_dir", help="Folder for what i
 ToolConfig = Annotated[
     Path | None,
     typer.Option("--config_file", help="JSON: backend extensions, contexts, graphs; see docs/config.md."),
+]
+DataFormats = Annotated[
+    Path | None,
+    typer.Option("--data_format_config", help="JSON: tensors in HMX weight layout (docs/llm.md)."),
 ]
 SetOutputs = Annotated[
     str | None,
@@ -181,3 +186,8 @@ def refuse_foreign(given: Mapping[str, Any]) -> None:
         if value not in (None, False):
             shown = "" if value is True else f" {str(value)!r}"
             raise InvalidArgument(f"--{option}{shown} is not taken: {why}")
+
+
+def formats_of(path: Path | None) -> Formats | None:
+    """What ``--data_format_config`` says."""
+    return None if path is None else read_data_formats(path)

@@ -13,7 +13,6 @@ from openhtp.cli._terminal import JsonFile, confirm_written, progress_console, s
 from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import bytes_in_words
-from openhtp.frontend.data_formats import read_data_formats
 from openhtp.tools.generating import Generation, Outcome, generate
 from openhtp.tools.models import Changes, Where, library_of, unused_keys
 from openhtp.tools.profiling import profiling_of
@@ -25,9 +24,6 @@ def _option(name: str, words: str, **rest: Any) -> Any:
 
 BinaryFile = Annotated[str, _option("binary_file", "Stem of the file: .bin is appended, always.")]
 EnableGraphs = Annotated[str | None, _option("enable_graphs", "Only these graphs, with commas.")]
-DataFormats = Annotated[
-    Path | None, _option("data_format_config", "JSON: tensors in HMX weight layout (docs/llm.md).")
-]
 Intermediate = Annotated[bool, _option("enable_intermediate_outputs", "All tensors become outputs.")]
 MemType = Annotated[
     str, _option("input_output_tensor_mem_type", "raw or memhandle; either can be used with both.")
@@ -54,7 +50,7 @@ def context_binary_generator(
     backend: opt.BackendPath = None,
     output_dir: opt.OutputDir = Path("output"),
     config_file: opt.ToolConfig = None,
-    data_format_config: DataFormats = None,
+    data_format_config: opt.DataFormats = None,
     enable_graphs: EnableGraphs = None,
     set_output_tensors: opt.SetOutputs = None,
     enable_intermediate_outputs: Intermediate = False,
@@ -95,7 +91,6 @@ def _order_of(given: dict[str, Any]) -> Generation:
             f"--input_output_tensor_mem_type {given['input_output_tensor_mem_type']!r}; expected raw or memhandle"
         )
     config = None if given["config_file"] is None else read_config(given["config_file"])
-    formats = None if given["data_format_config"] is None else read_data_formats(given["data_format_config"])
     level = given["profiling_level"]
     if level == "client":
         raise InvalidArgument("--profiling_level client is for net-run; expected basic, detailed or backend")
@@ -107,7 +102,7 @@ def _order_of(given: dict[str, Any]) -> Generation:
         changes=Changes(
             all_outputs=given["enable_intermediate_outputs"],
             outputs=opt.by_graph(given["set_output_tensors"], "--set_output_tensors"),
-            formats=formats,
+            formats=opt.formats_of(given["data_format_config"]),
             graph_options=_graph_options(given),
             context_options=_context_options(given),
         ),

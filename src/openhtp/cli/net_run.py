@@ -27,6 +27,7 @@ def net_run(
     output_dir: opt.OutputDir = Path("output"),
     debug: own.Debug = False,
     set_output_tensors: opt.SetOutputs = None,
+    data_format_config: opt.DataFormats = None,
     use_native_input_files: own.NativeIn = False,
     native_input_tensor_names: own.NativeNames = None,
     use_native_output_files: own.NativeOut = False,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import openhtp as htp
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
 from openhtp.cli._profiling import profile_model
@@ -19,6 +20,7 @@ from openhtp.cli._terminal import (
     say,
     write_json,
 )
+from openhtp.cli._tool_options import DataFormats
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadProfile
 from openhtp.estimation import ZOO, zoo_model
@@ -53,6 +55,7 @@ def profile(
     ] = None,
     mean: Mean = "0",
     std: Std = "1",
+    data_format_config: DataFormats = None,
     json_file: JsonFile = None,
 ) -> None:
     """Profile a model: times measured here, cycles of every op modelled for the chip."""
@@ -62,13 +65,12 @@ def profile(
         if level not in LEVELS:
             raise BadProfile(f"--level {level!r}; expected {', '.join(LEVELS)}")
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
-        data = with_fixed_inputs(source, {}, {})
-        samples = _samples(inputs, data, mean, std)
+        samples = _samples(inputs, with_fixed_inputs(source, {}, {}), mean, std)
+        graph = htp.onnx.load(source, data_format_config=data_format_config)
         output.mkdir(parents=True, exist_ok=True)
         with progress_console.status(f"running {runs} times"):
-            log = profile_model(
-                source, samples, output / "profile.log", config=config, soc=soc, level=level, runs=runs
-            )
+            path = output / "profile.log"
+            log = profile_model(graph, samples, path, config=config, soc=soc, level=level, runs=runs)
         request = Request(
             logs=(log.path,),
             reader=_READERS.get(level, Reader.DEFAULT),
