@@ -37,8 +37,8 @@ class PreemptResult(msgspec.Struct, kw_only=True):
     The long run that an urgent one came into is the probe of the machine: if it took notably longer than it
     should, pauses not counted, the processor was taken away and the wait says nothing about pre-emption. Such
     samples are left out, except in what is called ``all``. The latency and the cost of yield points compare the
-    best of many runs in several pairs of processes, of which the median counts. The longest step is of runs that
-    nobody comes into; its p99 is of the step that is then the longest.
+    best of many runs in several pairs of processes, of which the median counts. The longest step is the one that
+    is so in the median of runs that nobody comes into.
     """
 
     network: str
@@ -94,8 +94,8 @@ def run(
                 yield Progress("urgent graph against a running one", len(found) + 1, steps)
                 found.append(_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
     result.yield_points_cost = statistics.median(cut / whole for cut, whole in costs) - 1
-    result.longest_step_share = max(map(statistics.median, zip(*lengths, strict=True)))
-    result.longest_step_share_p99 = max(_p99(each) for each in zip(*lengths, strict=True))
+    longest = max(zip(*lengths, strict=True), key=statistics.median)
+    result.longest_step_share, result.longest_step_share_p99 = statistics.median(longest), _p99(longest)
     _judge_waits(result, found)
     yield result
 
