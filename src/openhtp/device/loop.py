@@ -196,7 +196,10 @@ class Loop:
             end = end if ended_ns is None else ended_ns
             self._fire_timers(end)
             if not yielded:
-                self._tell_end(job, step, now if began_ns is None else began_ns, end)
+                try:
+                    self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
+                except Exception as error:
+                    self._end_not_told(job, step, error)
         try:
             if yielded:
                 self.handle(StepYielded(t=self.clock.now(), job=job, token=token))
@@ -215,7 +218,10 @@ class Loop:
             self._last_poll = ended_ns
         if self._timers:
             self._fire_timers(ended_ns)
-        self._tell_end(job, step, began_ns, ended_ns)
+        try:
+            self._observer.step_ended(job, step, began_ns, ended_ns)
+        except Exception as error:
+            self._end_not_told(job, step, error)
         if self.held or self._not_started or not self.scheduler.goes_on(job, token, steps):
             return False
         self._inbox.flush()
@@ -225,12 +231,9 @@ class Loop:
         while self._timers and self._timers[0][0] < end:
             self._fire_timer(self.clock.now())
 
-    def _tell_end(self, job: int, step: int, began_ns: int, ended_ns: int) -> None:
-        try:
-            self._observer.step_ended(job, step, began_ns, ended_ns)
-        except Exception as error:
-            log.exception("the end of step %d of job %d", step, job)
-            self._observer.failed(job, error)
+    def _end_not_told(self, job: int, step: int, error: Exception) -> None:
+        log.error("the end of step %d of job %d", step, job, exc_info=error)
+        self._observer.failed(job, error)
 
     def later(self, call: Callable[[], None]) -> None:
         """Do something once all is done that the scheduler has decided."""
