@@ -146,6 +146,17 @@ def test_evicting_keeps_first_and_last(make: Make) -> None:
                 one.cache.evict(128)
 
 
+def test_what_began_as_text_goes_on_as_text(device: htp.Device, austen: llm.Llama) -> None:
+    bundle = llm.export(austen, ar=(32, 1), context=256, calibration=list(range(64)), rounding="nearest")
+    with llm.Generator(bundle, device) as chat:
+        whole = chat.complete("It was a fine", max_new=8)
+        chat.reset()
+        first = chat.complete("It was a fine", max_new=3)
+        assert first + chat.complete(max_new=5) == whole
+        numbers = chat.complete([5], max_new=2)
+        assert all(isinstance(token, int) for token in numbers + chat.complete(max_new=2))
+
+
 def test_several_sequences_share_graphs(make: Make) -> None:
     async def all_of(chats: list[llm.Generator]) -> list[list[int]]:
         async def collect(chat: llm.Generator, length: int) -> list[int]:

@@ -89,6 +89,7 @@ class Generator:
         self._tokens: list[int] = []
         self._draft = NgramDraft()
         self._busy = False
+        self._in_text = False
         self._tokenizer: Tokenizer | None = None
         self.stats = Stats()
 
@@ -156,8 +157,8 @@ class Generator:
     ) -> AsyncIterator[Any]:
         """Write up to ``max_new`` tokens after the prompt: text gives text, token numbers give numbers.
 
-        Without a prompt, it goes on where the last call ended or failed. A token in ``stop`` ends it and is given
-        out, too.
+        Without a prompt, it goes on where the last call ended or failed, in text if that did. A token in ``stop``
+        ends it and is given out, too.
         """
         ids = self._ids(prompt)
         how = Sampling() if sampling is None else sampling
@@ -175,8 +176,10 @@ class Generator:
         self._busy = True
         # Once it is the generator's, a prompt that failed to run is still there for the next call.
         self._tokens += ids
+        if prompt is not None:
+            self._in_text = isinstance(prompt, str)
         try:
-            streamer = Streamer(self.tokenizer, self._tokens) if isinstance(prompt, str) else None
+            streamer = Streamer(self.tokenizer, self._tokens) if self._in_text else None
             async for token in self._written(most, how, stop):
                 if streamer is None:
                     yield token
@@ -192,7 +195,7 @@ class Generator:
             return [piece async for piece in self.generate(prompt, **options)]
 
         pieces = asyncio.run(collect())
-        return "".join(pieces) if isinstance(prompt, str) else pieces
+        return "".join(pieces) if self._in_text else pieces
 
     async def score(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """Real logits [tokens, vocab] of tokens that follow what is there; they are kept as if written."""
