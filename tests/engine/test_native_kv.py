@@ -11,6 +11,7 @@ import pytest
 import openhtp as htp
 from openhtp.core import hmx_layout as hmx
 from openhtp.core.errors import QnnError
+from openhtp.engine import native_kv
 from openhtp.engine.native_kv import Mirror
 from openhtp.testing.native_head import NativeHead
 
@@ -255,3 +256,13 @@ def test_a_mirror_in_use_is_left_alone() -> None:
     assert not mirror.take(other)
     del one
     assert mirror.take(other)
+
+
+def test_caches_of_layers_that_lie_together_are_followed_at_once() -> None:
+    memory = np.arange(4 * 2 * 64 * 256, dtype=np.uint32).astype(np.uint8).reshape(4, 2, 1, 64, 256)
+    apart = np.ones((2, 1, 64, 256), np.uint8)
+    given = {"b": memory[1], "a": memory[0], "d": memory[3], "e": apart}
+    found = {tuple(names): whole for names, whole in native_kv._joined(given)}
+    assert set(found) == {("a", "b"), ("d",), ("e",)}
+    assert np.array_equal(found["a", "b"], memory[:2].reshape(4, 1, 64, 256))
+    assert found["a", "b"].ctypes.data == memory.ctypes.data

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -161,6 +161,23 @@ class Mirrors:
         return found
 
 
+def _joined(arrays: Mapping[str, Bytes]) -> Iterator[tuple[list[str], Bytes]]:
+    """Caches of several layers that lie right behind each other, as one of all their heads: followed at once."""
+    names = sorted(arrays, key=lambda name: arrays[name].ctypes.data)
+    begin = 0
+    for end in range(1, len(names) + 1):
+        last = arrays[names[end - 1]]
+        if end < len(names):
+            following = arrays[names[end]]
+            alike = following.shape == last.shape and last.ndim == 4
+            if alike and following.ctypes.data == last.ctypes.data + last.nbytes:
+                continue
+        first = arrays[names[begin]]
+        shape = ((end - begin) * first.shape[0], *first.shape[1:])
+        yield names[begin:end], np.lib.stride_tricks.as_strided(first, shape, first.strides)
+        begin = end
+
+
 class NativeState:
     """What one run has to do around its sessions: mirrors before the first step, native outputs after the last."""
 
@@ -170,14 +187,21 @@ class NativeState:
         self._name = name
         self._index = arrays[kv.index]
         self._mask = None if kv.mask is None else arrays[kv.mask.name].reshape(-1, kv.context)
-        self._caches = [(tensor.half, arrays[tensor.name]) for tensor in kv.caches]
         self._outputs = [(tensor.half, arrays[tensor.name]) for tensor in kv.outputs]
         self._place = np.zeros_like(self._index)
         make = Mirror if mirrors is None else mirrors.of
-        self._mirrors = [make(side, array) for side, array in self._caches]
         self._told: set[str] = set()
         self.private: dict[str, Array] = {kv.index: self._place}
-        self.private |= {tensor.name: m.flat for tensor, m in zip(kv.caches, self._mirrors, strict=True)}
+        self._mirrors: list[Mirror] = []
+        self._caches: list[Bytes] = []
+        self._held = [arrays[tensor.name] for tensor in kv.caches]
+        for half in Side:
+            named = {tensor.name: arrays[tensor.name] for tensor in kv.caches if tensor.half is half}
+            for names, whole in _joined(named):
+                mirror = make(half, whole)
+                self._mirrors.append(mirror)
+                self._caches.append(whole)
+                self.private |= dict(zip(names, np.split(mirror.flat, len(names)), strict=True))
 
     def begin(self) -> bool:
         """Bring all mirrors up to date. False if one is in use by another run, and nothing was changed."""
@@ -198,7 +222,7 @@ class NativeState:
                 mirror.give_back()
             return False
         self._place[...] = place
-        for mirror, (_, array) in zip(self._mirrors, self._caches, strict=True):
+        for mirror, array in zip(self._mirrors, self._caches, strict=True):
             mirror.follow(array, place)
         return True
 
