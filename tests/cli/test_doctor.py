@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import openhtp as htp
 from openhtp.cli import _checkup
 from openhtp.cli.main import app
+from openhtp.engine import native
 from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 
@@ -45,6 +46,20 @@ def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> Non
     for what, check in found.items():
         assert what in output
         assert (check["health"] == "ok") == (not check["advice"])
+
+
+def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(native, "native", object)
+    assert _checkup._sessions() == "made by ONNX Runtime's C interface"
+    monkeypatch.setattr(native, "native", lambda: None)
+    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    found = _checkup._sessions()
+    assert isinstance(found, _checkup.Finding)
+    assert (found.health, "no C compiler" in found.detail, "gcc" in found.advice) == ("missing", True, True)
+    monkeypatch.setenv(native.SWITCH, "0")
+    found = _checkup._sessions()
+    assert isinstance(found, _checkup.Finding)
+    assert found.advice == f"unset {native.SWITCH}"
 
 
 @pytest.mark.usefixtures("no_library")

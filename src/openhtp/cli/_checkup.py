@@ -16,6 +16,7 @@ import numpy as np
 
 import openhtp as htp
 from openhtp.core.units import bytes_in_words
+from openhtp.engine import native
 from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
@@ -25,6 +26,7 @@ from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 _PATIENCE_S = 60.0
 _SHARED_BYTES = 16 << 20
 _FEW_FILES = 256
+_COMPILE = "install gcc, then: pip install --force-reinstall --no-deps openhtp"
 
 
 class Health(StrEnum):
@@ -54,6 +56,7 @@ def examine() -> Iterator[Finding]:
     for package in ("numpy", "onnx", "onnxruntime"):
         yield _package(package, "reinstall openhtp: pip install --force-reinstall openhtp")
     yield Finding(what="telemetry", health=Health.OK, detail=_telemetry())
+    yield _guarded("sessions", _sessions, _COMPILE)
     yield _package("onnxruntime-qnn", "only for the vendor device: pip install openhtp[vendor]")
     yield Finding(
         what="cores", health=Health.OK, detail=f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}"
@@ -83,6 +86,19 @@ def _package(name: str, advice: str) -> Finding:
         return Finding(what=name, health=Health.OK, detail=importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(what=name, health=Health.MISSING, detail="not installed", advice=advice)
+
+
+def _sessions() -> Finding | str:
+    """How the engine makes sessions of ONNX Runtime; either way it computes the same."""
+    missing = native.absence()
+    if not missing:
+        return "made by ONNX Runtime's C interface"
+    return Finding(
+        what="sessions",
+        health=Health.MISSING,
+        detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load more slowly",
+        advice=f"unset {native.SWITCH}" if native.SWITCH in missing else _COMPILE,
+    )
 
 
 def _telemetry() -> str:

@@ -140,6 +140,17 @@ def native() -> Native | None:
         return None
 
 
+def absence() -> str:
+    """Why sessions are not made by the C side; empty if they are."""
+    if native() is not None:
+        return ""
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 in your environment"
+    if not (_FOLDER / LIBRARY).is_file():
+        return "there was no C compiler when openhtp was built"
+    return f"it does not fit ONNX Runtime {ort.__version__}"
+
+
 class SharedForms:
     """What kernels made of weights, for all sessions that are made with it: equal forms are there once."""
 
