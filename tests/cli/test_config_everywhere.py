@@ -27,6 +27,7 @@ COMMANDS = [
     "advise zoo:tiny_mlp",
     "memory plan a=1GB",
     "plan scenario.yaml",
+    "sweep study.json",
     "bench async",
     "bench preempt",
     "bench parallel",
@@ -43,6 +44,8 @@ def invoke(words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     (folder / "scenario.yaml").write_text(
         "device: {vtcm_mb: 1}\nclients: [{name: a, run: 1}]\nevents: [{client: a, at: 0}]\n"
     )
+    study = {"measure": "estimate", "axes": {"model": "zoo:tiny_mlp", "hvx_threads": [2, 4]}}
+    (folder / "study.json").write_text(json.dumps(study))
     return CliRunner().invoke(app, words.split())
 
 
@@ -56,7 +59,12 @@ def test_a_wrong_config_is_told_with_its_place_and_nothing_is_done(
     assert "bad.json: /devices/0/cores/0/perf_profil is not known; did you mean perf_profile?" in " ".join(
         result.output.split()
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.json", "model.onnx", "scenario.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bad.json",
+        "model.onnx",
+        "scenario.yaml",
+        "study.json",
+    ]
 
 
 def test_no_command_was_forgotten() -> None:
@@ -123,3 +131,14 @@ def test_what_changes_no_modelled_time_is_said(tmp_path: Path, monkeypatch: pyte
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
     assert "rpc_control_latency and ddr_perf_mode change no modelled time" in said
+
+
+def test_a_study_has_the_chip_and_the_votes_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"devices": [{"soc_model": 43, "cores": [{"perf_profile": "power_saver"}]}]}
+    (tmp_path / "chip.json").write_text(json.dumps(config))
+    result = invoke("sweep study.json --config_file chip.json --json out.json", tmp_path, monkeypatch)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert {(row["values"]["soc"], row["values"]["perf_profile"]) for row in found["points"]} == {
+        ("SM8550", "power_saver")
+    }

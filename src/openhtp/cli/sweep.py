@@ -12,6 +12,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 from typer.core import TyperGroup
 
+from openhtp.cli._config import ConfigFile, modelled_config
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
@@ -24,6 +25,7 @@ from openhtp.cli._terminal import (
     write_json,
 )
 from openhtp.cli._terminal import show as show_sheet
+from openhtp.hw.catalog import find_soc
 from openhtp.sweep import Standing, SweepResult, load_results, load_study
 from openhtp.sweep import sweep as run_sweep
 from openhtp.sweep.page import result_to_html
@@ -69,11 +71,12 @@ def run(
     html: HtmlFile = None,
     parquet: ParquetFile = None,
     count: Best = 5,
+    config_file: ConfigFile = None,
 ) -> None:
     """Measure all points of a study that are not in the store yet; the same command goes on where one ended."""
     folder = store or Path(f"{study.stem}.sweep")
     with errors_reported():
-        loaded = load_study(study)
+        loaded = load_study(study, _fixed(config_file))
         try:
             with _bar() as bar:
                 task = bar.add_task(loaded.name, total=None, failed=0)
@@ -88,6 +91,14 @@ def run(
         _write(result, json_file, html, parquet)
     _print(result, count)
     say(f"all points are in {folder}", style="dim")
+
+
+def _fixed(config_file: Path | None) -> dict[str, str]:
+    """What a config says of the chip: the study may vary it, and otherwise it holds for every point."""
+    config, perf_profile = modelled_config(config_file)
+    soc = {} if config is None else config.device_options()
+    named = {"soc": find_soc(soc["soc"]).name} if soc else {}
+    return named | ({} if perf_profile is None else {"perf_profile": perf_profile})
 
 
 @app.command()

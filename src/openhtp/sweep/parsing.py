@@ -26,6 +26,7 @@ from openhtp.sweep.study import (
     Scalar,
     Search,
     Study,
+    Values,
     grid,
     grid_size,
 )
@@ -44,8 +45,8 @@ _MAX_VALUES = 1_000_000
 _CONSTRAINT = re.compile(r"\s*(.+?)\s*(" + "|".join(OPERATORS) + r")\s*(.+?)\s*")
 
 
-def load_study(study: Study | Mapping[str, Any] | str | Path) -> Study:
-    """Read and check a study.
+def load_study(study: Study | Mapping[str, Any] | str | Path, given: Values | None = None) -> Study:
+    """Read and check a study. Where it has no such axis, and its measure does, what is ``given`` is fixed.
 
     Raises:
         BadStudy: it cannot be run; the message names the place.
@@ -54,14 +55,14 @@ def load_study(study: Study | Mapping[str, Any] | str | Path) -> Study:
         return study
     try:
         if isinstance(study, Mapping):
-            return _study(read_text(json.dumps(study, indent=1), "study"), "study", Path())
+            return _study(read_text(json.dumps(study, indent=1), "study"), "study", Path(), given or {})
         path = Path(study)
-        return _study(read_file(path, "a study"), path.stem, path.parent)
+        return _study(read_file(path, "a study"), path.stem, path.parent, given or {})
     except BadScenario as error:
         raise BadStudy(error.message) from error
 
 
-def _study(value: Value, name: str, folder: Path) -> Study:
+def _study(value: Value, name: str, folder: Path, given: Values) -> Study:
     top = value.fields(_TOP)
     kind: Any = top["measure"].choice(*measure_names())
     measure = find_measure(kind)
@@ -73,6 +74,9 @@ def _study(value: Value, name: str, folder: Path) -> Study:
         if not measure.takes(axis.name):
             at = axes_value.raw[axis.name]
             at.fail(f"measure {kind!r} has no axis {axis.name!r}; {_near(axis.name, measure.axes)}")
+    axes += tuple(
+        Axis(name, (fixed,)) for name, fixed in given.items() if name not in axes_value.raw and measure.takes(name)
+    )
     for needed in measure.needs:
         if all(axis.name != needed for axis in axes):
             axes_value.fail(f"measure {kind!r} needs {needed!r}: give it as an axis, of one value if it is fixed")
