@@ -41,6 +41,7 @@ Array = npt.NDArray[Any]
 _LARGEST_MESSAGE = 1_500_000_000
 # Where the runtime looks for the files of constants.
 _FOLDER = "session.model_external_initializers_file_folder_path"
+_HERE = str(Path(__file__).parent)
 # Whether operators leave constants as they are.
 _NO_OWN_FORMS = "session.disable_prepacking"
 # Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
@@ -119,7 +120,7 @@ class Part:
 
     def _options(self, threads: int) -> Any:
         options = session_options(threads, optimise=False)
-        options.add_session_config_entry(_FOLDER, str(Path(__file__).parent))
+        options.add_session_config_entry(_FOLDER, _HERE)
         if self.unpacked:
             options.add_session_config_entry(_NO_OWN_FORMS, "1")
         return options

@@ -150,6 +150,7 @@ class ContextBinary:
             raise BadBinary(f"header cannot be read: {error}") from error
         self._sections = container.locate_sections(source, self._begin, self._header.sections)
         self._records = {record.ends.name: record for record in self._header.graphs}
+        self._packed: dict[str, PackedGraph] = {}
         if not self._records or len(self._records) != len(self._header.graphs):
             raise BadBinary("header lists no graphs, or two of one name")
 
@@ -183,6 +184,9 @@ class ContextBinary:
 
     def packed(self, name: str) -> PackedGraph:
         """One graph as it is stored, to be loaded, sent on or stored again. Its data is not checked yet."""
+        found = self._packed.get(name)
+        if found is not None:
+            return found
         record = self._record(name)
         prepared = record.prepared
         packed = PackedGraph(
@@ -200,6 +204,7 @@ class ContextBinary:
                 f"graph {name!r} refers to other sections than it was made with: the binary is damaged; make it"
                 " again from its model"
             )
+        self._packed[name] = packed
         return packed
 
     def blobs_of(self, name: str) -> list[int]:

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -62,6 +62,7 @@ class PackedGraph:
     ids: tuple[int, ...] = ()
     static_bytes: int = 0
     spill_fill_bytes: int = 0
+    _told: list[GraphInfo] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -80,16 +81,19 @@ class PackedGraph:
         return (self.words, *self.blobs, *([] if self.prepared is None else [self.prepared]))
 
     def info(self) -> GraphInfo:
-        """Inputs, outputs and options, without touching any data."""
-        with error_context(graph=self.name), _as_bad_binary():
-            return GraphInfo(
-                name=self.name,
-                inputs=records.end_specs(self.ends.inputs),
-                outputs=records.end_specs(self.ends.outputs),
-                options=records.build_options(self.ends),
-                static_bytes=self.static_bytes,
-                updateables=records.end_specs(self.ends.updateables),
-            )
+        """Inputs, outputs and options, without touching any data. Loading asks for it several times."""
+        if not self._told:
+            with error_context(graph=self.name), _as_bad_binary():
+                found = GraphInfo(
+                    name=self.name,
+                    inputs=records.end_specs(self.ends.inputs),
+                    outputs=records.end_specs(self.ends.outputs),
+                    options=records.build_options(self.ends),
+                    static_bytes=self.static_bytes,
+                    updateables=records.end_specs(self.ends.updateables),
+                )
+            self._told.append(found)
+        return self._told[0]
 
     def record(self) -> records.ProgramRecord:
         """The program's record, checked against its checksum only. Raises BadBinary if there is none."""
