@@ -23,7 +23,7 @@ def result():
         "ddr_gbs": {"from": 4, "to": 30},
     }
     return openhtp.sweep(
-        estimates(name="</script><b>", axes=axes | {"soc": ["SM8350", "SM8650"]}, constraints=["latency_us < 60"]),
+        estimates(name="</script><b>", axes=axes | {"soc": ["SM8350", "SM8650"]}, constraints=["latency_us < 70"]),
         on=Here(),
     )
 
