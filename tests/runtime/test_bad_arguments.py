@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -374,3 +376,27 @@ def test_errors_can_be_printed_and_copied() -> None:
     with pytest.raises(htp.InvalidArgument) as caught:
         htp.Priority.parse(10**5000)  # type: ignore[arg-type]
     assert "a int" in str(copy.copy(caught.value))
+
+
+def test_what_is_no_context_no_graph_and_no_flag_is_refused(shared_device: htp.Device) -> None:
+    with shared_device.create_context() as context, shared_device.create_context() as other:
+        graph = relu_graph(context)
+        mem = context.register_memory(4096)
+        for call in (
+            lambda: mem.share_with(["context"]),
+            lambda: context.finalize(graphs=[True]),
+            lambda: context.finalize(graphs=graph),
+            lambda: other.finalize(graphs=[graph]),
+            lambda: shared_device.validate_binary(context.get_binary(), check_data=np.ones(2)),
+            lambda: htp.DcvsVote().over("high"),
+        ):
+            with pytest.raises(htp.InvalidArgument, match="expected"):
+                call()
+        context.finalize(graphs=[graph])
+
+
+def test_votes_of_a_device_that_is_lost_are_destroyed_without_ado(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    config = device.create_power_config()
+    os.kill(device.pid, signal.SIGKILL)
+    config.destroy()

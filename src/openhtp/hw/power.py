@@ -127,6 +127,8 @@ class DcvsVote:
         """This vote, with what it leaves open taken from the one that stands."""
         if standing is None:
             return self
+        if not isinstance(standing, DcvsVote):
+            raise InvalidArgument(f"standing is a {type(standing).__name__}; expected a DcvsVote or None")
         left = {
             name: getattr(standing, name) if getattr(self, name) is None else getattr(self, name)
             for name in ("dcvs_enable", "sleep_latency_us", "sleep_disable", "bus", "core")

@@ -109,6 +109,8 @@ def check_data(binary: ContextBinary) -> None:
 
 def validate(binary: ContextBinary, soc: SocSpec, compatibility: str, *, data_too: bool) -> BinarySummary:
     """Whether a context could be made of it; raises the error that says why not."""
+    if not isinstance(data_too, bool):
+        raise InvalidArgument(f"check_data is a {type(data_too).__name__}; expected True or False")
     reason = check_fit(binary, soc, compatibility)
     found = tuple(binary.graph_info(name) for name in binary.graph_names)
     if data_too:

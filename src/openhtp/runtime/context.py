@@ -229,13 +229,22 @@ class Context:
         What ``defer_graph_init`` left is loaded together. ``profile`` is told of the last.
         """
         self._life.require("use")
-        wanted = list(self._graphs.values() if graphs is None else graphs)
+        wanted = list(self._graphs.values()) if graphs is None else self._own(graphs)
         deferred = [graph for graph in wanted if graph._life.state is State.DEFERRED]
         if deferred:
             finalize_deferred(deferred, profile, signal)
         for graph in wanted:
             if graph._life.state is State.BUILDING:
                 graph.finalize(profile=profile, signal=signal)
+
+    def _own(self, graphs: Iterable[Graph]) -> list[Graph]:
+        given = list(graphs) if isinstance(graphs, Iterable) else None
+        if given is None or not all(isinstance(graph, Graph) and graph.context is self for graph in given):
+            raise InvalidArgument(
+                f"graphs is {shown(graphs)}; expected a list of graphs of this context",
+                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+            )
+        return given
 
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""

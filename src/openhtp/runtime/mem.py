@@ -107,6 +107,11 @@ class Mem:
     def share_with(self, context: Context) -> Mem:
         """The same memory, registered in another context as well; each has to be deregistered."""
         self._life.require("use")
+        if not isinstance(context, type(self.context)):
+            raise InvalidArgument(
+                f"context is a {type(context).__name__}; expected the context that is to have the memory, too",
+                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+            )
         return context.register_memory(self.nbytes, fd=self._buffer.fd)
 
     def deregister(self) -> None:

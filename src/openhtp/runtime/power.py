@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from openhtp.core.checks import shown, whole_number
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import DeviceLost, QnnError
 from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.hw.power import (
     MAX_HMX_TIMEOUT_US,
@@ -119,6 +119,8 @@ class PowerConfig:
             return
         try:
             self._link.request(ms.DestroyPowerConfig(config=self.id))
+        except DeviceLost:
+            return  # and its votes with it
         except BaseException:
             # Whoever interrupted it has a freed object in hand, so that nobody else will withdraw the votes.
             rescue.post((self._link.tell, (ms.DestroyPowerConfig(config=self.id),)))
