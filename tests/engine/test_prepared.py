@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import AttributeProto, ModelProto, TensorProto, helper
+from prepared_forms import SOC, Change, load, resealed, results
 
 import openhtp.onnx
 from openhtp import zoo
@@ -22,7 +23,7 @@ from openhtp.core.errors import BadBinary
 from openhtp.core.precision import half_rounded
 from openhtp.engine import ort, prepared, seal, segments
 from openhtp.engine.inspection import Unusable, inspect_part
-from openhtp.engine.ort import OrtEngine, OrtProgram
+from openhtp.engine.ort import OrtEngine
 from openhtp.engine.prepared import Manifest, open_prepared
 from openhtp.engine.protocol import PreparingEngine
 from openhtp.engine.sessions import Part, Prepared
@@ -34,8 +35,6 @@ from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
 from openhtp.program.records import Scalar
 
-Change = Callable[[Manifest], Manifest]
-SOC = find_soc("SM8650")
 replace = msgspec.structs.replace
 
 
@@ -58,23 +57,6 @@ def packed(program: HtpProgram) -> PackedGraph:
     assert made is not None
     # Through a file, as it would come.
     return read_binary(b"".join(pack_graphs([made], BinaryInfo()))).packed(program.name)
-
-
-def results(program: HtpProgram, loaded: OrtProgram, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    arrays = {
-        spec.name: rng.integers(0, 256, spec.shape).astype(spec.dtype.numpy)
-        for spec in (*program.inputs, *program.outputs)
-    }
-    run = loaded.bind(arrays)
-    for step in range(loaded.steps):
-        run.step(step)
-    return {spec.name: arrays[spec.name] for spec in program.outputs}
-
-
-def load(packed: PackedGraph) -> OrtProgram | None:
-    with Workshop() as workshop:
-        return OrtEngine().load_packed(packed, packed.info(), SOC, workshop)
 
 
 def test_results_and_yield_points_are_those_of_the_program(program: HtpProgram, packed: PackedGraph) -> None:
@@ -266,15 +248,6 @@ def _looked_at(binary: bytearray, name: str) -> None:
 
 
 # An enemy who has the key: still no ends that do not meet
-
-
-def resealed(packed: PackedGraph, change: Change) -> PackedGraph:
-    assert packed.prepared is not None
-    key = seal.read_key()
-    assert key is not None
-    manifest = change(msgspec.msgpack.decode(packed.prepared.read(), type=Manifest))
-    words = msgspec.msgpack.encode(manifest)
-    return dataclasses.replace(packed, prepared=make_section(words), seal=seal.sealed(key, words))
 
 
 def test_the_enemy_tool_makes_a_valid_form_when_nothing_is_changed(packed: PackedGraph) -> None:

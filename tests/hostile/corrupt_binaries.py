@@ -27,10 +27,12 @@ _SLACK = 512 << 10
 
 
 def good_binary(device: htp.Device) -> bytes:
-    """A prepared graph, two that differ in their weights only, and one without any."""
+    """Two prepared graphs, one that has float forms of its weights made; two of other weights; one without any."""
     rng = np.random.default_rng(0)
     with device.create_context() as context:
-        context.compose_graph(onnx.load(zoo.quantized(zoo.MODELS["small_cnn"]())), "net").finalize()
+        for name, activation in (("net", "u8"), ("wide", "u16")):
+            model = zoo.quantized(zoo.MODELS["small_cnn"](), activation, samples=2)
+            context.compose_graph(onnx.load(model), name).finalize()
         for name in ("dense", "other"):
             graph = context.create_graph(name)
             x = graph.add_tensor("x", (1, 64), "float32", kind="app_write")

@@ -30,7 +30,8 @@ def test_the_tools_change_nothing_by_themselves(shared_device: htp.Device) -> No
     shared_device.validate_binary(good, check_data=True)
     with shared_device.create_context_from_binary(good) as context:
         assert context.graph("net").was_prepared
-    assert len(read_binary(good).graph_names) == 4
+        assert context.graph("wide").was_prepared
+    assert len(read_binary(good).graph_names) == 5
     rng = random.Random(0)
     for corruption in set(CORRUPTIONS):
         assert any(corruption(rng, good) != good for _ in range(20)), corruption.__name__

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.engine import seal
+from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
 from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
@@ -37,12 +38,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A large constant, and the number of the blob that holds its data."""
+    """A large constant, and the number of the blob that holds its data, or what that is ``made`` from."""
 
     name: str
     dtype: int
     shape: list[Count]
     blob: Count
+    made: Dequantized | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory."""
+        return math.prod(self.shape) * _dtype(self.dtype).itemsize
 
 
 class PartWords(msgspec.Struct, frozen=True):
@@ -99,7 +106,9 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
     for part in prepared.parts:
         inspect_part(part.model, part.constants)
     constants = {name: array for part in prepared.parts for name, array in part.constants.items()}
-    packed, places = pack_program(program.source, list(constants.values()))
+    origins, lies_in = find_origins(program.source, constants)
+    stored = [origins[name].stored if name in origins else array for name, array in constants.items()]
+    packed, places = pack_program(program.source, stored, lies_in)
     numbers = {name: number for number, name in enumerate(constants)}
     staged = prepared.staged
     manifest = Manifest(
@@ -108,7 +117,13 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         program=packed.identity(),
         blobs=[digest(blob.read()) for blob in packed.blobs],
         constants=[
-            Constant(name, onnx_type(array.dtype), list(array.shape), place)
+            Constant(
+                name,
+                onnx_type(array.dtype),
+                list(array.shape),
+                place,
+                origins[name].how if name in origins else None,
+            )
             for (name, array), place in zip(constants.items(), places, strict=True)
         ],
         parts=[
@@ -195,7 +210,6 @@ def _believed(packed: PackedGraph, key: bytes) -> Manifest:
 def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: int, workshop: Workshop) -> Making:
     """How one part becomes a session. Equal parts of equal data are one session, whichever graph they are of."""
     constants = [manifest.constants[number] for number in words.constants]
-    named = [(constant.name, constant.dtype, constant.shape, constant.blob) for constant in constants]
     if any(constant.blob >= len(packed.blobs) for constant in constants):
         raise Unusable("a constant has data that does not exist")
     key = msgspec.msgpack.encode(
@@ -203,7 +217,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             words.model,
             words.inputs,
             words.outputs,
-            [(name, dtype, shape, manifest.blobs[blob]) for name, dtype, shape, blob in named],
+            [(one.name, one.dtype, one.shape, one.made, manifest.blobs[one.blob]) for one in constants],
             threads,
         )
     )
@@ -222,14 +236,19 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         }
         ends = tuple(words.inputs), tuple(words.outputs)
         part = Part(words.model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
-        lasting = all(isinstance(packed.blobs[constant.blob].source, File) for constant in constants)
+        lasting = all(_is_own(packed, constant) for constant in constants)
         try:
             return part.open(threads, workshop.forms() if len(apart) < len(constants) else None, lasting=lasting)
         except Exception as error:  # the runtime's own have no base in common
             raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
-    blobs = {constant.blob for constant in constants}
-    return Making(digest(memoryview(key)), sum(packed.blobs[blob].nbytes for blob in blobs), make)
+    sizes = {constant.blob: constant.nbytes for constant in constants}
+    return Making(digest(memoryview(key)), sum(sizes.values()), make)
+
+
+def _is_own(packed: PackedGraph, constant: Constant) -> bool:
+    """Whether a constant is put into memory of our own just by getting it."""
+    return constant.made is not None or isinstance(packed.blobs[constant.blob].source, File)
 
 
 def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:
@@ -250,17 +269,27 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
     """Data in memory of our own: it stays as long as a session reads it, whatever becomes of the binary."""
 
     def make() -> Array:
-        data = np.frombuffer(_data(packed, manifest, constant.blob), np.uint8)
-        return (aligned if isinstance(packed.blobs[constant.blob].source, File) else aligned_copy)(data)
+        array = _array(constant, _data(packed, manifest, constant.blob))
+        return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
-    return _array(constant, workshop.hold(manifest.blobs[constant.blob], make).data)
+    held = workshop.hold(manifest.blobs[constant.blob] + msgspec.msgpack.encode(constant.made), make)
+    return _typed(constant, held.reshape(-1).view(np.uint8).data)
 
 
 def _array(constant: Constant, data: memoryview) -> Array:
-    dtype = _dtype(constant.dtype)
-    if math.prod(constant.shape) * dtype.itemsize != data.nbytes:
+    if constant.made is None:
+        return _typed(constant, data)
+    try:
+        made = dequantize(constant.made, data)
+    except ValueError as error:
+        raise Unusable(f"constant {constant.name!r} cannot be made: {error}") from error
+    return _typed(constant, made.view(np.uint8).data)
+
+
+def _typed(constant: Constant, data: memoryview) -> Array:
+    if constant.nbytes != data.nbytes:
         raise Unusable(f"constant {constant.name!r} has another size than its data")
-    return np.frombuffer(data, dtype).reshape(constant.shape)
+    return np.frombuffer(data, _dtype(constant.dtype)).reshape(constant.shape)
 
 
 def _buffers(manifest: Manifest) -> dict[str, Buffer]:

@@ -164,11 +164,16 @@ def aligned(array: Array) -> Array:
 
 def aligned_copy(array: Array) -> Array:
     """A copy that starts where vectors are loaded at once."""
-    room = np.empty(array.nbytes + _VECTOR_BYTES, np.uint8)
-    begin = -room.ctypes.data % _VECTOR_BYTES
-    copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_room(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def aligned_room(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory that starts where vectors are loaded at once, with anything in it."""
+    room = np.empty(nbytes + _VECTOR_BYTES, np.uint8)
+    begin = -room.ctypes.data % _VECTOR_BYTES
+    return room[begin : begin + nbytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,22 @@ def arrange(stored: memoryview, spec: TensorSpec, how: Arrangement | None) -> Ar
 def _turned(data: Array, how: Arrangement, shape: tuple[int, ...]) -> Array:
     """Data in the order of a tensor of this shape."""
     turned = data.reshape(how.shape).transpose(how.order)
-    return turned.reshape(_joined(how))[tuple(map(slice, shape))] if how.joined else turned
+    return turned.reshape(joined_sizes(how))[tuple(map(slice, shape))] if how.joined else turned
 
 
-def _joined(how: Arrangement) -> tuple[int, ...]:
+def put_back(data: Array, how: Arrangement, fill: Array) -> Array:
+    """What is stored of a tensor's data: ``arrange`` the other way round, without any flipping of signs.
+
+    What a tensor leaves of its blocks is filled up.
+    """
+    whole = np.empty(joined_sizes(how), data.dtype)
+    whole[...] = fill
+    whole[tuple(map(slice, data.shape))] = data
+    turned = whole.reshape([how.shape[axis] for axis in how.order])
+    return np.ascontiguousarray(turned.transpose(np.argsort(how.order)))
+
+
+def joined_sizes(how: Arrangement) -> tuple[int, ...]:
     """Sizes after the axes were joined."""
     sizes = iter([how.shape[axis] for axis in how.order])
     return tuple(math.prod(itertools.islice(sizes, count)) for count in how.joined or [1] * len(how.order))
@@ -60,7 +72,7 @@ def _check(nbytes: int, spec: TensorSpec, how: Arrangement) -> None:
         raise BadBinary(f"tensor {spec.name!r} is stored as {how.shape} with axes {how.order} in {nbytes} bytes")
     if sum(how.joined or how.shape[:0]) not in (0, rank) or (how.flipped and itemsize != 1):
         raise BadBinary(f"tensor {spec} cannot be made of {how.shape}, joined by {how.joined}")
-    sizes = _joined(how)
+    sizes = joined_sizes(how)
     fits = len(sizes) == len(spec.shape) and all(has >= size for has, size in zip(sizes, spec.shape, strict=True))
     if not fits or (not how.joined and sizes != spec.shape):
         raise BadBinary(f"tensor {spec} cannot be made of {how.shape} with axes {how.order}")
@@ -84,15 +96,26 @@ def _trait(data: Array) -> tuple[int, int]:
 
 def find_arrangement(static: Array, candidates: Candidates) -> tuple[Array, Arrangement] | None:
     """The candidate that holds the same numbers in another order or signedness, and how; None if none does."""
+    return next(find_arrangements(static, candidates), None)
+
+
+def find_arrangements(static: Array, candidates: Candidates) -> Iterator[tuple[Array, Arrangement]]:
+    """All candidates that do, and one way for each."""
     if static.nbytes < _SMALLEST or not candidates:
-        return None
+        return
     for candidate in candidates.get(_trait(static), ()):
-        data = candidate.view(static.dtype)
-        for how in _arrangements(data.shape, static.shape):
-            turned = _turned(data, how, static.shape)
-            for flipped in (False, True) if static.dtype.itemsize == 1 and static.dtype.kind in "iu" else (False,):
-                if _is_same(static, turned, flipped=flipped):
-                    return candidate, Arrangement(how.shape, how.order, flipped, how.joined)
+        how = _arrangement(static, candidate.view(static.dtype))
+        if how is not None:
+            yield candidate, how
+
+
+def _arrangement(static: Array, data: Array) -> Arrangement | None:
+    signs = (False, True) if static.dtype.itemsize == 1 and static.dtype.kind in "iu" else (False,)
+    for how in _arrangements(data.shape, static.shape):
+        turned = _turned(data, how, static.shape)
+        for flipped in signs:
+            if _is_same(static, turned, flipped=flipped):
+                return Arrangement(how.shape, how.order, flipped, how.joined)
     return None
 
 
@@ -103,7 +126,7 @@ def _arrangements(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[A
             if tuple(shape[axis] for axis in order) == wanted:
                 yield Arrangement(list(shape), list(order))
     if len(shape) == len(wanted) == 4:
-        yield from (how for how in _blocked(*shape) if all(map(operator.ge, _joined(how), wanted)))
+        yield from (how for how in _blocked(*shape) if all(map(operator.ge, joined_sizes(how), wanted)))
 
 
 def _blocked(out: int, into: int, high: int, wide: int) -> Iterator[Arrangement]:

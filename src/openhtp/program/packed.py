@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,9 +160,14 @@ class PackedGraph:
         return arrange(found[number], spec, tensor.stored)
 
 
-def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[PackedGraph, list[int]]:
+def pack_program(
+    program: QnnProgram,
+    extra: Sequence[Array] = (),
+    lies_in: Mapping[str, tuple[Array, records.Arrangement]] | None = None,
+) -> tuple[PackedGraph, list[int]]:
     """Pack a program, and arrays that an engine wants stored with it; also returns the numbers of the latter.
 
+    ``lies_in`` says of some static tensors in which of the arrays they are, and how.
     Equal data is stored once. So is a static tensor that is one of the arrays in another arrangement, also if that
     has its numbers rounded to half precision, as all that is computed from them is: it is then stored like that.
     """
@@ -188,10 +193,12 @@ def pack_program(program: QnnProgram, extra: Sequence[Array] = ()) -> tuple[Pack
         data = program.statics.get(name)
         if data is None:
             continue
-        if data.nbytes < PAGE:
+        found = (lies_in or {}).get(name)
+        if found is None and data.nbytes < PAGE:
             small[name] = data.tobytes()
             continue
-        found = find_arrangement(data, candidates)
+        if found is None:
+            found = find_arrangement(data, candidates)
         if found is None and name in in_halves:
             found = find_arrangement(half_rounded(data), candidates)
         if found is None:
