@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from openhtp.core.heap import WORTH_GIVING_BACK, give_back_freed
 from openhtp.device.answers import Answer, timed
 from openhtp.device.clock import Clock
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
@@ -51,6 +52,8 @@ class DeviceCore:
         self._make_ledger = make_ledger
         self.sessions: dict[int, Session] = {}
         self.closing: deque[Session] = deque()
+        # Bytes of contexts that are gone, of which the C library may still keep something.
+        self._freed = 0
         self.faults = FaultReach.DEVICE
         # Who has a device alone may end it, if only by cutting its own memory short.
         self.serves_one = True
@@ -93,6 +96,7 @@ class DeviceCore:
         self.sessions.pop(session.number, None)
         self.power.forget(session.number, self.clock.now())
         session.staged = False
+        self._freed += session.ledger.used
         self.closing.append(session)
 
     def close_some(self) -> None:
@@ -108,8 +112,23 @@ class DeviceCore:
             log.exception("closing session %d", session.number)
         if not session.graphs and not session.memories:
             self.executions.forget_all(session)
+            for context in itertools.islice(session.contexts.values(), 1):
+                self.give_back(context, 0)
             session.contexts.clear()
             self.closing.popleft()
+
+    def give_back(self, context: DeviceContext, nbytes: int) -> None:
+        """A context has gone that held so many bytes: beside the loop, the system gets back what that freed."""
+        self._freed += nbytes
+        if self._freed >= WORTH_GIVING_BACK:
+            self._freed = 0
+            task = Task(
+                "giving memory back",
+                context,
+                work=lambda task: give_back_freed(),
+                finish=lambda result: ms.Reply(),
+            )
+            self.run_elsewhere(task, lambda answer: None)
 
     # Requests
 

@@ -7,15 +7,14 @@ time out or be cancelled as anything that is queued can. Loading is a task, besi
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core.errors import QnnError
+from openhtp.core.heap import give_back_freed
 from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceContext, DeviceGraph, Unloaded
-from openhtp.device.failures import unexpected
 from openhtp.device.jobs import Job
 from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
 from openhtp.device.tasks import Task
@@ -162,7 +161,7 @@ class Switcher:
             return
 
         def work(task: Task[Ready]) -> Ready:
-            give_memory_back()
+            give_back_freed()  # that it goes at once is why graphs are switched
             task.check()
             packed = graph.replacement or self._binary.packed(turn.graph)
             return make_one_ready(self._core.target, packed, self._manner)
@@ -210,11 +209,3 @@ class Switcher:
 
     def _hold(self, graph: DeviceGraph, *, held: bool) -> None:
         self._core.loop.handle(HoldChanged(t=self._core.clock.now(), client=graph.number, held=held))
-
-
-def give_memory_back() -> None:
-    """What was freed goes back to the system now: that it does is why graphs are switched."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError) as error:  # another C library
-        log.debug("memory is not given back at once: %s", unexpected("malloc_trim", error))
