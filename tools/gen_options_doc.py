@@ -6,7 +6,7 @@ import enum
 import sys
 from pathlib import Path
 
-from openhtp.options import TABLES, Option, Table
+from openhtp.options import PREPARING, TABLES, Option, Table
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "options.md"
@@ -104,7 +104,8 @@ def _facts(row: Option) -> list[str]:
     if row.since_arch:
         facts.append(f"From Hexagon v{row.since_arch} on.")
     if row.prepared.name != "ANYWHERE":
-        facts.append(f"{row.prepared.value.capitalize()}.")
+        where = f": on {' or '.join(PREPARING)}" if row.prepares_offline else ""
+        facts.append(f"{row.prepared.value.capitalize()}{where}.")
     if row.changes.name != "NEVER":
         facts.append(f"{row.changes.value.capitalize()}.")
     if row.in_binary:

@@ -103,6 +103,15 @@ def test_first_remedy_io_memory_estimation(maker: htp.Device, device: htp.Device
     assert list(where(device).values()) == [0, 0, 0, 1, 1]
 
 
+def test_estimation_holds_for_a_list_too(maker: htp.Device, device: htp.Device) -> None:
+    """Nobody can register buffers between two contexts of a list: their room is kept."""
+    binaries = [binary_of(maker, 3.4, 600)] * 5
+    contexts = device.create_contexts_from_binaries(binaries, io_memory_estimation=True).result()
+    for context in contexts:
+        register_io(context)
+    assert sorted(where(device).values()) == [0, 0, 0, 1, 1]
+
+
 def test_second_remedy_dummy_buffer(maker: htp.Device, device: htp.Device) -> None:
     making = crowd(maker, device)
     contexts = [next(making), next(making), next(making)]

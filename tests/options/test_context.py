@@ -48,9 +48,16 @@ def test_what_does_not_go_together_is_refused(given: dict[str, object], origin: 
     ("given", "origin", "arch", "platform", "said"),
     [
         ({"weight_sharing_enabled": True}, Origin.COMPOSED, 69, "linux", "needs a Hexagon v73 or newer"),
-        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "windows", "exists on linux only"),
+        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "windows", "prepared offline, on linux; this"),
+        (
+            {"lora_weight_sharing": True},
+            Origin.COMPOSED,
+            75,
+            "windows",
+            "is windows: prepare them there, and load",
+        ),
         ({"extended_udma": True}, Origin.COMPOSED, 79, "linux", "needs a Hexagon v81"),
-        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "android", "exists on linux only"),
+        ({"weight_sharing_enabled": True}, Origin.COMPOSED, 75, "android", "prepared offline, on linux"),
         (
             {"register_concurrent_resource_sharing": GroupRegistration(max_spill_fill_buffer=1)},
             Origin.BINARY,

@@ -157,7 +157,7 @@ def test_an_offline_option_says_so_on_the_page() -> None:
         import gen_options_doc
     finally:
         sys.path.pop(0)
-    assert gen_options_doc._facts(row) == ["X.", "Offline only.", "Number 7 (HTP): `QNN_X`."]
+    assert gen_options_doc._facts(row) == ["X.", "Offline only: on linux.", "Number 7 (HTP): `QNN_X`."]
 
 
 def test_the_reference_page_is_up_to_date() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,22 @@ def test_a_client_that_cuts_a_file_under_the_device(
     assert device.info()["sessions"][0]["bytes"] == 0
 
 
+def test_a_mapped_file_and_an_array_are_bytes(shared_device: htp.Device, path: Path) -> None:
+    """The documents advise to map binaries."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        for given in (mapped, np.fromfile(path, np.uint8), bytearray(mapped)):
+            with shared_device.create_context_from_binary(given) as context:  # type: ignore[arg-type]
+                assert context.graphs
+        with pytest.raises(htp.InvalidArgument, match="expected a list of at least one binary"):
+            shared_device.create_contexts_from_binaries(mapped)  # type: ignore[arg-type]
+    with pytest.raises(htp.InvalidArgument, match="binary is a mmap"):
+        shared_device.create_context_from_binary(mapped)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (np.int64(3), "binary is a int64; expected bytes"),
         (1.5, "binary is a float; expected bytes, or the path or descriptor of a file"),
         (True, "binary is a bool"),
         (999_999, "descriptor 999999: Bad file descriptor"),

@@ -188,7 +188,7 @@ def context_validate_binary(backend: int, device: int, config: int, binary: int,
     chosen = CONTEXT.read(configs.read(CONTEXT, config, Origin.BINARY))
     found = read_binary(binary_at(binary, size))
     try:
-        validate(found, find_soc(on.soc), chosen.compatibility, data_too=True)
+        validate(found, find_soc(on.soc), "", chosen.compatibility, data_too=True)
     except BadBinary as error:
         error.status = st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY
         raise

@@ -6,7 +6,7 @@ config files, the vendor's bindings, binaries and ``docs/options.md`` all read t
 """
 
 from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Member, Names, Refused, Text, Whole
-from openhtp.options._table import Arguments, Changes, Number, Option, Origin, Prepared, Table, Values
+from openhtp.options._table import PREPARING, Arguments, Changes, Number, Option, Origin, Prepared, Table, Values
 from openhtp.options.backend import BACKEND
 from openhtp.options.context import CONTEXT
 from openhtp.options.device import DEVICE
@@ -23,6 +23,7 @@ __all__ = [
     "DEVICE",
     "EXECUTION",
     "GRAPH",
+    "PREPARING",
     "PROFILE",
     "PROVIDER",
     "TABLES",

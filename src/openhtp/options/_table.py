@@ -24,6 +24,10 @@ class Prepared(enum.Enum):
     OFFLINE = "offline only"
 
 
+# Where graphs are prepared ahead of time. Of this emulator, `linux` is both that host and a device.
+PREPARING = ("linux",)
+
+
 class Origin(enum.StrEnum):
     """How a context comes to be: its graphs are composed in it, or come from one binary, or from one of a list."""
 
@@ -85,6 +89,11 @@ class Option:
     factor: int = 1
     sets: str | None = None
     no_effect: str = ""
+
+    @property
+    def prepares_offline(self) -> bool:
+        """Whether it is chosen while a graph is prepared, and that ahead of time: not on the chip's own system."""
+        return self.prepared is Prepared.OFFLINE and Origin.BINARY not in self.origins
 
     def read(self, value: object, owner: str, status: Status) -> Any:
         """A caller's value, checked."""
@@ -255,6 +264,12 @@ class Table:
         if arch is not None and row.since_arch is not None and arch < row.since_arch:
             raise UnsupportedFeature(
                 f"{what} needs a Hexagon v{row.since_arch} or newer; this one is v{arch}", self.status
+            )
+        if platform is not None and row.prepares_offline and platform not in PREPARING:
+            raise UnsupportedFeature(
+                f"{what} is for graphs that are prepared offline, on {' or '.join(PREPARING)}; this device's"
+                f" platform is {platform}: prepare them there, and load the binary here",
+                self.status,
             )
         if platform is not None and row.platforms and platform not in row.platforms:
             raise UnsupportedFeature(

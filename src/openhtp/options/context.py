@@ -19,8 +19,6 @@ CONCURRENT_ARCH = 81
 """The first architecture whose contexts can share buffers while they run at the same time."""
 
 _STORED = (Origin.BINARY, Origin.LIST)
-# Where this emulator runs, `linux` is both the host that prepares and the device.
-_PREPARING = ("linux",)
 CONCURRENT_PLATFORMS = ("android", "linux")
 _PROFILING = ("android", "qnx", "linux")
 
@@ -129,7 +127,6 @@ _PREPARE = (
         since_arch=73,
         prepared=Prepared.OFFLINE,
         origins=(Origin.COMPOSED,),
-        platforms=_PREPARING,
     ),
     Option(
         name="lora_weight_sharing_enabled",
@@ -152,7 +149,6 @@ _PREPARE = (
         config_key="extended_udma",
         aliases=("extended_udma",),
         since_arch=81,
-        prepared=Prepared.OFFLINE,
         origins=(Origin.COMPOSED,),
     ),
     Option(
@@ -162,7 +158,6 @@ _PREPARE = (
         about="Graphs are prepared and can be saved; nothing is set up to execute them, which is refused.",
         number=_htp("PREPARE_ONLY", HtpContextOption.PREPARE_ONLY),
         aliases=("is_prepare_only",),
-        prepared=Prepared.OFFLINE,
         origins=(Origin.COMPOSED,),
     ),
 )
@@ -241,7 +236,8 @@ _LOADING = (
         "IO_MEM_ESTIMATION",
         HtpContextOption.IO_MEM_ESTIMATION,
         "io_memory_estimation",
-        "The context goes where its inputs and outputs fit, too. Register them before the next context is made.",
+        "The context goes where its inputs and outputs fit, too. Register them before the next context is made; of"
+        " a list, their room is kept.",
         Flag(),
         aliases=("io_mem_estimation",),
     ),

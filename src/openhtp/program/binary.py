@@ -30,7 +30,10 @@ __all__ = [
 
 
 class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """For which chip and by what a binary was made. ``vtcm_mb`` is what a core of that chip has."""
+    """For which chip and by what a binary was made. ``vtcm_mb`` is what a core of that chip has.
+
+    ``driver`` is the version of the system's driver (HNRD) that made it, empty for a program's own libraries.
+    """
 
     soc: str = ""
     soc_model: int = 0
@@ -41,6 +44,7 @@ class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
     sdk_version: str = VERSION
     lora_weight_sharing: bool = False
     extended_udma: bool = False
+    driver: str = ""
 
     @property
     def blob_version(self) -> str:

@@ -91,7 +91,7 @@ class Backend:
         self._life.require("use")
         preset = Preset(config)
         chosen = DEVICE.read(preset.device(options))
-        choose_driver(chosen)
+        driver = choose_driver(chosen)
         wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name)
         wanted.check()
         connect: Connect | None = None
@@ -100,7 +100,7 @@ class Backend:
             connect = vendor_connect(self._library, wanted, chosen.transport)
         elif chosen.transport == "inprocess":
             connect = _within(wanted.config)
-        device = Device(self, wanted, connect, preset)
+        device = Device(self, wanted, connect, preset, driver)
         try:
             preset.vote(device)
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import stat
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from openhtp.hw.soc import SocSpec
 from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_binary
 from openhtp.program.packed import GraphInfo
 from openhtp.program.sources import File
+from openhtp.runtime.drivers import made_by_older
 
 log = logging.getLogger(__name__)
 
-Given = bytes | bytearray | memoryview | str | os.PathLike[str] | int
+Given = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class BinarySummary:
 
 def check_given(binary: object) -> None:
     """Refuse what cannot be a binary; what is in it is looked at when it is opened."""
-    if isinstance(binary, bool) or not isinstance(binary, (bytes, bytearray, memoryview, str, os.PathLike, int)):
+    if isinstance(binary, bool) or not (isinstance(binary, (str, os.PathLike, int)) or in_memory(binary)):
         raise InvalidArgument(
             f"binary is a {type(binary).__name__}; expected bytes, or the path or descriptor of a file",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
@@ -49,12 +51,20 @@ def open_given(binary: Given) -> ContextBinary:
     Memory that the caller may change is copied; of a file, what is needed is read when it is needed.
     """
     check_given(binary)
-    if isinstance(binary, (bytes, bytearray, memoryview)):
-        return read_binary(bytes(binary))
     if isinstance(binary, int):
         return open_binary(File(_own_copy(binary)))
+    if not isinstance(binary, (str, os.PathLike)):
+        return read_binary(binary if isinstance(binary, bytes) else bytes(memoryview(binary)))
     with open_file(binary, most=None, what="a context binary", error=BadBinary) as (fd, _):
         return open_binary(File(os.dup(fd)))
+
+
+def in_memory(binary: object) -> bool:
+    """Whether something has its bytes in memory, one after the other: bytes, a mapped file, an array."""
+    try:
+        return memoryview(binary).ndim > 0  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):  # none, or one that was closed or released
+        return False
 
 
 def _own_copy(fd: int) -> int:
@@ -76,27 +86,38 @@ def _own_copy(fd: int) -> int:
     )
 
 
-def check_fit(binary: ContextBinary, soc: SocSpec, compatibility: str) -> str:
-    """Why a binary is not at its best on this SoC; empty if it is. Under ``strict`` that is an error."""
-    reason = _suboptimal(binary.info, soc)
-    if reason and compatibility == "strict":
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a binary is not at its best on a device, and what comes of it."""
+
+    why: str
+    so: str
+
+
+def check_fit(binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str) -> Misfit | None:
+    """Why a binary is not at its best on this SoC and driver, if so. Under ``strict`` that is an error."""
+    misfit = _misfit(binary.info, soc, driver)
+    if misfit is not None and compatibility == "strict":
         raise UsageError(
-            f"the context binary {reason}: it would run, but not at its best; make it again for {soc.name} from"
-            " its model, or load it with compatibility='permissive'",
+            f"the context binary {misfit.why}: it would run, but not at its best; make it again for {soc.name}"
+            " from its model, or load it with compatibility='permissive'",
             st.QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL,
         )
-    return reason
+    return misfit
 
 
-def _suboptimal(info: BinaryInfo, soc: SocSpec) -> str:
+def _misfit(info: BinaryInfo, soc: SocSpec, driver: str) -> Misfit | None:
+    older = made_by_older(info, driver)
     if info.soc not in ("", soc.name):
-        return (
+        why = (
             f"was made for {shown(info.soc)} (v{info.arch}, {info.vtcm_mb} MB of VTCM); this device is {soc.name}"
             f" ({soc.arch_name}, {soc.vtcm_mb} MB)"
         )
-    if 0 < info.vtcm_mb < soc.vtcm_mb:
-        return f"was made for {info.vtcm_mb} MB of VTCM; this {soc.name} has {soc.vtcm_mb} MB"
-    return ""
+    elif 0 < info.vtcm_mb < soc.vtcm_mb:
+        why = f"was made for {info.vtcm_mb} MB of VTCM; this {soc.name} has {soc.vtcm_mb} MB"
+    else:
+        return Misfit(older, "it runs, but not at its best; make it again from its model") if older else None
+    return Misfit(why, "it is compiled again, which takes longer")
 
 
 def check_data(binary: ContextBinary) -> None:
@@ -107,12 +128,15 @@ def check_data(binary: ContextBinary) -> None:
         graph.check_rest()
 
 
-def validate(binary: ContextBinary, soc: SocSpec, compatibility: str, *, data_too: bool) -> BinarySummary:
+def validate(
+    binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str, *, data_too: bool
+) -> BinarySummary:
     """Whether a context could be made of it; raises the error that says why not."""
     if not isinstance(data_too, bool):
         raise InvalidArgument(f"check_data is a {type(data_too).__name__}; expected True or False")
-    reason = check_fit(binary, soc, compatibility)
+    misfit = check_fit(binary, soc, driver, compatibility)
     found = tuple(binary.graph_info(name) for name in binary.graph_names)
     if data_too:
         check_data(binary)
-    return BinarySummary(info=binary.info, nbytes=binary.nbytes, graphs=found, suboptimal=reason)
+    why = "" if misfit is None else misfit.why
+    return BinarySummary(info=binary.info, nbytes=binary.nbytes, graphs=found, suboptimal=why)

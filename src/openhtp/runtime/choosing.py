@@ -48,12 +48,14 @@ def create_message(
 
     ``list_number`` tells the contexts of one list from those of others.
     """
+    va_sharing = chosen.share_resources and chosen.share_resources_optimization_type == SHARING_WITH_VA
+    # Between contexts of a list nobody can register buffers: what was found for them is kept until they are.
     return ms.CreateContext(
         queue_depth=chosen.queue_depth,
         priority=priority,
         stored=stored,
         io_room=chosen.io_memory_estimation,
-        keep_io_room=chosen.share_resources and chosen.share_resources_optimization_type == SHARING_WITH_VA,
+        keep_io_room=va_sharing or bool(list_number and chosen.io_memory_estimation),
         prepare_only=chosen.prepare_only,
         group=_group(chosen, list_number, number_of),
     )

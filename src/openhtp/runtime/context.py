@@ -119,7 +119,7 @@ class Context:
             )
         name = check_name(name, "graph")
         wanted = self.device._preset.graph(name, options)
-        chosen = GRAPH.read(wanted, arch=find_soc(self.device.soc).arch)
+        chosen = GRAPH.read(wanted, arch=find_soc(self.device.soc).arch, platform=self.device._platform)
         check_graph(self._chosen, name, chosen, [graph._options for graph in list(self._graphs.values())])
         graph = Graph(self, name, chosen)
         if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker

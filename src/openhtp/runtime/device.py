@@ -62,6 +62,7 @@ class Device:
         options: DeviceOptions,
         connect: Connect | None = None,
         preset: Preset | None = None,
+        driver: str = "",
     ) -> None:
         self.backend = backend
         self._preset = preset or Preset(None)
@@ -70,6 +71,7 @@ class Device:
         self.name = options.name
         self.restarts = 0
         self._platform = options.config.platform
+        self._driver = driver
         self._life = Life("device", options.name or "")
         self._lock = make_lock("device")
         self._contexts: set[Context] = set()
@@ -164,7 +166,7 @@ class Device:
         callback: DmaBufferCallback | None = None,
         **options: Unpack[ContextArguments],
     ) -> Context:
-        """Open a context from what ``Context.get_binary`` returned: bytes, or the path or descriptor of a file.
+        """Open a context from what ``Context.get_binary`` returned: bytes, or a file by path or descriptor.
 
         One that was made for another SoC is compiled again for this one, and the log says so; with
         ``compatibility="strict"`` that is QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries
@@ -240,9 +242,9 @@ class Device:
         external: External | None = None,
     ) -> Context:
         enabled = enabled_graphs(chosen, parsed)
-        reason = check_fit(parsed, find_soc(self.soc), chosen.compatibility)
-        if reason:
-            log.warning("the context binary %s: it is compiled again, which takes longer", reason)
+        misfit = check_fit(parsed, find_soc(self.soc), self._driver, chosen.compatibility)
+        if misfit is not None:
+            log.warning("the context binary %s: %s", misfit.why, misfit.so)
         context = self._open_context(
             chosen, stop, stored=True, list_number=list_number, shares_updates=parsed.info.lora_weight_sharing
         )
@@ -264,7 +266,8 @@ class Device:
         """
         self._life.require("use")
         chosen = self._read_options({"compatibility": compatibility}, Origin.BINARY)
-        return validate(open_given(binary), find_soc(self.soc), chosen.compatibility, data_too=check_data)
+        opened = open_given(binary)
+        return validate(opened, find_soc(self.soc), self._driver, chosen.compatibility, data_too=check_data)
 
     def create_power_config(self, core: int = 0) -> PowerConfig:
         """An id under which to vote on clocks, sleep and polling of a core. The highest of all votes wins."""

@@ -165,6 +165,8 @@ def check_callback(callback: object, chosen: Values) -> External | None:
         return None
     if not isinstance(callback, DmaBufferCallback):
         raise InvalidArgument(f"callback is {shown(callback)}; expected a DmaBufferCallback", _BAD)
+    if callback.data_provider is None or callback.data_release is None:
+        raise InvalidArgument(f"callback is {shown(callback)}; expected both of its functions", _BAD)
     check_callable("data_provider", callback.data_provider, "(request, notify_param)")
     check_callable("data_release", callback.data_release, "(data, notify_param)")
     for option, why in _NOT_WITH_CALLBACK.items():

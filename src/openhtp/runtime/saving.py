@@ -67,6 +67,7 @@ class Saver:
             build_id=BUILD_ID,
             lora_weight_sharing=updating.shares_updates(context),
             extended_udma=context._extended_udma,
+            driver=context.device._driver,
         )
         return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 

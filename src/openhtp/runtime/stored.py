@@ -10,7 +10,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import CONTEXT, Origin, Values
-from openhtp.runtime.binaries import Given, check_given, open_given
+from openhtp.runtime.binaries import Given, check_given, in_memory, open_given
 from openhtp.runtime.creation import Wanted
 
 if TYPE_CHECKING:
@@ -25,11 +25,16 @@ def list_wanted(
     read: Callable[[ContextArguments, Origin], Values],
 ) -> list[Wanted]:
     """The contexts of a list, all arguments checked: those for the list, and those for single contexts."""
-    items = None if isinstance(binaries, (bytes, bytearray, memoryview, str)) else items_of(binaries)
+    items = None if isinstance(binaries, str) or in_memory(binaries) else items_of(binaries)
     if not items:
         raise InvalidArgument(
             f"binaries is {shown(binaries)}; expected a list of at least one binary",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+    if "callback" in options:
+        raise InvalidArgument(
+            "a callback is for create_context_from_binary only: contexts of a list read their binaries themselves",
+            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
         )
     for binary in items:
         check_given(binary)
