@@ -70,6 +70,25 @@ def test_binaries_are_read_and_not_loaded(shared_device: htp.Device, tmp_path: P
     assert status == 0
     (found,) = json.loads(text)["contexts"]
     assert (found["name"], found["graphs"], found["io_bytes"]) == ("net", ["net"], 64)
+    for soc, mib in (("SM8650", 8), ("SM7325", 4)):
+        _, text = plan(str(path), "--soc", soc, "--json", "-")
+        assert json.loads(text)["contexts"][0]["vtcm_backup_bytes"] == mib << 20, soc
+
+
+def test_backup_buffers_of_contexts_that_run_at_the_same_time(tmp_path: Path) -> None:
+    """One for the group, where contexts that run in turn have their own."""
+    for concurrent, backups in (("true", 8), ("false", 24)):
+        path = tmp_path / "contexts.yaml"
+        path.write_text(
+            "contexts:\n"
+            f"- {{name: a, size: 1GB, group: x, concurrent: {concurrent}, backup: 8MB}}\n"
+            f"- name: b\n  group: x\n  concurrent: {concurrent}\n"
+            "  graphs: [{name: c, size: 1GB, backup: 8MB}, {name: d, size: 1GB, backup: 8MB}]\n"
+        )
+        status, text = plan(str(path), "--json", "-")
+        assert status == 0
+        held = json.loads(text)["domains"][0]["holdings"]
+        assert sum(one["bytes"] for one in held if one["use"] == "vtcm_backup") == backups << 20
 
 
 @pytest.mark.parametrize(

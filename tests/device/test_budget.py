@@ -53,7 +53,8 @@ def test_what_memory_is_for_is_told(backend: htp.Backend) -> None:
     relu_graph(context)
     loaded = held()
     assert loaded["weights"] > 0
+    assert loaded["vtcm_backup"] == 8 << 20, "what an SM8650 has of VTCM"
     context.register_memory(1 << 20)
     assert held() == {**loaded, "io": loaded["io"] + (1 << 20)}
     context.free()
-    assert held() == nothing == {"weights": 0, "spill_fill": 0, "io": 0, "reserve": 0}
+    assert held() == nothing == {"weights": 0, "spill_fill": 0, "vtcm_backup": 0, "io": 0, "reserve": 0}

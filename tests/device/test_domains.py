@@ -140,8 +140,8 @@ def test_a_context_that_fits_nowhere_is_refused_in_words(maker: htp.Device, devi
     with pytest.raises(htp.OutOfMemory) as caught:
         device.create_context_from_binary(binary_of(maker, 10, name="llm"))
     for said in (
-        "(llm) needs 10 MiB",
-        "process domain 0, which has 7",
+        "(llm) needs 10.03 MiB (weights 10 MiB, VTCM backup 32 KiB)",
+        "process domain 0, which has 6.9",
         "process domain 1",
         "can be 2",
         "memory plan",
@@ -200,6 +200,7 @@ def test_contexts_of_a_group_hold_one_spill_fill_buffer(maker: htp.Device, backe
     joining = htp.GroupRegistration(first=first)
     second = device.create_context_from_binary(binary, register_multi_contexts=joining)
     assert spilled() == size
+    assert domains_of(device)[0]["memory"]["vtcm_backup"] == 2 * MIB, "each graph has its own"
     first.free()
     assert spilled() == size
     second.free()
@@ -222,7 +223,9 @@ def test_contexts_that_share_while_they_run_have_one_priority(maker: htp.Device,
     with pytest.raises(htp.InvalidArgument, match="all have its priority, 200"):
         device.create_context_from_binary(binary, priority="low", register_concurrent_resource_sharing=joining)
     device.create_context_from_binary(binary, priority="high", register_concurrent_resource_sharing=joining)
-    assert domains_of(device)[0]["memory"]["spill_fill"] == 64 * MIB
+    memory = domains_of(device)[0]["memory"]
+    assert memory["spill_fill"] == 64 * MIB
+    assert memory["vtcm_backup"] == 8 * MIB, "one for the group, as large as the chip's VTCM"
     with pytest.raises(htp.QnnError, match="all have its priority"):
         first.set_config(priority="low")
     with pytest.raises(htp.QnnError, match="all have its priority"):
@@ -329,3 +332,4 @@ def test_a_list_that_runs_at_the_same_time_shares_by_priority(maker: htp.Device,
         share_resources_optimization_type="concurrent_optimization",
     ).result(60)
     assert domains_of(device)[0]["memory"]["spill_fill"] == 2 * needed
+    assert domains_of(device)[0]["memory"]["vtcm_backup"] == 2 * 8 * MIB

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 import openhtp as htp
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.memory.ledger import Grant, Held, Ledger, SpillGroup, Tenant, Use
+from openhtp.memory.ledger import Grant, Held, Ledger, SpillGroup, Tenant, Use, largest_backup
 
 
 def test_a_domain_is_bounded() -> None:
@@ -29,7 +29,7 @@ def test_a_grant_is_given_back_once() -> None:
     ledger.take(tenant, 30, Use.IO, "the memory")
     weights.give_back()
     weights.give_back()
-    assert ledger.by_use() == {"weights": 0, "spill_fill": 0, "io": 30, "reserve": 0}
+    assert ledger.by_use() == {"weights": 0, "spill_fill": 0, "vtcm_backup": 0, "io": 30, "reserve": 0}
 
 
 def test_a_message_says_who_holds_what_and_stays_short() -> None:
@@ -74,6 +74,43 @@ def test_a_group_holds_one_spill_fill_buffer_for_each_domain() -> None:
     assert len(ledger.domains) == 1
 
 
+def test_backup_buffers_are_each_graphs_own_but_in_concurrent_groups() -> None:
+    """Contexts that share a spill-fill buffer in turn have backup buffers of their own."""
+    for shared, backups in ((None, 30), (12, 12)):
+        ledger, group = Ledger(limit=100), SpillGroup(30, "group 1", backup=shared)
+        first, second = (Tenant(name, group=group) for name in "ab")
+        ledger.place(first, 5, 30, 10)
+        ledger.place(second, 5, 30, 20)
+        assert ledger.by_use() == {
+            "weights": 10,
+            "spill_fill": 30,
+            "vtcm_backup": backups,
+            "io": 0,
+            "reserve": 0,
+        }
+        ledger.leave(first)
+        assert ledger.by_use()["vtcm_backup"] == (12 if shared else 20)
+        ledger.leave(second)
+        assert ledger.used == 0
+
+
+def test_a_context_must_have_room_for_its_backup_buffers() -> None:
+    ledger = Ledger(limit=100)
+    with pytest.raises(htp.OutOfMemory, match=r"needs 101 B \(weights 60 B, spill-fill 1 B, VTCM backup 40 B\)"):
+        ledger.place(Tenant("a"), 60, 1, 40)
+    group = SpillGroup(30, "group", backup=30)
+    ledger.place(Tenant("b", group=group), 40, 1, 99)
+    with pytest.raises(htp.OutOfMemory):
+        ledger.place(Tenant("c"), 0, 0, 1)
+    ledger.place(Tenant("d", group=group), 0, 1, 99)
+
+
+def test_backup_buffers_of_small_domains_are_to_scale() -> None:
+    assert largest_backup(8 << 20, SESSION_LIMIT_BYTES) == 8 << 20
+    assert largest_backup(8 << 20, SESSION_LIMIT_BYTES // 256) == 32 << 10
+    assert Ledger(vtcm_bytes=8 << 20).backup_bytes == 8 << 20
+
+
 def test_a_reserve_is_for_the_io_of_its_context() -> None:
     ledger, mine, other = Ledger(limit=100), Tenant("mine"), Tenant("other")
     ledger.place(mine, 50)
@@ -81,21 +118,24 @@ def test_a_reserve_is_for_the_io_of_its_context() -> None:
     with pytest.raises(htp.OutOfMemory):
         ledger.take(other, 20, Use.IO, "the memory")
     ledger.take(mine, 25, Use.IO, "the memory")
-    assert ledger.by_use() == {"weights": 50, "spill_fill": 0, "io": 25, "reserve": 15}
+    assert ledger.by_use() == {"weights": 50, "spill_fill": 0, "vtcm_backup": 0, "io": 25, "reserve": 15}
     ledger.take(mine, 20, Use.IO, "the memory")
     assert ledger.by_use()["reserve"] == 0
 
 
-@given(some.lists(some.tuples(some.sampled_from(["place", "take", "leave", "give"]), some.integers(0, 60))))
-def test_no_domain_ever_holds_more_than_it_has(acts: list[tuple[str, int]]) -> None:
+@given(
+    some.lists(some.tuples(some.sampled_from(["place", "take", "leave", "give"]), some.integers(0, 60))),
+    some.sampled_from([None, 0, 20]),
+)
+def test_no_domain_ever_holds_more_than_it_has(acts: list[tuple[str, int]], backup: int | None) -> None:
     ledger, grants = Ledger(limit=100, most=3), list[Grant | Held]()
-    group = SpillGroup(0, "group", grows=True)
+    group = SpillGroup(0, "group", grows=True, backup=backup)
     tenants: list[Tenant] = []
     for act, nbytes in acts:
         try:
             if act == "place":
                 tenant = Tenant(str(len(tenants)), group=group if nbytes % 2 else None)
-                grants.append(ledger.place(tenant, nbytes, nbytes // 2))
+                grants.append(ledger.place(tenant, nbytes, nbytes // 2, nbytes // 3))
                 tenants.append(tenant)
             elif act == "take" and tenants:
                 grants.append(ledger.take(tenants[nbytes % len(tenants)], nbytes, Use.IO, "the memory"))

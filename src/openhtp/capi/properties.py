@@ -12,6 +12,7 @@ from openhtp.capi.entries import answers, null
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError
 from openhtp.core.option_numbers import CUSTOM, HtpContextProperty
+from openhtp.core.units import MIB
 from openhtp.memory.needs import ContextNeeds, needs_of
 from openhtp.program.binary import read_binary
 from openhtp.program.container import PAGE
@@ -41,7 +42,8 @@ def context_get_property(context: int, properties: int) -> None:
     if not wanted:
         raise null("the list of properties")
     binary = read_binary(held.saved())
-    needs = needs_of([(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names])
+    stored = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
+    needs = needs_of(stored, largest_backup=binary.info.vtcm_mb * MIB)
     for place, option in wanted:
         memory.write_number(place, _ANSWERS[option](needs))
 

@@ -15,6 +15,8 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.units import MIB
+from openhtp.memory.needs import vtcm_of
 from openhtp.program.binary import ContextBinary, read_binary
 
 _VERSION_3 = 3
@@ -105,7 +107,7 @@ def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) ->
     blob = struct("GraphBlobInfo")(
         version=1,
         spill_fill=packed.spill_fill_bytes,
-        vtcm=(about.options.vtcm_bytes or 0) >> 20,
+        vtcm=vtcm_of(about, binary.info.vtcm_mb * MIB) // MIB,
         optimization=about.options.optimization_level,
         hvx_threads=about.options.hvx_threads or 0,
     )

@@ -12,7 +12,8 @@ from openhtp.capi import identity
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import STANDARD_OUTPUT, JsonFile, errors_reported, say, show, write_file, write_json
-from openhtp.core.units import bytes_in_words
+from openhtp.core.units import MIB, bytes_in_words
+from openhtp.memory.needs import vtcm_of
 from openhtp.program.binary import ContextBinary
 from openhtp.report.context_binary import ApiVersions, context_binary_json
 from openhtp.runtime.binaries import check_data, open_given
@@ -50,17 +51,19 @@ def _print(binary: ContextBinary, *, checked: bool) -> None:
         f"{bytes_in_words(binary.nbytes)}, format {about.blob_version}, made {made} by openhtp"
         f" {about.sdk_version}{checks}"
     )
-    columns = ("graph", "inputs", "outputs", "weights", "spill-fill", "prepared")
+    columns = ("graph", "inputs", "outputs", "weights", "spill-fill", "VTCM backup", "prepared")
     sheet = Sheet("graphs", columns, ("inputs", "outputs"))
     for name in binary.graph_names:
         graph = binary.packed(name)
         info = graph.info()
+        backup = vtcm_of(info, about.vtcm_mb * MIB)
         sheet.add(
             name,
             ", ".join(map(str, info.inputs)),
             ", ".join(map(str, info.outputs)),
             bytes_in_words(sum(blob.nbytes for blob in graph.blobs)),
             bytes_in_words(graph.spill_fill_bytes),
+            bytes_in_words(backup) if backup else "all VTCM",
             "yes" if graph.prepared is not None else "no",
         )
     show(sheet)

@@ -19,6 +19,7 @@ from openhtp.core.units import bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.memory.advice import Advice, advise
 from openhtp.memory.describing import context_from_words, contexts_from_document, size_in_bytes
+from openhtp.memory.ledger import largest_backup
 from openhtp.memory.needs import needs_of
 from openhtp.memory.planning import ContextPlan, DomainPlan, Load, MapIo, MemoryPlan, plan_memory
 from openhtp.report.domains import act_in_words, plan_to_html, remedies, what_failed
@@ -29,7 +30,7 @@ app = typer.Typer(help="What fits into memory.", no_args_is_help=True, add_compl
 _MOST_TEXT = 1 << 20
 _SOC = "SM8650"
 _FILES = (".yaml", ".yml", ".json")
-_FILL = {"weights": "█", "spill_fill": "▓", "io": "▒", "reserve": "░"}
+_FILL = {"weights": "█", "spill_fill": "▓", "vtcm_backup": "▓", "io": "▒", "reserve": "░"}
 
 
 @app.callback()
@@ -41,7 +42,7 @@ def _group() -> None:
 def plan(
     contexts: Annotated[
         list[str],
-        typer.Argument(help="Context binaries, sizes like llm=1.5GB,io=60MB,spill_fill=30MB, or YAML files."),
+        typer.Argument(help="Context binaries, sizes like llm=1.5GB,io=60MB,spill_fill=30MB,backup=8MB, or YAML."),
     ],
     soc: Annotated[
         str | None, typer.Option(help="Chip: it has so many process domains. Default: the config's, or SM8650.")
@@ -57,9 +58,10 @@ def plan(
     with errors_reported():
         config, _ = config_of(config_file, None)
         chip = find_soc(soc_of(config, soc, _SOC))
-        wanted = [context for item in contexts for context in _read(item)]
         most = chip.process_domains if domains is None else domains
         nbytes = SESSION_LIMIT_BYTES if limit is None else size_in_bytes(limit, "--limit")
+        backup = largest_backup(chip.vtcm_bytes, nbytes)
+        wanted = [context for item in contexts for context in _read(item, backup)]
         given = plan_memory(wanted, most=most, limit=nbytes)
         advice = advise(wanted, most=most, limit=nbytes) if optimize else None
         _print(given, f"{chip.name}: {most} process domains of {bytes_in_words(nbytes)} (counted, not measured)")
@@ -75,7 +77,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def _read(item: str) -> list[ContextPlan]:
+def _read(item: str, backup: int) -> list[ContextPlan]:
     path = Path(item)
     if path.suffix.lower() in _FILES:
         data = read_file(path, most=_MOST_TEXT, what="a file of contexts", error=BadModel)
@@ -88,11 +90,12 @@ def _read(item: str) -> list[ContextPlan]:
         return [context_from_words(item)]
     binary = open_given(path)
     graphs = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
-    return [ContextPlan(name=path.stem, needs=needs_of(graphs))]
+    return [ContextPlan(name=path.stem, needs=needs_of(graphs, largest_backup=backup))]
 
 
 def _print(plan: MemoryPlan, title: str) -> None:
-    table = Sheet(title, ("context", "data", "spill-fill", "I/O", "goes to", "why not"), ("goes to", "why not"))
+    columns = ("context", "data", "spill-fill", "VTCM backup", "I/O", "goes to", "why not")
+    table = Sheet(title, columns, ("goes to", "why not"))
     for context in plan.contexts:
         errors = [outcome.error for outcome in plan.failures if _concerns(outcome.act, context.name)]
         domain = plan.domain_of(context.name)
@@ -100,6 +103,7 @@ def _print(plan: MemoryPlan, title: str) -> None:
             context.name,
             bytes_in_words(context.weights_bytes),
             bytes_in_words(context.spill_fill_bytes),
+            bytes_in_words(context.backup_bytes),
             bytes_in_words(context.needs.io_bytes),
             "nowhere" if domain is None else f"PD {domain}",
             "; ".join("no room for its I/O" if domain is not None else "no room" for _ in errors),
@@ -157,6 +161,7 @@ def _plan_document(plan: MemoryPlan) -> dict[str, Any]:
                 "name": context.name,
                 "weights_bytes": context.weights_bytes,
                 "spill_fill_bytes": context.spill_fill_bytes,
+                "vtcm_backup_bytes": context.backup_bytes,
                 "io_bytes": context.needs.io_bytes,
                 "graphs": [graph.name for graph in context.needs.graphs],
                 "switching": context.switching,

@@ -46,6 +46,7 @@ def ledger_of(config: DeviceConfig) -> Ledger:
     return Ledger(
         limit=SESSION_LIMIT_BYTES if config.domain_mb is None else config.domain_mb * MIB,
         most=soc.process_domains if config.process_domains is None else config.process_domains,
+        vtcm_bytes=config.resources().vtcm_bytes,
     )
 
 

@@ -231,11 +231,19 @@ class DeviceApp:
 
 
 class DeviceGroup:
-    """Contexts that share a spill-fill buffer. ``priority`` is that of them all if they run at the same time."""
+    """Contexts that share a spill-fill buffer. ``priority`` is that of them all if they run at the same time.
 
-    def __init__(self, number: int, nbytes: int, priority: int | None) -> None:
+    Then they share a VTCM ``backup`` buffer of that size, too.
+    """
+
+    def __init__(self, number: int, nbytes: int, priority: int | None, backup: int) -> None:
         self.priority = priority
-        self.spill = SpillGroup(nbytes, f"the spill-fill buffer of group {number}", grows=nbytes == 0)
+        self.spill = SpillGroup(
+            nbytes,
+            f"the buffers of group {number}",
+            grows=nbytes == 0,
+            backup=None if priority is None else backup,
+        )
 
 
 class DeviceContext:

@@ -68,7 +68,8 @@ def make_ready(
     binary = open_binary(source)
     manner = manner or Manner()
     graphs = packed_at(binary, places)
-    room.take(needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs]))
+    stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
+    room.take(needs_of(stored, largest_backup=room.largest_backup))
     make = _only_prepared if room.prepare_only else _make_ready
     several = len(graphs) > 1
     with Workshop(

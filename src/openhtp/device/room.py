@@ -15,9 +15,14 @@ class Room:
     def __init__(self, context: DeviceContext) -> None:
         self._context = context
         self._ledger = context.session.ledger
-        self._weights = self._spill_fill = self._io = 0
+        self._weights = self._spill_fill = self._backup = self._io = 0
         self.held = Held(())
         self.prepare_only = context.prepare_only
+
+    @property
+    def largest_backup(self) -> int:
+        """Size of the VTCM backup buffer of a graph that has all VTCM there is."""
+        return self._ledger.backup_bytes
 
     def take(self, needs: ContextNeeds) -> None:
         """Find a place for what is known from the binary alone. Raises OutOfMemory, and takes nothing."""
@@ -30,6 +35,7 @@ class Room:
             more = f" and {len(needs.graphs) - 3} more" if len(needs.graphs) > 3 else ""
             context.tenant.label = f"context {context.number} ({names}{more})"
         self._weights, self._spill_fill = needs.weights_bytes, self._spilled(_spills(needs))
+        self._backup = needs.backup_bytes
         self._io = needs.io_bytes if context.io_room or context.keep_io_room else 0
         self._take(new=new)
 
@@ -55,7 +61,8 @@ class Room:
 
     def _take(self, *, new: bool) -> None:
         tenant = self._context.tenant
-        self.held = self._ledger.place(tenant, self._weights, self._spill_fill, room_for=self._io if new else 0)
+        sizes = self._weights, self._spill_fill, self._backup
+        self.held = self._ledger.place(tenant, *sizes, room_for=self._io if new else 0)
         if new and self._context.keep_io_room:
             self._ledger.reserve(tenant, self._io)
 

@@ -45,7 +45,8 @@ class SwitchedRoom(Room):
         if any(place not in places for place in self._places):
             raise InvalidArgument(f"graphs {list(self._places)} are to be retained; given are {list(places)}")
         self._retained = tuple(binary.graph_names[place] for place in self._places)
-        self._needs = needs_of([(graph, binary.blobs_of(graph.name)) for graph in graphs])
+        stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
+        self._needs = needs_of(stored, largest_backup=self.largest_backup)
         self._buffers = Buffers.chosen(self._needs, self._asked.weights_buffer, self._asked.spill_fill_buffer)
         first = loaded_first([graph.name for graph in graphs], self._retained)
         self._take_first(first)
@@ -65,8 +66,8 @@ class SwitchedRoom(Room):
 
     def _take_first(self, first: Sequence[str]) -> None:
         beside = [self._buffers.beside(self._needs.graph(name)) for name in first]
-        parts = [(graph.own_bytes, graph.spill_fill_bytes) for graph in beside]
-        held = (self._needs.shared_bytes + (self._buffers.weights or 0), self._buffers.spill_fill or 0)
+        parts = [(graph.own_bytes, graph.spill_fill_bytes, graph.backup_bytes) for graph in beside]
+        held = (self._needs.shared_bytes + (self._buffers.weights or 0), self._buffers.spill_fill or 0, 0)
         context = self._context
         context.tenant.label = f"context {context.number} (switching {', '.join(first[:3])})"
         io_bytes = self._needs.io_bytes if context.io_room else 0

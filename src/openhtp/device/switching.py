@@ -155,7 +155,8 @@ class Switcher:
         graph = self._graphs[turn.graph]
         needs = self._needs[turn.graph]
         try:
-            held = self.context.session.ledger.place(self.context.tenant, needs.own_bytes, needs.spill_fill_bytes)
+            sizes = needs.own_bytes, needs.spill_fill_bytes, needs.backup_bytes
+            held = self.context.session.ledger.place(self.context.tenant, *sizes)
         except QnnError as error:
             self._fail(job, error)
             return

@@ -110,7 +110,7 @@ def _dummies(
         so_far = attempt(_Way("", contexts, loads[:place], ()))
         left = so_far.domains[domain].left if domain is not None else 0
         # One page less than it needs is left over; the buffer goes once everything is loaded.
-        nbytes = (left - context.weights_bytes - context.spill_fill_bytes) // _PAGE * _PAGE + _PAGE
+        nbytes = (left - context.weights_bytes - context.buffer_bytes) // _PAGE * _PAGE + _PAGE
         hold = Hold(before[-1], min(nbytes, left))
         rest = loads_then_io(contexts)[place:]
         acts = (*loads[:place], hold, *rest[: len(names) - place], LetGo(), *rest[len(names) - place :])
@@ -155,7 +155,7 @@ def _packed(contexts: tuple[ContextPlan, ...], most: int, limit: int) -> tuple[C
 
 
 def _whole(context: ContextPlan) -> int:
-    return context.weights_bytes + context.spill_fill_bytes + context.needs.io_bytes
+    return context.weights_bytes + context.buffer_bytes + context.needs.io_bytes
 
 
 def _switched(contexts: tuple[ContextPlan, ...], most: int, limit: int, words: tuple[str, ...]) -> Iterator[_Way]:

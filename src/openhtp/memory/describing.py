@@ -15,8 +15,11 @@ from openhtp.memory.planning import ContextPlan
 _UNITS = {"": 1, "b": 1, "kb": KIB, "kib": KIB, "mb": MIB, "mib": MIB, "gb": GIB, "gib": GIB}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _MOST = 1 << 44
-_GRAPH_KEYS = ("name", "size", "spill_fill", "io")
-_CONTEXT_KEYS = (*_GRAPH_KEYS, "graphs", "shared", "group", "io_memory_estimation", "switching", "retained")
+_GRAPH_KEYS = ("name", "size", "spill_fill", "backup", "io")
+_CONTEXT_KEYS = (
+    *(*_GRAPH_KEYS, "graphs", "shared", "group", "concurrent"),
+    *("io_memory_estimation", "switching", "retained"),
+)
 
 
 def size_in_bytes(given: object, what: str) -> int:
@@ -32,7 +35,7 @@ def size_in_bytes(given: object, what: str) -> int:
 
 
 def context_from_words(text: str) -> ContextPlan:
-    """``name=size``, and then, with commas, ``io=size`` and ``spill_fill=size``."""
+    """``name=size``, and then, with commas, ``io=size``, ``spill_fill=size`` and ``backup=size``."""
     name, _, rest = text.partition("=")
     size, *more = rest.split(",")
     fields: dict[str, Any] = {"name": name.strip(), "size": size}
@@ -42,7 +45,7 @@ def context_from_words(text: str) -> ContextPlan:
     unknown = [key for key in fields if key not in _GRAPH_KEYS]
     if not fields["name"] or not size.strip() or unknown:
         raise InvalidArgument(
-            f"context {shown(text)}; expected name=size, and io=size or spill_fill=size after commas, as in"
+            f"context {shown(text)}; expected name=size, and io=, spill_fill= or backup=size after commas, as in"
             " llm=1.5GB,io=60MB"
         )
     return context_from_mapping(fields)
@@ -75,6 +78,7 @@ def context_from_mapping(given: object) -> ContextPlan:
         switching=fields.get("switching") is True or bool(retained),
         retained=tuple(retained),
         group=None if group is None else str(group),
+        concurrent=fields.get("concurrent") is True,
     )
 
 
@@ -95,6 +99,7 @@ def _graph(given: object) -> GraphNeeds:
         name=name,
         own_bytes=size_in_bytes(fields.get("size"), f"size of {name!r}"),
         spill_fill_bytes=size_in_bytes(fields.get("spill_fill", 0), f"spill_fill of {name!r}"),
+        backup_bytes=size_in_bytes(fields.get("backup", 0), f"backup of {name!r}"),
         io_bytes=size_in_bytes(fields.get("io", 0), f"io of {name!r}"),
     )
 

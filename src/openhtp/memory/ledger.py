@@ -23,6 +23,7 @@ class Use(enum.Enum):
 
     WEIGHTS = "weights"
     SPILL_FILL = "spill_fill"
+    VTCM_BACKUP = "vtcm_backup"
     IO = "io"
     RESERVE = "reserve"
 
@@ -99,14 +100,17 @@ class Domain:
 class SpillGroup:
     """Contexts that use one spill-fill buffer in turn: it is held once in each domain where one of them is.
 
-    ``grows`` says that nobody chose its size: it is that of the largest who needs it.
+    ``grows`` says that nobody chose its size: it is that of the largest who needs it. ``backup`` is the size of
+    the VTCM backup buffer that they have in common as well; None if each graph has its own.
     """
 
     nbytes: int
     label: str
     grows: bool = False
+    backup: int | None = None
     members: dict[Domain, set[Tenant]] = field(default_factory=dict)
     grants: dict[Domain, Grant] = field(default_factory=dict)
+    backups: dict[Domain, Grant] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,12 +123,24 @@ class Tenant:
     domain: Domain | None = None
 
 
-class Ledger:
-    """All domains of a client: ``most`` of them, each of ``limit`` bytes. The first is always there."""
+def largest_backup(vtcm_bytes: int, limit: int) -> int:
+    """Size of the VTCM backup buffer of a graph that has all VTCM of a chip, where a domain has so many bytes.
 
-    def __init__(self, *, limit: int = SESSION_LIMIT_BYTES, most: int = 1) -> None:
+    A domain of less than the chip's is one to scale, for trying what happens when it is full. So is this.
+    """
+    return vtcm_bytes * min(limit, SESSION_LIMIT_BYTES) // SESSION_LIMIT_BYTES
+
+
+class Ledger:
+    """All domains of a client: ``most`` of them, each of ``limit`` bytes. The first is always there.
+
+    ``vtcm_bytes`` is what their chip has of VTCM.
+    """
+
+    def __init__(self, *, limit: int = SESSION_LIMIT_BYTES, most: int = 1, vtcm_bytes: int = 0) -> None:
         self.limit = limit
         self.most = most
+        self.backup_bytes = largest_backup(vtcm_bytes, limit)
         self.domains = [Domain(0, limit)]
         self._lock = threading.RLock()
 
@@ -140,9 +156,12 @@ class Ledger:
             totals = [domain.by_use() for domain in self.domains]
         return {use.value: sum(total[use.value] for total in totals) for use in Use}
 
-    def place(self, tenant: Tenant, weights: int, spill_fill: int = 0, *, room_for: int = 0) -> Held:
+    def place(
+        self, tenant: Tenant, weights: int, spill_fill: int = 0, backup: int = 0, *, room_for: int = 0
+    ) -> Held:
         """Put a context where it fits, ``room_for`` more bytes included, which are not held afterwards.
 
+        ``spill_fill`` and ``backup`` are the bytes of its buffers, where it does not have its group's.
         Raises OutOfMemory, and holds nothing, if there is no such place.
         """
         with self._lock:
@@ -154,18 +173,19 @@ class Ledger:
                     st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
                 )
             for domain in self._open_to(tenant):
-                extra = spill_fill if group is None else _growth(group, domain, spill_fill)
-                if weights + extra + room_for <= domain.left:
-                    return self._settle(tenant, domain, weights, spill_fill)
-            raise OutOfMemory(
-                words.no_place(self, tenant, weights, spill_fill, room_for), st.QNN_CONTEXT_ERROR_MEM_ALLOC
-            )
+                buffers = spill_fill + backup if group is None else _growth(group, domain, spill_fill, backup)
+                if weights + buffers + room_for <= domain.left:
+                    return self._settle(tenant, domain, weights, spill_fill, backup)
+            parts = {"weights": weights, "spill-fill": spill_fill, "VTCM backup": backup, "room for I/O": room_for}
+            raise OutOfMemory(words.no_place(self, tenant, parts), st.QNN_CONTEXT_ERROR_MEM_ALLOC)
 
-    def place_each(self, tenant: Tenant, parts: Sequence[tuple[int, int]], *, room_for: int = 0) -> list[Held]:
-        """The same for parts that come and go by themselves, given as (weights, spill-fill): all, or none."""
+    def place_each(
+        self, tenant: Tenant, parts: Sequence[tuple[int, int, int]], *, room_for: int = 0
+    ) -> list[Held]:
+        """The same for parts that come and go by themselves, each (weights, spill-fill, backup): all, or none."""
         with self._lock:
-            weights, spill_fill = (sum(part[index] for part in parts) for index in (0, 1))
-            self.place(tenant, weights, spill_fill, room_for=room_for).give_back()
+            weights, spill_fill, backup = (sum(part[index] for part in parts) for index in range(3))
+            self.place(tenant, weights, spill_fill, backup, room_for=room_for).give_back()
             return [self.place(tenant, *part) for part in parts]
 
     def take(self, tenant: Tenant, nbytes: int, use: Use, what: str) -> Grant:
@@ -211,19 +231,24 @@ class Ledger:
             return [*self.domains, Domain(len(self.domains), self.limit)]
         return list(self.domains)
 
-    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int) -> Held:
-        grants = [self._grant(domain, tenant, weights, Use.WEIGHTS)] if weights else []
-        if tenant.group is not None:
-            self._join(tenant, tenant.group, domain, spill_fill)
-        elif spill_fill:
-            grants.append(self._grant(domain, tenant, spill_fill, Use.SPILL_FILL))
+    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int, backup: int) -> Held:
+        group = tenant.group
+        own = {
+            Use.WEIGHTS: weights,
+            Use.SPILL_FILL: spill_fill if group is None else 0,
+            Use.VTCM_BACKUP: backup if group is None or group.backup is None else 0,
+        }
+        if group is not None:
+            self._join(tenant, group, domain, spill_fill)
         tenant.domain = domain
-        return Held(grants)
+        return Held([self._grant(domain, tenant, nbytes, use) for use, nbytes in own.items() if nbytes])
 
     def _join(self, tenant: Tenant, group: SpillGroup, domain: Domain, spill_fill: int) -> None:
         if group.grows:
             group.nbytes = max(group.nbytes, spill_fill)
         group.members.setdefault(domain, set()).add(tenant)
+        if group.backup and domain not in group.backups:
+            group.backups[domain] = self._grant(domain, group, group.backup, Use.VTCM_BACKUP)
         old = group.grants.get(domain)
         if old is not None and old.nbytes >= group.nbytes:
             return
@@ -239,6 +264,8 @@ class Ledger:
         if not members:
             del group.members[domain]
             group.grants.pop(domain).give_back()
+            if domain in group.backups:
+                group.backups.pop(domain).give_back()
 
     def _grant(self, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: Use) -> Grant:
         if domain.number == len(self.domains):
@@ -258,7 +285,10 @@ class Ledger:
             reserve.give_back()
 
 
-def _growth(group: SpillGroup, domain: Domain, spill_fill: int) -> int:
-    """What a group takes in a domain on top of what it has there, with one more who needs so much."""
+def _growth(group: SpillGroup, domain: Domain, spill_fill: int, backup: int) -> int:
+    """What buffers take in a domain on top of what the group has there, with one more who needs so much."""
     held = group.grants.get(domain)
-    return max(group.nbytes, spill_fill if group.grows else 0) - (0 if held is None else held.nbytes)
+    spill = max(group.nbytes, spill_fill if group.grows else 0) - (0 if held is None else held.nbytes)
+    if group.backup is None:
+        return spill + backup
+    return spill + (0 if domain in group.backups else group.backup)

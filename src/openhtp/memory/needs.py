@@ -8,24 +8,28 @@ from dataclasses import dataclass, replace
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
-from openhtp.program.packed import PackedGraph
+from openhtp.program.packed import GraphInfo, PackedGraph
 
 _PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphNeeds:
-    """One graph: data that no other graph of its context has, its spill-fill buffer, its inputs and outputs."""
+    """One graph: data that no other graph of its context has, its buffers, its inputs and outputs.
+
+    Its spill-fill buffer has what does not fit into its VTCM, its backup buffer has all of that while it yields.
+    """
 
     name: str
     own_bytes: int
     spill_fill_bytes: int = 0
+    backup_bytes: int = 0
     io_bytes: int = 0
 
     @property
     def loaded_bytes(self) -> int:
         """What comes and goes with the graph itself."""
-        return self.own_bytes + self.spill_fill_bytes
+        return self.own_bytes + self.spill_fill_bytes + self.backup_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,11 @@ class ContextNeeds:
     def largest_spill_fill(self) -> int:
         """What one buffer must have that all graphs use in turn."""
         return max((graph.spill_fill_bytes for graph in self.graphs), default=0)
+
+    @property
+    def backup_bytes(self) -> int:
+        """VTCM backup buffers of all graphs: each has its own."""
+        return sum(graph.backup_bytes for graph in self.graphs)
 
     @property
     def io_bytes(self) -> int:
@@ -110,8 +119,17 @@ def _too_small(option: str, chosen: int, name: str, nbytes: int) -> InvalidArgum
     )
 
 
-def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]]) -> ContextNeeds:
-    """What stored graphs need, each given with numbers that tell equal data of different graphs."""
+def vtcm_of(info: GraphInfo, vtcm_bytes: int) -> int:
+    """VTCM of a graph on a chip with so much of it (0 if nobody knows), and thus what it saves when it yields."""
+    wanted = info.options.vtcm_bytes or vtcm_bytes
+    return min(wanted, vtcm_bytes or wanted)
+
+
+def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]], *, largest_backup: int) -> ContextNeeds:
+    """What stored graphs need, each given with numbers that tell equal data of different graphs.
+
+    ``largest_backup`` is the size of the VTCM backup buffer of a graph that has all VTCM there is.
+    """
     users = Counter(number for _, numbers in graphs for number in set(numbers))
     sizes: dict[int, int] = {}
     found = []
@@ -124,6 +142,7 @@ def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]]) -> ContextNeed
                 name=packed.name,
                 own_bytes=_pages(sum(nbytes for number, nbytes in held.items() if users[number] == 1)),
                 spill_fill_bytes=packed.spill_fill_bytes,
+                backup_bytes=vtcm_of(info, largest_backup),
                 io_bytes=sum(spec.nbytes for spec in (*info.inputs, *info.outputs)),
             )
         )

@@ -16,7 +16,8 @@ from openhtp.memory.switching import loaded_first
 class ContextPlan:
     """A context that is to be loaded. ``switching`` loads its graphs when they run, ``retained`` those at once.
 
-    ``io_estimation`` makes it go where its I/O fits, too; ``group`` names contexts that share a spill-fill buffer.
+    ``io_estimation`` makes it go where its I/O fits, too; ``group`` names contexts that share a spill-fill buffer
+    and, if they are ``concurrent``, a VTCM backup buffer.
     """
 
     name: str
@@ -25,6 +26,7 @@ class ContextPlan:
     switching: bool = False
     retained: tuple[str, ...] = ()
     group: str | None = None
+    concurrent: bool = False
 
     @property
     def weights_bytes(self) -> int:
@@ -41,6 +43,18 @@ class ContextPlan:
         if not self.switching:
             return self.needs.spill_fill_bytes
         return sum(self.needs.graph(name).spill_fill_bytes for name in self.first)
+
+    @property
+    def backup_bytes(self) -> int:
+        """VTCM backup buffers that are held once it is loaded."""
+        loaded = [self.needs.graph(name).backup_bytes for name in self.first]
+        shared = self.group is not None and self.concurrent
+        return max(loaded, default=0) if shared else sum(loaded)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """All buffers that graphs work with and that are held once it is loaded."""
+        return self.spill_fill_bytes + self.backup_bytes
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -202,16 +216,16 @@ class _Trial:
 
     def _load(self, act: Load, wanted: ContextPlan) -> None:
         tenant = Tenant(wanted.name, group=self._group_of(wanted))
-        weights, spill_fill = wanted.weights_bytes, wanted.spill_fill_bytes
+        sizes = wanted.weights_bytes, wanted.spill_fill_bytes, wanted.backup_bytes
         error = ""
         try:
             room = wanted.needs.io_bytes if wanted.io_estimation else 0
-            self.ledger.place(tenant, weights, spill_fill, room_for=room)
+            self.ledger.place(tenant, *sizes, room_for=room)
             self._tenants[wanted.name] = tenant
         except QnnError as failure:
             error = failure.message
         domain = None if tenant.domain is None else tenant.domain.number
-        self.outcomes.append(Outcome(act=act, domain=domain, nbytes=weights + spill_fill, error=error))
+        self.outcomes.append(Outcome(act=act, domain=domain, nbytes=sum(sizes), error=error))
 
     def _take(self, act: MapIo | Hold, wanted: ContextPlan) -> None:
         tenant = self._tenants[wanted.name]
@@ -233,8 +247,10 @@ class _Trial:
     def _group_of(self, wanted: ContextPlan) -> SpillGroup | None:
         if wanted.group is None:
             return None
-        label = f"spill-fill buffer of group {wanted.group}"
-        return self._groups.setdefault(wanted.group, SpillGroup(0, label, grows=True))
+        label = f"buffers of group {wanted.group}"
+        members = [context for context in self.contexts if context.group == wanted.group]
+        backup = max(context.backup_bytes for context in members) if wanted.concurrent else None
+        return self._groups.setdefault(wanted.group, SpillGroup(0, label, grows=True, backup=backup))
 
     def domains(self) -> tuple[DomainPlan, ...]:
         return tuple(

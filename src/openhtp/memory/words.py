@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from openhtp.core.units import bytes_in_words
@@ -14,14 +15,10 @@ _HOLDERS = 3
 _DOMAINS = 4
 
 
-def no_place(ledger: Ledger, tenant: Tenant, weights: int, spill_fill: int, room_for: int) -> str:
-    """A context fits nowhere."""
-    parts = [
-        f"{what} {bytes_in_words(nbytes)}"
-        for what, nbytes in (("weights", weights), ("spill-fill", spill_fill), ("room for I/O", room_for))
-        if nbytes
-    ]
-    total = bytes_in_words(weights + spill_fill + room_for)
+def no_place(ledger: Ledger, tenant: Tenant, wanted: Mapping[str, int]) -> str:
+    """A context fits nowhere, which wants so many bytes for each of these."""
+    parts = [f"{what} {bytes_in_words(nbytes)}" for what, nbytes in wanted.items() if nbytes]
+    total = bytes_in_words(sum(wanted.values()))
     made_of = f" ({', '.join(parts)})" if len(parts) > 1 else ""
     return f"{tenant.label} needs {total}{made_of}, but {_situation(ledger, tenant)}; {_advice(ledger, tenant)}"
 

@@ -99,7 +99,8 @@ DEVICE = Table(
         Option(
             name="domain_mb",
             kind=Whole(1, SESSION_LIMIT_BYTES // MIB, "MB"),
-            about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then.",
+            about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then;"
+            " VTCM backup buffers are then counted to the same scale.",
         ),
         Option(
             name="transport",

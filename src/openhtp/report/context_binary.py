@@ -8,6 +8,7 @@ from typing import Any
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
+from openhtp.memory.needs import vtcm_of
 from openhtp.program.binary import ContextBinary
 from openhtp.program.packed import PackedGraph
 
@@ -82,7 +83,6 @@ def _shared_bytes(binary: ContextBinary, graphs: list[PackedGraph]) -> list[int]
 def _graph(graph: PackedGraph, binary: ContextBinary, shared_bytes: int) -> dict[str, Any]:
     about, ids = graph.info(), graph.tensor_ids
     ends = (*about.inputs, *about.outputs)
-    vtcm = about.options.vtcm_bytes
     return {
         "graphName": graph.name,
         "numGraphInputs": len(about.inputs),
@@ -96,7 +96,7 @@ def _graph(graph: PackedGraph, binary: ContextBinary, shared_bytes: int) -> dict
             "version": _GRAPH_BLOB,
             "info": {
                 "spillFillBufferSize": graph.spill_fill_bytes,
-                "vtcmSize": binary.info.vtcm_mb if vtcm is None else vtcm // MIB,
+                "vtcmSize": vtcm_of(about, binary.info.vtcm_mb * MIB) // MIB,
                 "optimizationLevel": about.options.optimization_level,
                 "htpDlbc": 0,
                 "numHvxThreads": about.options.hvx_threads or 0,

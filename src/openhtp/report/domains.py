@@ -10,8 +10,14 @@ from openhtp.memory.planning import Act, DomainPlan, Hold, LetGo, Load, MemoryPl
 from openhtp.report.gantt import PALETTE
 
 _LEFT, _WIDTH, _ROW, _BAR, _TOP = 60, 760, 64, 34, 16
-_OPACITY = {"weights": 1.0, "spill_fill": 0.65, "io": 0.4, "reserve": 0.2}
-_WORDS = {"weights": "weights", "spill_fill": "spill-fill", "io": "inputs and outputs", "reserve": "kept free"}
+_OPACITY = {"weights": 1.0, "spill_fill": 0.75, "vtcm_backup": 0.55, "io": 0.4, "reserve": 0.2}
+_WORDS = {
+    "weights": "weights",
+    "spill_fill": "spill-fill",
+    "vtcm_backup": "VTCM backup",
+    "io": "inputs and outputs",
+    "reserve": "kept free",
+}
 _LETTER = 7
 _FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
 
@@ -37,7 +43,7 @@ def remedies(plan: MemoryPlan) -> list[str]:
 
 
 def domains_to_svg(plan: MemoryPlan) -> str:
-    """The picture. Weights, spill-fill and I/O of a context have one colour, the latter two paler."""
+    """The picture. Weights, buffers and I/O of a context have one colour, the latter paler."""
     colours = {context.name: PALETTE[index % len(PALETTE)] for index, context in enumerate(plan.contexts)}
     height = _TOP + _ROW * len(plan.domains)
     parts = [

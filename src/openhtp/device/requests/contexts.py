@@ -37,14 +37,15 @@ def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
 
 def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> DeviceGroup:
     """A group of its own, or one that another context began, or that of its list."""
+    backup = asked.session.ledger.backup_bytes
     if wanted.list is not None:
         groups = asked.session.groups
         key = (wanted.list, priority if wanted.concurrent else None)
         if key not in groups:
-            groups[key] = DeviceGroup(number, 0, key[1])
+            groups[key] = DeviceGroup(number, 0, key[1], backup)
         return groups[key]
     if wanted.first is None:
-        return DeviceGroup(number, wanted.nbytes, priority if wanted.concurrent else None)
+        return DeviceGroup(number, wanted.nbytes, priority if wanted.concurrent else None, backup)
     first = find(asked.session.contexts, wanted.first, "context")
     group = first.group
     if group is None or (group.priority is not None) != wanted.concurrent:
