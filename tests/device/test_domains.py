@@ -141,7 +141,7 @@ def test_a_context_that_fits_nowhere_is_refused_in_words(maker: htp.Device, devi
         device.create_context_from_binary(binary_of(maker, 10, name="llm"))
     for said in (
         "(llm) needs 10.03 MiB (weights 10 MiB, VTCM backup 32 KiB)",
-        "process domain 0, which has 6.9",
+        "but no process domain has that: process domain 0 has 6.9",
         "process domain 1",
         "can be 2",
         "memory plan",

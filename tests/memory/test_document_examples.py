@@ -102,6 +102,17 @@ def test_advice_switches_graphs_and_retains_what_fits() -> None:
     found = advise([ContextPlan(name="llm", needs=ContextNeeds(graphs=graphs))], most=1, limit=SESSION_LIMIT_BYTES)
     assert (found.fits, found.way) == (True, "graph switching")
     assert found.plan.contexts[0].retained == ("a", "b")
+    # Nothing that would not help: neither an order of one, nor room for buffers that fit.
+    (words,) = found.words
+    assert words.endswith("memory_limit_hint=1, graph_retention_order=['a', 'b'].")
+
+
+def test_an_order_is_only_told_if_it_is_another() -> None:
+    graphs = tuple(GraphNeeds(name=name, own_bytes=GIB) for name in "ab")
+    large = ContextPlan(name="large", needs=ContextNeeds(graphs=graphs))
+    found = advise([large, context("tight", 2.5, 0.25)], most=1, limit=SESSION_LIMIT_BYTES)
+    assert (found.fits, found.way) == (True, "graph switching")
+    assert not [line for line in found.words if "order:" in line]
 
 
 def test_advice_says_what_cannot_be() -> None:

@@ -82,8 +82,10 @@ def _ways(
     yield _Way("I/O estimation", estimated, io_after_each(estimated), keep_room)
     yield from _dummies(contexts, plan, attempt)
     ordered = _packed(estimated, most, limit)
-    order = f"Load in this order: {', '.join(context.name for context in ordered)}."
-    yield _Way("load order", ordered, io_after_each(ordered), (order, *keep_room))
+    first: tuple[str, ...] = keep_room
+    if ordered != estimated:
+        first = (f"Load in this order: {', '.join(context.name for context in ordered)}.", *keep_room)
+        yield _Way("load order", ordered, io_after_each(ordered), first)
     grouped = tuple(replace(context, group=GROUP) for context in ordered)
     nbytes = max(context.needs.largest_spill_fill for context in contexts)
     share = (
@@ -91,8 +93,11 @@ def _ways(
         " for the first, and the first context for the others.",
     )
     if nbytes:
-        yield _Way("spill-fill group", grouped, io_after_each(grouped), (order, *keep_room, *share))
-    yield from _switched(ordered, most, limit, (order, *keep_room))
+        yield _Way("spill-fill group", grouped, io_after_each(grouped), (*first, *share))
+    yield from _switched(contexts, loads_then_io, most, limit, ())
+    yield from _switched(estimated, io_after_each, most, limit, keep_room)
+    if ordered != estimated:
+        yield from _switched(ordered, io_after_each, most, limit, first)
 
 
 def _dummies(
@@ -158,7 +163,13 @@ def _whole(context: ContextPlan) -> int:
     return context.weights_bytes + context.buffer_bytes + context.needs.io_bytes
 
 
-def _switched(contexts: tuple[ContextPlan, ...], most: int, limit: int, words: tuple[str, ...]) -> Iterator[_Way]:
+def _switched(
+    contexts: tuple[ContextPlan, ...],
+    acts: Callable[[tuple[ContextPlan, ...]], tuple[Act, ...]],
+    most: int,
+    limit: int,
+    words: tuple[str, ...],
+) -> Iterator[_Way]:
     """Load graphs of one more context after the other only when they run, and retain those that fit."""
     now = list(contexts)
     done: list[str] = []
@@ -169,14 +180,14 @@ def _switched(contexts: tuple[ContextPlan, ...], most: int, limit: int, words: t
         done.append(context.name)
         switch = f"Switch graphs of {', '.join(done)}: is_persistent_binary=True, memory_limit_hint=1"
         tried = tuple(now)
-        plan = plan_memory(tried, io_after_each(tried), most=most, limit=limit)
+        plan = plan_memory(tried, acts(tried), most=most, limit=limit)
         if not plan.fits:
-            yield _Way("graph switching", tried, io_after_each(tried), (*words, f"{switch}."))
+            yield _Way("graph switching", tried, acts(tried), (*words, f"{switch}."))
             continue
         now[place] = kept = _retaining(now[place], plan)
         tried = tuple(now)
         order = f", graph_retention_order={list(kept.retained)}" if kept.retained else ""
-        yield _Way("graph switching", tried, io_after_each(tried), (*words, f"{switch}{order}."))
+        yield _Way("graph switching", tried, acts(tried), (*words, f"{switch}{order}."))
 
 
 def _retaining(context: ContextPlan, plan: MemoryPlan) -> ContextPlan:

@@ -37,16 +37,20 @@ def no_room(ledger: Ledger, tenant: Tenant, nbytes: int, what: str) -> str:
 
 def _situation(ledger: Ledger, tenant: Tenant) -> str:
     if tenant.domain is not None:
-        return f"{tenant.label} is in {_state(tenant.domain)}"
+        return f"{tenant.label} is in {_where(tenant.domain)}"
     if not tenant.anywhere:
-        return f"a context whose graphs are prepared here must be in {_state(ledger.domains[0])}"
-    states = [_state(domain) for domain in ledger.domains[:_DOMAINS]]
+        return f"a context whose graphs are prepared here must be in {_where(ledger.domains[0])}"
+    states = [f"process domain {domain.number} {_state(domain)}" for domain in ledger.domains[:_DOMAINS]]
     if len(ledger.domains) > _DOMAINS:
         states.append(f"{len(ledger.domains) - _DOMAINS} more")
     if len(ledger.domains) < ledger.most:
         states.append(f"a new one has {bytes_in_words(ledger.limit)}")
     most = "" if len(ledger.domains) < ledger.most else f" (there can be {ledger.most})"
-    return ", ".join(states) + most
+    return f"no process domain has that: {', '.join(states)}{most}"
+
+
+def _where(domain: Domain) -> str:
+    return f"process domain {domain.number}, which {_state(domain)}"
 
 
 def _state(domain: Domain) -> str:
@@ -58,7 +62,7 @@ def _state(domain: Domain) -> str:
     who = f": {', '.join(holders)}" if holders else ""
     limit, used = bytes_in_words(domain.limit), bytes_in_words(domain.used)
     left = bytes_in_words(domain.left)
-    return f"process domain {domain.number}, which has {left} left (holds {used} of {limit}{who})"
+    return f"has {left} left (holds {used} of {limit}{who})"
 
 
 def _advice(ledger: Ledger, tenant: Tenant) -> str:

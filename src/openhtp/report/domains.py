@@ -94,9 +94,14 @@ _STYLE = (
     "th:first-child{width:12em}th.n{width:6em}"
     "th{text-align:left;font-weight:600}td,th{padding:3px 14px 3px 0;vertical-align:top;"
     "border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}"
-    "td{overflow-wrap:anywhere}td.n,th.n{text-align:right;white-space:nowrap}"
+    "td,p,li{overflow-wrap:anywhere}td.n,th.n{text-align:right;white-space:nowrap}"
     ".key{white-space:nowrap}.swatch{display:inline-block;width:1em;height:1em;background:#3a7fc4;"
     "vertical-align:-2px;margin:0 .3em 0 .8em}"
+    # On a phone: the picture keeps letters that can be read, and what is said of a step has a line of its own.
+    ".bars{overflow-x:auto}@media(max-width:600px){.bars svg{min-width:600px}th{display:none}"
+    "tr{display:flex;flex-wrap:wrap;justify-content:space-between;padding:3px 0;"
+    "border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}"
+    "td{border:0;padding:0}td:last-child{flex-basis:100%}}"
 )
 
 
@@ -134,7 +139,8 @@ def _section(heading: str, plan: MemoryPlan) -> str:
     verdict = "Everything fits." if plan.fits else "Not everything fits."
     return (
         (f"<h2>{heading}</h2>" if heading else "")
-        + f"<p class={'fits' if plan.fits else 'bad'}><strong>{verdict}</strong></p>{domains_to_svg(plan)}"
+        + f"<p class={'fits' if plan.fits else 'bad'}><strong>{verdict}</strong></p>"
+        f"<div class=bars>{domains_to_svg(plan)}</div>"
         "<table><tr><th>Step<th class=n>Size<th>Goes to, or why it fails</tr>"
         f"{''.join(map(_row, plan.outcomes))}</table>"
         + "".join(f"<p class=bad>What helps: {escape(remedy)}.</p>" for remedy in remedies(plan))
