@@ -15,6 +15,7 @@ import msgspec
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.priority import Priority
+from openhtp.core.writing import write_file
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import named_track, trace_to_marks
 from openhtp.report.marks import Flow, Instant, Mark, Span
@@ -115,7 +116,7 @@ class _Recording:
             )
             for met in injecting.met_since(self._begin_ns)
         ]
-        target.write_bytes(marks_to_chrome(self._marks))
+        write_file(target, marks_to_chrome(self._marks))
 
 
 def _explained(found: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]:

@@ -23,6 +23,7 @@ OWN = {
     "cli/_running.py": "writes",
     "cli/_terminal.py": "/dev/null",
     "core/status_words.py": "a resource of the package",
+    "core/writing.py": "writes",
     "cost/published/__init__.py": "resources of the package",
     "cost/rates.py": "a resource of the package",
     "device/entrance.py": "/dev/null",

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from openhtp.cli._sheet import Sheet
+from openhtp.core import writing
 from openhtp.core.errors import QnnError
 
 STANDARD_OUTPUT = Path("-")
@@ -99,7 +100,7 @@ def say(text: str, style: str | None = None) -> None:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file and say so."""
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    writing.write_file(path, content.encode() if isinstance(content, str) else content)
     confirm_written(path)
 
 

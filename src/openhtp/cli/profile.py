@@ -22,6 +22,7 @@ from openhtp.cli._terminal import (
 )
 from openhtp.cli._tool_options import DataFormats
 from openhtp.config import BackendConfig
+from openhtp.core import writing
 from openhtp.core.errors import BadProfile
 from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
@@ -81,7 +82,7 @@ def profile(
         found = view(request)
         console.out(found.text, highlight=False, end="")
         for path, content in found.files.items():
-            path.write_bytes(content)
+            writing.write_file(path, content)
         written = [log.path, *log.schematics.values(), *found.files]
         for path in written:
             confirm_written(path)

@@ -17,6 +17,7 @@ from openhtp.cli._terminal import (
     progress_console,
     write_json,
 )
+from openhtp.core import writing
 from openhtp.core.errors import BadProfile
 from openhtp.report.viewer_config import Features, Reader, read_features
 from openhtp.report.viewing import Request, view
@@ -75,7 +76,7 @@ def profile_viewer(
         for note in found.notes:
             progress_console.print(f"note: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
         for path, data in found.files.items():
-            path.write_bytes(data)
+            writing.write_file(path, data)
             confirm_written(path, f"({len(data):,} bytes)")
         if json_file is not None:
             write_json(json_file, _told(request, list(found.files), found.text, json_file))

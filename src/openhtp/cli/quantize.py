@@ -24,6 +24,7 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
+from openhtp.core import writing
 from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.masks import LOWEST
 from openhtp.frontend.probing import with_fixed_inputs
@@ -99,7 +100,7 @@ def quantize(
                 progress=lambda done: bar.update(task, completed=done),
             )
             target = output or model.with_suffix(".qdq.onnx")
-            target.write_bytes(made.model)
+            writing.write_file(target, made.model)
             checked = bar.add_task("running on the emulated HTP", total=len(samples))
             where: Any = {"soc": soc, "backend_config": config}
             reports = compare_outputs(

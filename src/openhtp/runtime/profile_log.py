@@ -11,6 +11,7 @@ from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.version import VERSION
+from openhtp.core.writing import write_file
 from openhtp.runtime.profile import Profile
 from openhtp.trace.profile import Log, Message
 from openhtp.trace.schematic import Schematic
@@ -116,10 +117,7 @@ def _file_name(graph: str) -> str:
 
 def _write(path: Path, data: bytes) -> None:
     """All of it or nothing: who reads it never sees a part."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
-        part.replace(path)
+        write_file(path, data)
     except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise BadProfile(f"cannot write {str(path)!r}: {problem.strerror}") from problem
+        raise BadProfile(str(problem)) from problem

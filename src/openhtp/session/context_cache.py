@@ -14,6 +14,7 @@ from pathlib import Path
 
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.units import GIB
+from openhtp.core.writing import write_file
 from openhtp.frontend.context_model import ContextModel, write_context_model
 from openhtp.frontend.external_data import read_external
 from openhtp.frontend.model import ValueType
@@ -58,9 +59,9 @@ def write_cache(
     if not request.embed:
         digest = hashlib.sha256(binary).hexdigest()[:16]
         content = f"{request.path.name}_QNNExecutionProvider_QNN_{digest}_1_0.bin"
-        request.path.with_name(content).write_bytes(binary)
+        write_file(request.path.with_name(content), binary)
     data = write_context_model(graph, inputs, outputs, content, version=version, metadata=metadata)
-    request.path.write_bytes(data)
+    write_file(request.path, data)
 
 
 def context_bytes(model: ContextModel, folder: Path | None) -> bytes:

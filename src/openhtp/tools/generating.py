@@ -10,6 +10,7 @@ from pathlib import Path
 
 from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.writing import write_file
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import GRAPH
@@ -105,7 +106,7 @@ def _prepared(order: Generation, where: Where, graphs: Sequence[IrGraph], path: 
         context = composed(device, graphs, where.config, changes, profile=profile, log=recorder.log)
         with during(Stage.FINALIZE):
             data = context.get_binary()
-        path.write_bytes(data)
+        write_file(path, data)
         if order.profiling.level == "optrace" or order.op_mapping:
             outcome.beside += _schematics(order, context)
         log = recorder.close(())
@@ -126,10 +127,10 @@ def _schematics(order: Generation, context: Context) -> list[Path]:
             )
         if order.profiling.level == "optrace":
             written.append(Path(f"{stems[graph.name]}_schematic.bin"))
-            written[-1].write_bytes(schematic_bytes(found))
+            write_file(written[-1], schematic_bytes(found))
         if order.op_mapping:
             written.append(order.output_dir / f"{stems[graph.name]}_bottom_mapping.json")
-            written[-1].write_text(json.dumps(schematic_to_netron(found), indent=1) + "\n", encoding="utf-8")
+            write_file(written[-1], f"{json.dumps(schematic_to_netron(found), indent=1)}\n".encode())
     return written
 
 
@@ -155,5 +156,5 @@ def _by_library(order: Generation, where: Where, graphs: Sequence[IrGraph], path
             for each in made:
                 process.finalize(each)
             data = process.get_binary(context)
-    path.write_bytes(data)
+    write_file(path, data)
     return Saved(path=path, soc=soc.name, nbytes=len(data), graphs=tuple(graph.name for graph in graphs))
