@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import openhtp as htp
+from openhtp.cli import _device_status
 from openhtp.cli.main import app
 from openhtp.rpc import windows
 from tests.conftest import relu_graph
@@ -139,3 +140,37 @@ def test_a_device_that_is_not_there() -> None:
     done, text = status("--name", "nobody-has-this-name")
     assert done == 2
     assert "no device 'nobody-has-this-name' is running" in " ".join(text.split())
+
+
+def test_a_named_device_that_does_not_answer_is_not_said_to_be_gone(
+    device: htp.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows.look, "__defaults__", (0.2,))
+    os.kill(device.pid, signal.SIGSTOP)
+    try:
+        done, text = status("--name", device.name or "")
+        assert done == 2
+        assert f"no device '{device.name}' answers" in " ".join(text.split())
+        assert f"busy or stopped: {device.pid}; look again" in " ".join(text.split())
+    finally:
+        os.kill(device.pid, signal.SIGCONT)
+
+
+def test_a_device_that_is_watched_stays_when_it_does_not_answer(
+    device: htp.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[list[dict[str, object]]] = [windows.look(), [{"pid": device.pid}], [{"pid": 1}]]
+    monkeypatch.setattr("openhtp.cli.device.look_around", lambda: there.pop(0))
+    done, text = status("--name", device.name or "", "--watch", "--interval", "0.05", "--looks", "3")
+    assert done == 0
+    assert text.count(f"process {device.pid}") == 2
+    assert "no device is running" in text
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "now", "expected"),
+    [(1, 4, "B", "loading is running: 1 of 4, now B"), (0, 0, "", "loading is running")],
+)
+def test_a_task_in_words(done: int, total: int, now: str, expected: str) -> None:
+    task = {"what": "loading", "state": "running", "done": done, "total": total, "now": now}
+    assert _device_status._task(task) == expected

@@ -124,7 +124,9 @@ def _bar(domain: dict[str, Any]) -> Text:
 
 
 def _task(task: dict[str, Any]) -> str:
-    return f"{task['what']} is {task['state']}: {task['done']} of {task['total']} {task['now']}".rstrip()
+    done = f": {task['done']} of {task['total']}" if task["total"] else ""
+    now = f", now {task['now']}" if task["now"] else ""
+    return f"{task['what']} is {task['state']}{done}{now}"
 
 
 def _count(number: int, what: str) -> str:

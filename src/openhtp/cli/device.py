@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections.abc import Container
 from typing import Annotated, Any
 
 import typer
@@ -111,10 +112,10 @@ def status(
     Devices without a name, which programs start for themselves, are shown, too. Nothing on a device changes by it.
     """
     with errors_reported():
-        found = _wanted(name, pid)
+        there = look_around()
+        found = _wanted(there, name, pid)
         if not found and (name is not None or pid is not None):
-            which = f"device {name!r}" if name is not None else f"device of process {pid}"
-            raise UsageError(f"no {which} is running; `openhtp device status` shows all there are")
+            raise UsageError(_not_found(there, name, pid))
         live = Live(console=console, auto_refresh=False)
         with live if watch and console.is_terminal else contextlib.nullcontext():
             for look in itertools.count(1):
@@ -126,17 +127,36 @@ def status(
                 if look == looks or not watch:
                     return
                 time.sleep(interval)
-                found = _wanted(name, pid)
+                found = _wanted(look_around(), name, pid, {device["pid"] for device in found})
 
 
-def _wanted(name: str | None, pid: int | None) -> list[dict[str, Any]]:
-    """The devices that are asked for, as they are now."""
+def _wanted(
+    there: list[dict[str, Any]], name: str | None, pid: int | None, before: Container[int] = ()
+) -> list[dict[str, Any]]:
+    """The devices that are asked for. One that does not answer now is still the one that it was ``before``."""
     return [
         device
-        for device in look_around()
-        if (name is None or device.get("name") == name)
-        and (pid is None or pid in (device["pid"], *(client["pid"] for client in device.get("sessions", ()))))
+        for device in there
+        if (not _answers(device) and device["pid"] in before)
+        or (
+            (name is None or device.get("name") == name)
+            and (pid is None or pid in (device["pid"], *(client["pid"] for client in device.get("sessions", ()))))
+        )
     ]
+
+
+def _answers(device: dict[str, Any]) -> bool:
+    return "sessions" in device
+
+
+def _not_found(there: list[dict[str, Any]], name: str | None, pid: int | None) -> str:
+    which = f"device {name!r}" if name is not None else f"device of process {pid}"
+    deaf = ", ".join(str(device["pid"]) for device in there if not _answers(device))
+    if deaf:
+        return (
+            f"no {which} answers; the devices of these processes do not, being busy or stopped: {deaf}; look again"
+        )
+    return f"no {which} is running; `openhtp device status` shows all there are"
 
 
 @app.command()
