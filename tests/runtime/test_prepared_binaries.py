@@ -75,6 +75,7 @@ def test_another_user_gets_the_same_results_from_the_program(
     transport: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     binary, expected = made
     monkeypatch.setenv("OPENHTP_KEY_FILE", str(tmp_path / "other.key"))
@@ -87,6 +88,7 @@ def test_another_user_gets_the_same_results_from_the_program(
     with device.create_context_from_binary(mine) as context:
         assert was_prepared(context)
         check_results(context, expected)
+    assert caplog.text.count("prepared of 'net' was made by another version") == 1
 
 
 def test_a_device_of_another_soc_compiles_the_portable_program(

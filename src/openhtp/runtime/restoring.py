@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ from openhtp.trace.profile import Method
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
     from openhtp.runtime.stopping import Stop
+
+log = logging.getLogger(__name__)
 
 
 def restore(context: Context, binary: ContextBinary, enabled: Sequence[str], stop: Stop | None = None) -> None:
@@ -89,5 +92,12 @@ def _load(context: Context, binary: ContextBinary, names: Sequence[str], stop: S
         external.collect(binary, names)
     wanted = [(context._graphs[name], binary.packed(name)) for name in names]
     load_graphs(context, stored(binary, names, external), wanted, stop, manner)
+    outdated = [name for name in names if context._graphs[name].was_outdated]
+    if outdated and not switching and binary.info.soc == context.device.soc:
+        log.warning(
+            "what the context binary has prepared of %s was made by another version of openhtp, user or kind of"
+            " machine: it is compiled again, which takes longer; make the binary again here",
+            ", ".join(map(repr, outdated)),
+        )
     if external is not None:
         external.sent()
