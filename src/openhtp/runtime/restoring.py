@@ -92,8 +92,10 @@ def _load(context: Context, binary: ContextBinary, names: Sequence[str], stop: S
         external.collect(binary, names)
     wanted = [(context._graphs[name], binary.packed(name)) for name in names]
     load_graphs(context, stored(binary, names, external), wanted, stop, manner)
-    outdated = [name for name in names if context._graphs[name].was_outdated]
-    if outdated and not switching and binary.info.soc == context.device.soc:
+    # Graphs that are switched are not all loaded yet, and the vendor's library compiles everything by itself.
+    tells = not switching and context.device.backend.library is None and binary.info.soc == context.device.soc
+    outdated = [name for name in names if tells and context._graphs[name].was_outdated]
+    if outdated:
         log.warning(
             "what the context binary has prepared of %s was made by another version of openhtp, user or kind of"
             " machine: it is compiled again, which takes longer; make the binary again here",
