@@ -105,3 +105,57 @@ def test_mistakes_are_told(arguments: list[str], said: str) -> None:
     status, text = plan(*arguments)
     assert status == 2
     assert said in " ".join(text.split())
+
+
+def test_a_config_says_how_contexts_are_loaded(tmp_path: Path) -> None:
+    config = tmp_path / "htp.json"
+    config.write_text('{"context": {"io_memory_estimation": true}}')
+    assert plan(*CROWD, "--domains", "2")[0] == 1
+    status, text = plan(*CROWD, "--domains", "2", "--config_file", str(config), "--json", "-")
+    assert (status, [context["domain"] for context in json.loads(text)["contexts"]]) == (0, [0, 0, 0, 1, 1])
+
+
+def test_a_config_says_which_graphs_are_loaded_and_when(tmp_path: Path) -> None:
+    (tmp_path / "llm.yaml").write_text(
+        "contexts: [{name: llm, graphs: [{name: a, size: 1GB}, {name: b, size: 1GB}, {name: c, size: 1GB}]}]"
+    )
+    switched: dict[str, object] = {"is_persistent_binary": True, "memory_limit_hint": 1}
+    options: dict[str, object]
+    for options, gib, retained in (
+        ({}, 3, []),
+        ({"enable_graphs": ["a", "c"]}, 2, []),
+        (switched, 1, []),
+        (
+            {"is_persistent_binary": True, "memory_limit_hint": 1, "graph_retention_order": ["c", "b"]},
+            2,
+            ["c", "b"],
+        ),
+    ):
+        config = tmp_path / "htp.json"
+        config.write_text(json.dumps({"context_configs": options}))
+        _, text = plan(str(tmp_path / "llm.yaml"), "--config_file", str(config), "--json", "-")
+        (found,) = json.loads(text)["contexts"]
+        assert (found["weights_bytes"] >> 30, found["retained"]) == (gib, retained), options
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{name: a, io: 1MB, graphs: [{name: g, size: 1GB}]}", "'a' has io beside its graphs; give it to each"),
+        ("{name: a, graphs: []}", "has graphs []; expected a list of them"),
+        ("{name: a, graphs: [{name: g, size: 1}, {name: g, size: 1}]}", "two graphs of one name among g, g"),
+        ("{name: a, size: 1GB, switching: 'yes'}", "switching of 'a' is 'yes'; expected true or false"),
+        ("{name: a, size: 1GB, io_memory_estimation: 1}", "is 1; expected true or false"),
+    ],
+)
+def test_what_a_file_says_in_vain_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "contexts.yaml"
+    path.write_text(f"contexts: [{text}]")
+    status, said = plan(str(path))
+    assert status == 2
+    assert words in " ".join(said.split())
+
+
+def test_a_domain_of_no_bytes_is_refused() -> None:
+    status, said = plan("a=1GB", "--limit", "0")
+    assert (status, "expected a size above 0" in said) == (2, True)

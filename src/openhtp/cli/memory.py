@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from openhtp.cli._config import ConfigFile, config_of, soc_of
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_file, write_json
+from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.core.limits import SESSION_LIMIT_BYTES
@@ -21,7 +23,15 @@ from openhtp.memory.advice import Advice, advise
 from openhtp.memory.describing import context_from_words, contexts_from_document, size_in_bytes
 from openhtp.memory.ledger import largest_backup
 from openhtp.memory.needs import needs_of
-from openhtp.memory.planning import ContextPlan, DomainPlan, Load, MapIo, MemoryPlan, plan_memory
+from openhtp.memory.planning import (
+    ContextPlan,
+    DomainPlan,
+    Load,
+    MapIo,
+    MemoryPlan,
+    io_after_each,
+    plan_memory,
+)
 from openhtp.report.domains import act_in_words, plan_to_html, remedies, what_failed
 from openhtp.runtime.binaries import open_given
 
@@ -61,9 +71,14 @@ def plan(
         most = chip.process_domains if domains is None else domains
         nbytes = SESSION_LIMIT_BYTES if limit is None else size_in_bytes(limit, "--limit")
         backup = largest_backup(chip.vtcm_bytes, nbytes)
-        wanted = [context for item in contexts for context in _read(item, backup)]
-        given = plan_memory(wanted, most=most, limit=nbytes)
-        advice = advise(wanted, most=most, limit=nbytes) if optimize else None
+        if not nbytes:
+            raise InvalidArgument(f"--limit is {limit!r}; expected a size above 0, as 2GB")
+        wanted = [_configured(context, config) for item in contexts for context in _read(item, backup)]
+        # Room that is estimated holds for buffers that are registered before the next context is made.
+        estimated = config is not None and config.context_options().get("io_memory_estimation", False)
+        acts = io_after_each(wanted) if estimated else None
+        given = plan_memory(wanted, acts, most=most, limit=nbytes)
+        advice = advise(wanted, acts, most=most, limit=nbytes) if optimize else None
         _print(given, f"{chip.name}: {most} process domains of {bytes_in_words(nbytes)} (counted, not measured)")
         best = given
         if advice is not None:
@@ -91,6 +106,28 @@ def _read(item: str, backup: int) -> list[ContextPlan]:
     binary = open_given(path)
     graphs = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
     return [ContextPlan(name=path.stem, needs=needs_of(graphs, largest_backup=backup))]
+
+
+def _configured(context: ContextPlan, config: BackendConfig | None) -> ContextPlan:
+    """The context as a config has it loaded; what was said of it by itself goes first."""
+    if config is None:
+        return context
+    options = config.context_options()
+    needs = context.needs
+    enabled = [graph for graph in needs.graphs if graph.name in (options.get("enable_graphs") or ())]
+    if enabled:
+        needs = replace(needs, graphs=tuple(enabled))
+    names = [graph.name for graph in needs.graphs]
+    switching = options.get("memory_limit_hint", 0) > 0
+    order = options.get("graph_retention_order") or () if switching else ()
+    return replace(
+        context,
+        needs=needs,
+        io_estimation=context.io_estimation or options.get("io_memory_estimation", False),
+        switching=context.switching or switching,
+        retained=context.retained or tuple(name for name in order if name in names),
+        group=context.group or ("config" if config.spill_fill_group_bytes else None),
+    )
 
 
 def _print(plan: MemoryPlan, title: str) -> None:

@@ -50,14 +50,14 @@ class _Way:
     words: tuple[str, ...]
 
 
-def advise(contexts: Sequence[ContextPlan], *, most: int, limit: int) -> Advice:
-    """The first way that works; if none does, the contexts as they are."""
+def advise(contexts: Sequence[ContextPlan], acts: Sequence[Act] | None = None, *, most: int, limit: int) -> Advice:
+    """The first way that works; if none does, the contexts as they are, loaded and mapped by ``acts``."""
 
     def attempt(way: _Way) -> MemoryPlan:
         return plan_memory(way.contexts, way.acts, most=most, limit=limit)
 
     as_given = tuple(contexts)
-    plan = plan_memory(as_given, most=most, limit=limit)
+    plan = plan_memory(as_given, acts, most=most, limit=limit)
     if plan.fits:
         return Advice(plan=plan, way="as given", words=("It fits as it is.",))
     for way in _ways(as_given, plan, most, limit, attempt):

@@ -59,27 +59,37 @@ def context_from_mapping(given: object) -> ContextPlan:
     graphs: tuple[GraphNeeds, ...]
     if listed is None:
         graphs = (_graph({key: value for key, value in fields.items() if key in _GRAPH_KEYS}),)
-    elif isinstance(listed, list) and listed and "size" not in fields:
+    elif isinstance(listed, list) and listed:
+        beside = [key for key in _GRAPH_KEYS[1:] if key in fields]
+        if beside:
+            raise InvalidArgument(f"context {name!r} has {beside[0]} beside its graphs; give it to each of them")
         graphs = tuple(map(_graph, listed))
     else:
-        raise InvalidArgument(
-            f"context {name!r} has graphs {shown(listed)}; expected a list, and no size beside it"
-        )
+        raise InvalidArgument(f"context {name!r} has graphs {shown(listed)}; expected a list of them")
     needs = ContextNeeds(graphs=graphs, shared_bytes=size_in_bytes(fields.get("shared", 0), f"shared of {name!r}"))
     retained = fields.get("retained", [])
     names = [graph.name for graph in graphs]
+    if len(set(names)) < len(names):
+        raise InvalidArgument(f"context {name!r} has two graphs of one name among {', '.join(names)}")
     if not isinstance(retained, list) or any(graph not in names for graph in retained):
         raise InvalidArgument(f"context {name!r} retains {shown(retained)}; expected a list of {', '.join(names)}")
     group = fields.get("group")
     return ContextPlan(
         name=name,
         needs=needs,
-        io_estimation=fields.get("io_memory_estimation") is True,
-        switching=fields.get("switching") is True or bool(retained),
+        io_estimation=_flag(fields, "io_memory_estimation"),
+        switching=_flag(fields, "switching") or bool(retained),
         retained=tuple(retained),
         group=None if group is None else str(group),
-        concurrent=fields.get("concurrent") is True,
+        concurrent=_flag(fields, "concurrent"),
     )
+
+
+def _flag(fields: dict[str, Any], key: str) -> bool:
+    given = fields.get(key, False)
+    if not isinstance(given, bool):
+        raise InvalidArgument(f"{key} of {fields['name']!r} is {shown(given)}; expected true or false")
+    return given
 
 
 def contexts_from_document(document: object) -> list[ContextPlan]:
