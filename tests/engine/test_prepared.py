@@ -97,13 +97,17 @@ def test_float_weights_are_stored_once_and_the_program_computes_the_same() -> No
 
 def test_graphs_of_other_sizes_read_the_same_float_weights() -> None:
     """Their parts are not equal, but convolutions read filters where they lie, whatever they are applied to."""
-    found, graphs = [], []
+    found, programs, graphs = [], [], []
     for size in (64, 96):
-        program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"](size)), SOC)
-        graphs.append((program, OrtEngine().pack(program)))
+        network = openhtp.onnx.load(zoo.MODELS["small_cnn"](size))
+        programs.append(compile_graph(dataclasses.replace(network, name=f"at_{size}"), SOC))
+        made = OrtEngine().pack(programs[-1])
+        assert made is not None
+        graphs.append(made)
+    binary = read_binary(b"".join(pack_graphs(graphs, BinaryInfo())))
     with Workshop() as workshop:
-        for program, packed in graphs:
-            assert packed is not None
+        for program in programs:
+            packed = binary.packed(program.name)
             loaded = OrtEngine().load_packed(packed, packed.info(), SOC, workshop)
             assert loaded is not None
             found.append({array.ctypes.data for stage in loaded._stages.stages for array in stage.session.held})
@@ -378,5 +382,5 @@ def test_nothing_is_made_before_the_seal_is_known(packed: PackedGraph, monkeypat
     made: list[Part] = []
     monkeypatch.setattr(prepared.Part, "open", lambda part, threads: made.append(part))
     with Workshop() as workshop, pytest.raises(Unusable):
-        open_prepared(packed, packed.info(), SOC, b"another key", 1, workshop)
+        open_prepared(packed, packed.info(), SOC, b"another key".ljust(seal.KEY_BYTES), 1, workshop)
     assert not made

@@ -1,8 +1,8 @@
 """Prepared forms: the parts that a program was cut into, stored with it, so that loading it is making sessions.
 
 Everything in a file is written by an enemy until shown otherwise. A manifest is believed if it carries the seal of
-this user's engine; it names, by hash, the program it was made from and every byte of data. What runs is what the
-program says, or the program is lowered again. What is believed is still checked for what no runtime must be given.
+this user's engine; it names, by hash, the program it was made from, and has a checksum of all data. What runs is what
+the program says, or the program is lowered again. What is believed is still checked for what no runtime must be given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged, align
 from openhtp.engine.strips import Window
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
-from openhtp.program.container import digest, make_section, read_together
+from openhtp.program.container import digest, make_section, quick_checksum, read_together
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
@@ -84,7 +84,10 @@ class WindowWords(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is sealed. ``program`` and ``blobs`` are hashes of the packed graph that it belongs to."""
+    """What is sealed. ``program`` is a hash of the packed graph that it belongs to, ``blobs`` checksums of its data.
+
+    Data needs no hash: it decides numbers, not what is done, and is anybody's in a program of anybody's.
+    """
 
     fingerprint: str
     soc: str
@@ -115,7 +118,7 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         fingerprint=seal.fingerprint(),
         soc=program.soc.name,
         program=packed.identity(),
-        blobs=[digest(blob.read()) for blob in packed.blobs],
+        blobs=[quick_checksum(blob.read()) for blob in packed.blobs],
         constants=[
             Constant(
                 name,
@@ -217,7 +220,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             words.model,
             words.inputs,
             words.outputs,
-            [(one.name, one.dtype, one.shape, one.made, manifest.blobs[one.blob]) for one in constants],
+            [(one.name, one.dtype, one.shape, one.made, packed.blobs[one.blob].place) for one in constants],
             threads,
         )
     )
@@ -260,7 +263,7 @@ def _data_of(packed: PackedGraph, manifest: Manifest, numbers: Sequence[int]) ->
     unlike = list(dict.fromkeys(numbers))
     read = read_together([packed.blobs[number] for number in unlike])
     for number, data in zip(unlike, read, strict=True):
-        if digest(data) != manifest.blobs[number]:
+        if quick_checksum(data) != manifest.blobs[number]:
             raise Unusable("its data is not what was sealed")
     return dict(zip(unlike, read, strict=True))
 
@@ -272,7 +275,7 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
         array = _array(constant, _data(packed, manifest, constant.blob))
         return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
-    held = workshop.hold(manifest.blobs[constant.blob] + msgspec.msgpack.encode(constant.made), make)
+    held = workshop.hold((packed.blobs[constant.blob].place, constant.made), make)
     return _typed(constant, held.reshape(-1).view(np.uint8).data)
 
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -115,7 +115,7 @@ class Workshop:
         self._room = threading.Condition(self._lock)
         self._taken = 0
         self._made: dict[bytes, Future[Stage]] = {}
-        self._held: dict[bytes, Future[Array]] = {}
+        self._held: dict[Hashable, Future[Array]] = {}
         self._shares_forms = shares_forms
         self._forms: SharedForms | None = None
 
@@ -139,7 +139,7 @@ class Workshop:
                 self._forms = SharedForms(side)
             return self._forms
 
-    def hold(self, key: bytes, make: Callable[[], Array]) -> Array:
+    def hold(self, key: Hashable, make: Callable[[], Array]) -> Array:
         """Data that sessions read where it lies, made once for all that want it."""
         with self._lock:
             found = self._held.get(key)

@@ -93,7 +93,7 @@ class _Pool:
         self._places: dict[tuple[int, int], int] = {}
 
     def number(self, section: Section) -> int:
-        place = (id(section.source), section.begin)  # those of one file that are shared are there once already
+        place = section.place  # those of one file that are shared are there once already
         if place not in self._places:
             self._places[place] = self._number_of_data(section)
         return self._places[place]

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
+import xxhash
 from blake3 import blake3
 
 from openhtp.core import status as st
@@ -60,6 +61,11 @@ class Section(NamedTuple):
     def nbytes(self) -> int:
         """Length without padding."""
         return self.record.nbytes
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Tells it from all other sections while its source lives."""
+        return id(self.source), self.begin
 
     def read(self) -> memoryview:
         """The data, not checked. Of a file it is another copy each time: check, and use, the one that you have."""
@@ -118,6 +124,11 @@ def joint_checksum(sections: Iterable[Section]) -> int:
 def digest(data: memoryview) -> bytes:
     """A hash that nobody can aim at, unlike a checksum: BLAKE3, which is as quick as one."""
     return blake3(data).digest()
+
+
+def quick_checksum(data: memoryview) -> bytes:
+    """Finds accidents as fast as memory is read: XXH3 of 128 bits. Who wants to can make other data that has it."""
+    return xxhash.xxh3_128_digest(data)
 
 
 def make_section(data: bytes | memoryview) -> Section:
