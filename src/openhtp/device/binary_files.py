@@ -24,12 +24,12 @@ class Scattered:
         self.nbytes = rest.nbytes
         self._pieces = pieces
 
-    def read(self, begin: int, end: int) -> memoryview:
+    def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
         """A view of a buffer, or what the rest of the binary has there."""
         for first, last, view in self._pieces:
             if first <= begin and end <= last:
                 return view[begin - first : end - first]
-        return self.rest.read(begin, end)
+        return self.rest.read(begin, end, room)
 
 
 class BinaryFile:

@@ -29,7 +29,7 @@ from openhtp.program.container import digest, make_section, quick_checksum, read
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
-from openhtp.program.sources import File
+from openhtp.program.sources import File, Rooms
 from openhtp.program.spilling import spill_fill_bytes
 
 Array = npt.NDArray[Any]
@@ -101,6 +101,7 @@ class Manifest(msgspec.Struct, frozen=True):
     windows: list[WindowWords] = []
 
 
+_ROOMS = Rooms()
 _DECODER = msgspec.msgpack.Decoder(Manifest)
 
 
@@ -228,22 +229,25 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     def make() -> Stage:
         in_place = frozenset(manifest.constants[number].name for number in words.in_place)
         apart = frozenset(manifest.constants[number].name for number in words.apart)
-        read = _data_of(packed, manifest, [one.blob for one in constants if one.name not in in_place])
-        arrays = {
-            constant.name: (
-                _held_array(packed, manifest, constant, workshop)
-                if constant.name in in_place
-                else _array(constant, read[constant.blob])
-            )
-            for constant in constants
-        }
-        ends = tuple(words.inputs), tuple(words.outputs)
-        part = Part(words.model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
-        lasting = all(_is_own(packed, constant) for constant in constants)
-        try:
-            return part.open(threads, workshop.forms() if len(apart) < len(constants) else None, lasting=lasting)
-        except Exception as error:  # the runtime's own have no base in common
-            raise Unusable(f"the CPU runtime refuses it: {error}") from error
+        outside = [one for one in constants if one.name not in in_place]
+        others = list(dict.fromkeys(one.blob for one in outside))
+        with _ROOMS.room(sum(packed.blobs[number].end - packed.blobs[number].begin for number in others)) as room:
+            read = _data_of(packed, manifest, others, room)
+            arrays = {
+                constant.name: (
+                    _held_array(packed, manifest, constant, workshop)
+                    if constant.name in in_place
+                    else _array(constant, read[constant.blob])
+                )
+                for constant in constants
+            }
+            ends = tuple(words.inputs), tuple(words.outputs)
+            part = Part(words.model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
+            forms = workshop.forms() if len(apart) < len(constants) else None
+            try:
+                return part.open(threads, forms, lasting=all(one.made is not None for one in outside))
+            except Exception as error:  # the runtime's own have no base in common
+                raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
     sizes = {constant.blob: constant.nbytes for constant in constants}
     return Making(digest(memoryview(key)), sum(sizes.values()), make)
@@ -259,13 +263,15 @@ def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:
     return _data_of(packed, manifest, [number])[number]
 
 
-def _data_of(packed: PackedGraph, manifest: Manifest, numbers: Sequence[int]) -> dict[int, memoryview]:
-    unlike = list(dict.fromkeys(numbers))
-    read = read_together([packed.blobs[number] for number in unlike])
-    for number, data in zip(unlike, read, strict=True):
+def _data_of(
+    packed: PackedGraph, manifest: Manifest, numbers: Sequence[int], room: memoryview | None = None
+) -> dict[int, memoryview]:
+    """The same for several, each named once; ``room`` is where to read to."""
+    read = read_together([packed.blobs[number] for number in numbers], room)
+    for number, data in zip(numbers, read, strict=True):
         if quick_checksum(data) != manifest.blobs[number]:
             raise Unusable("its data is not what was sealed")
-    return dict(zip(unlike, read, strict=True))
+    return dict(zip(numbers, read, strict=True))
 
 
 def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:
@@ -275,7 +281,7 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
         array = _array(constant, _data(packed, manifest, constant.blob))
         return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
-    held = workshop.hold((packed.blobs[constant.blob].place, constant.made), make)
+    held = workshop.hold((packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made)), make)
     return _typed(constant, held.reshape(-1).view(np.uint8).data)
 
 

@@ -92,24 +92,28 @@ class Section(NamedTuple):
         return data
 
 
-def read_together(sections: Sequence[Section]) -> list[memoryview]:
-    """The data of several sections, as ``read`` gives it; those that lie one behind the other are read at once."""
+def read_together(sections: Sequence[Section], room: memoryview | None = None) -> list[memoryview]:
+    """The data of several sections, as ``read`` gives it; those that lie one behind the other are read at once.
+
+    What has to be copied is copied into ``room``, as far as that goes.
+    """
     found: dict[int, memoryview] = {}
     run: list[Section] = []
     for section in sorted(sections, key=lambda section: section.begin):
         if run and (section.begin != run[-1].end or section.source is not run[0].source):
-            found |= _read_run(run)
+            found |= _read_run(run, room)
+            room = None if room is None else room[run[-1].end - run[0].begin :]
             run = []
         run.append(section)
-    found |= _read_run(run)
+    found |= _read_run(run, room)
     return [found[id(section)] for section in sections]
 
 
-def _read_run(run: Sequence[Section]) -> dict[int, memoryview]:
+def _read_run(run: Sequence[Section], room: memoryview | None) -> dict[int, memoryview]:
     if not run:
         return {}
     begin = run[0].begin
-    stored = run[0].source.read(begin, run[-1].end)
+    stored = run[0].source.read(begin, run[-1].end, room)
     return {
         id(section): section._without_padding(stored[section.begin - begin : section.end - begin])
         for section in run

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,9 @@ from openhtp.core.units import bytes_in_words
 # Large ones where the system has such: it hands out hundreds of times fewer.
 _OWN_PAGES = 1 << 20
 _LARGE_PAGE = 2 << 20
+# As much as a part of most networks has, for as many threads as mostly read at once.
+_ROOM_BYTES = 4 << 20
+_MOST_ROOMS = 2
 # The kernel gives at most 2 GiB at once.
 _CHUNK = 1 << 30
 
@@ -32,8 +36,11 @@ class Source(Protocol):
     def nbytes(self) -> int:
         """How many there are."""
 
-    def read(self, begin: int, end: int) -> memoryview:
-        """These bytes, which do not change any more. Raises BadBinary where there are none."""
+    def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
+        """These bytes, which do not change any more. Raises BadBinary where there are none.
+
+        Where they have to be copied they are copied into ``room``, if that is large enough.
+        """
 
 
 class Memory:
@@ -49,7 +56,7 @@ class Memory:
         """Size of the memory."""
         return self._view.nbytes
 
-    def read(self, begin: int, end: int) -> memoryview:
+    def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
         """A view; nothing is copied."""
         return self._view[begin:end]
 
@@ -64,6 +71,32 @@ def _room(nbytes: int) -> memoryview:
     return memoryview(pages)[:nbytes]
 
 
+class Rooms:
+    """Memory to read into, used again and again: the system need not find and clear pages for each piece.
+
+    A few rooms are kept for as long as the process lives.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    @contextlib.contextmanager
+    def room(self, nbytes: int) -> Iterator[memoryview | None]:
+        """So many bytes for as long as it is open; None if that is more than is kept."""
+        if nbytes > _ROOM_BYTES:
+            yield None
+            return
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = _room(_ROOM_BYTES)
+        try:
+            yield found
+        finally:
+            if len(self._free) < _MOST_ROOMS:
+                self._free.append(found)
+
+
 class File:
     """A regular file, by its descriptor, which is this object's own."""
 
@@ -74,10 +107,10 @@ class File:
         self._fd = fd
         self.nbytes = os.fstat(fd).st_size
 
-    def read(self, begin: int, end: int) -> memoryview:
+    def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
         """A copy, read from the file now."""
         wanted = end - begin
-        found = _room(wanted)
+        found = _room(wanted) if room is None or wanted > room.nbytes else room[:wanted]
         done = 0
         while done < wanted:
             try:
