@@ -119,7 +119,7 @@ def test_bench_of_loading(run, tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     assert result["prepared"]
     ways = {row["way"]: row for row in result["rows"]}
-    assert len(ways) == len(result["rows"]) == 6
+    assert len(ways) == len(result["rows"]) == 7
     plain = ways["ONNX Runtime, same file"]
     for row in ways.values():
         assert 0 < row["ready_s"] < row["first_result_s"]

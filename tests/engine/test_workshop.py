@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_what_is_larger_than_the_budget_is_made_alone() -> None:
     assert meter.most == 9 * MB
 
 
-def test_without_a_budget_two_are_made_at_the_same_time() -> None:
+def test_two_of_a_short_load_are_made_at_the_same_time() -> None:
     import os
 
     if len(os.sched_getaffinity(0)) < 2:
@@ -79,6 +80,29 @@ def test_without_a_budget_two_are_made_at_the_same_time() -> None:
     with Workshop() as workshop:
         workshop.make([meter.making(b"a", MB, both), meter.making(b"b", MB, both)])
     assert meter.most == 2 * MB
+
+
+@pytest.mark.parametrize(
+    ("processors", "accelerated", "side_by_side"), [(2, False, 1), (2, True, 2), (3, False, 2), (4, True, 4)]
+)
+def test_a_long_load_leaves_a_processor_to_whoever_computes(
+    monkeypatch: pytest.MonkeyPatch, processors: int, accelerated: bool, side_by_side: int
+) -> None:
+    """Unless it was asked to be quick. A short one is over before anybody starves."""
+    monkeypatch.setattr(workshop_module, "_processors", lambda: processors)
+    asked: list[int] = []
+    helpers = ThreadPoolExecutor(processors)
+
+    def counted() -> ThreadPoolExecutor:
+        asked.append(1)
+        return helpers
+
+    monkeypatch.setattr(workshop_module, "_helpers", counted)
+    meter, together = Meter(), threading.Barrier(side_by_side)
+    with helpers, Workshop(all_threads=accelerated) as workshop:
+        workshop.make([meter.making(bytes([number]), 30 * MB, together) for number in range(4 * side_by_side)])
+    assert meter.most == side_by_side * 30 * MB
+    assert len(asked) == side_by_side - 1
 
 
 def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:

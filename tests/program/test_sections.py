@@ -22,9 +22,9 @@ class Counted(File):
         super().__init__(fd)
         self.reads: list[tuple[int, int]] = []
 
-    def read(self, begin: int, end: int) -> memoryview:
+    def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
         self.reads.append((begin, end))
-        return super().read(begin, end)
+        return super().read(begin, end, room)
 
 
 def stored(folder: Path) -> tuple[Counted, list[Section], list[bytes]]:

@@ -1,9 +1,10 @@
-"""Eight contexts from eight binaries: one after the other, against one call that makes them side by side."""
+"""Eight contexts from binaries in files: one after the other, against one call that makes them side by side."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -15,16 +16,17 @@ CONTEXTS = 8
 
 
 class ListRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds until all contexts are ready, either way; ``ratio`` is how many times sooner the list is.
+    """Seconds until all contexts are ready; ``ratio`` is how many times sooner the list is than one by one.
 
-    ``cpus`` are processors that client and device kept busy meanwhile: a single context is made on two, too, so
-    that a list can only win what one leaves idle.
+    ``accelerated_s`` is one by one as well, each with ``init_acceleration``: on all processors that there are.
+    ``cpus`` are processors that client and device kept busy meanwhile.
     """
 
     network: str
     contexts: int
     one_by_one_s: float
     one_by_one_cpus: float
+    accelerated_s: float
     list_s: float
     list_cpus: float
     ratio: float
@@ -35,19 +37,22 @@ class _Made(NamedTuple):
     cpus: float
 
 
-def compare(network: str, device: htp.Device, binary: bytes, quiet: Quiet, rounds: int) -> ListRow:
-    """Measure both in turns."""
+def compare(network: str, device: htp.Device, path: Path, quiet: Quiet, rounds: int) -> ListRow:
+    """Measure all in turns."""
     in_turn: list[Sample[_Made]] = []
+    accelerated: list[Sample[_Made]] = []
     listed: list[Sample[_Made]] = []
     for _ in range(rounds):
-        in_turn.append(quiet.measure(lambda: _timed(device, lambda: _one_by_one(device, binary))))
-        listed.append(quiet.measure(lambda: _timed(device, lambda: _listed(device, binary))))
+        in_turn.append(quiet.measure(lambda: _timed(device, lambda: _one_by_one(device, path))))
+        accelerated.append(quiet.measure(lambda: _timed(device, lambda: _one_by_one(device, path, fast=True))))
+        listed.append(quiet.measure(lambda: _timed(device, lambda: _listed(device, path))))
     slow, quick = _seconds(in_turn), _seconds(listed)
     return ListRow(
         network=network,
         contexts=CONTEXTS,
         one_by_one_s=slow,
         one_by_one_cpus=median([Sample(made.value.cpus, made.quiet) for made in in_turn]),
+        accelerated_s=_seconds(accelerated),
         list_s=quick,
         list_cpus=median([Sample(made.value.cpus, made.quiet) for made in listed]),
         ratio=slow / quick,
@@ -58,12 +63,12 @@ def _seconds(samples: Sequence[Sample[_Made]]) -> float:
     return median([Sample(made.value.seconds, made.quiet) for made in samples])
 
 
-def _one_by_one(device: htp.Device, binary: bytes) -> list[htp.Context]:
-    return [device.create_context_from_binary(binary) for _ in range(CONTEXTS)]
+def _one_by_one(device: htp.Device, path: Path, *, fast: bool = False) -> list[htp.Context]:
+    return [device.create_context_from_binary(path, init_acceleration=fast) for _ in range(CONTEXTS)]
 
 
-def _listed(device: htp.Device, binary: bytes) -> list[htp.Context]:
-    return device.create_contexts_from_binaries([binary] * CONTEXTS).result()
+def _listed(device: htp.Device, path: Path) -> list[htp.Context]:
+    return device.create_contexts_from_binaries([path] * CONTEXTS).result()
 
 
 def _timed(device: htp.Device, make: Callable[[], list[htp.Context]]) -> _Made:

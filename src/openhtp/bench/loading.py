@@ -30,6 +30,7 @@ from openhtp.engine.onnxruntime import onnxruntime
 
 IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
 FILE = "OpenHTP, its binary in a file"
+FAST = "OpenHTP, file, init_acceleration"
 PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"
 _GRAPH = "network"
 
@@ -95,7 +96,8 @@ def run(
         for place, name in enumerate(networks):
             done = place * (rounds + 1)
             yield Progress(f"{name}: quantizing and compiling", done, total)
-            ways = _ways(name, maker, reader, local, Path(folder) / f"{name}.bin")
+            path = Path(folder) / f"{name}.bin"
+            ways = _ways(name, maker, reader, local, path)
             result.prepared &= _is_prepared(reader, ways[BINARY].file)
             times: dict[str, list[Sample[Times]]] = {way: [] for way in ways}
             for number in range(rounds):
@@ -103,7 +105,7 @@ def run(
                 for way, contender in ways.items():
                     times[way].append(quiet.measure(contender.piece))
             result.rows += _rows(name, ways, times)
-            result.lists.append(compare(name, reader, ways[BINARY].file, quiet, rounds))
+            result.lists.append(compare(name, reader, path, quiet, rounds))
     result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
     for step in binaries.run(total - binaries.STEPS, total) if large else ():
         if isinstance(step, BinaryFigures):
@@ -126,6 +128,7 @@ def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device, p
         IMPORT: _Way(lambda: _imported(reader, model, stored), model),
         BINARY: _Way(lambda: _restored(reader, binary, stored), binary),
         FILE: _Way(lambda: _restored(reader, path, stored), binary),
+        FAST: _Way(lambda: _restored(reader, path, stored, fast=True), binary),
         IN_PROCESS: _Way(lambda: _restored(local, binary, stored), binary),
         PLAIN: _Way(lambda: _plain(model, feed), model),
         SAVED: _Way(lambda: _plain(saved, feed), saved),
@@ -159,9 +162,11 @@ def _imported(device: htp.Device, model: bytes, feed: dict[str, npt.NDArray[Any]
         return _times(begin, lambda: graph.execute(feed))
 
 
-def _restored(device: htp.Device, binary: bytes | Path, feed: dict[str, npt.NDArray[Any]]) -> Times:
+def _restored(
+    device: htp.Device, binary: bytes | Path, feed: dict[str, npt.NDArray[Any]], *, fast: bool = False
+) -> Times:
     begin = time.perf_counter()
-    with device.create_context_from_binary(binary) as context:
+    with device.create_context_from_binary(binary, init_acceleration=fast) as context:
         graph = context.graph(_GRAPH)
         return _times(begin, lambda: graph.execute(feed))
 

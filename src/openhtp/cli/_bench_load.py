@@ -46,12 +46,13 @@ def binaries_sheet(found: BinaryFigures) -> Sheet:
 
 
 def list_sheet(result: LoadResult) -> Sheet:
-    """One line per network: its contexts one after the other, and by one call."""
+    """One line per network: its contexts one after the other, the same with acceleration, and by one call."""
     columns = (
         "network",
         "contexts",
         "one by one\nms",
         "CPUs\nbusy",
+        "acceler-\nated ms",
         "as a list\nms",
         "CPUs\nbusy",
         "times\nsooner",
@@ -63,6 +64,7 @@ def list_sheet(result: LoadResult) -> Sheet:
             str(row.contexts),
             f"{row.one_by_one_s * 1e3:,.0f}",
             f"{row.one_by_one_cpus:.1f}",
+            f"{row.accelerated_s * 1e3:,.0f}",
             f"{row.list_s * 1e3:,.0f}",
             f"{row.list_cpus:.1f}",
             f"{row.ratio:.2f}",

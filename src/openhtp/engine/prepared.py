@@ -1,8 +1,9 @@
 """Prepared forms: the parts that a program was cut into, stored with it, so that loading it is making sessions.
 
 Everything in a file is written by an enemy until shown otherwise. A manifest is believed if it carries the seal of
-this user's engine; it names, by hash, the program it was made from, and has a checksum of all data. What runs is what
-the program says, or the program is lowered again. What is believed is still checked for what no runtime must be given.
+this user's engine; it names, by hash, the program it was made from, and has a checksum of all data. What runs is
+what the program says, or the program is lowered again. What is believed is still checked for what no runtime must
+be given.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class WindowWords(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is sealed. ``program`` is a hash of the packed graph that it belongs to, ``blobs`` checksums of its data.
+    """What is sealed. ``program`` is a hash of the packed graph that it belongs to; ``blobs`` are checksums.
 
     Data needs no hash: it decides numbers, not what is done, and is anybody's in a program of anybody's.
     """

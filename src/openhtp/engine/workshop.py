@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# Sessions are made on this many threads unless more are asked for: whoever computes meanwhile shall not starve.
-# One of them is that of whoever wants them.
+# Sessions are made on this many threads unless more are asked for. One of them is that of whoever wants them.
 _THREADS = 2
+# Where that is all processors, only if it takes a few milliseconds: whoever computes meanwhile shall not starve.
+# See decision 024.
+_SHORT = 6_000_000
+# A session takes as long as reading so many bytes even if it has none.
+_SESSION_COST = 200_000
 # The data of a part is there twice while its session is made: as it was read, and as the runtime copied it.
 _COPIES = 2
 
@@ -59,6 +63,11 @@ class Making:
     key: bytes
     nbytes: int
     make: Callable[[], Stage]
+
+    @property
+    def cost(self) -> int:
+        """How long it takes, in bytes."""
+        return self.nbytes + _SESSION_COST
 
 
 def _processors() -> int:
@@ -108,8 +117,7 @@ class Workshop:
     def __init__(
         self, *, budget_bytes: int | None = None, all_threads: bool = False, shares_forms: bool = False
     ) -> None:
-        available = _processors()
-        self._threads = available if all_threads else min(_THREADS, available)
+        self._all_threads = all_threads
         self._budget = budget_bytes
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -178,12 +186,19 @@ class Workshop:
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
         """
         with _busy:
-            count = min(self._threads - 1, len(todo) - 1, _processors() - _busy.count)
+            count = min(self._threads(todo) - 1, len(todo) - 1, _processors() - _busy.count)
             helping = [_helpers().submit(self._do_next, todo) for _ in range(count)]
             self._do_next(todo)
             for helper in helping:
                 if not helper.cancel():  # it has begun
                     helper.result()
+
+    def _threads(self, todo: Iterable[tuple[Making, Future[Stage]]]) -> int:
+        available = _processors()
+        if self._all_threads:
+            return available
+        is_short = sum(making.cost for making, _ in todo) <= _SHORT
+        return _THREADS if is_short or available > _THREADS else 1
 
     def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
         while todo:

@@ -245,7 +245,7 @@ _LOADING = (
         "INIT_ACCELERATION",
         HtpContextOption.INIT_ACCELERATION,
         "init_acceleration",
-        "Make the graphs of the binary ready on all threads that there are.",
+        "Make the graphs of the binary ready on all processors, at the cost of whoever computes meanwhile.",
         Flag(),
     ),
     _loading(
