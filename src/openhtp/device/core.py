@@ -96,7 +96,7 @@ class DeviceCore:
         self.sessions.pop(session.number, None)
         self.power.forget(session.number, self.clock.now())
         session.staged = False
-        self._freed += session.ledger.used
+        self._freed += session.ledger.weights
         self.closing.append(session)
 
     def close_some(self) -> None:

@@ -150,6 +150,11 @@ class Ledger:
         with self._lock:
             return sum(domain.used for domain in self.domains)
 
+    @property
+    def weights(self) -> int:
+        """Bytes of weights, which this process really has; of some other uses it only keeps count."""
+        return self.by_use()[Use.WEIGHTS.value]
+
     def by_use(self) -> dict[str, int]:
         """Bytes that are held for each use, in all domains."""
         with self._lock:

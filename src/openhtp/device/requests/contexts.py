@@ -86,7 +86,7 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     session = asked.session
     context = find(session.contexts, request.context, "context")
     asked.core.stage(session, busy=True)
-    held = session.ledger.used
+    held = session.ledger.weights
     for task in session.tasks:
         if task.context is context:
             task.cancel()
@@ -103,7 +103,7 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
         used = [other.group for other in session.contexts.values()]
         session.groups = {key: group for key, group in session.groups.items() if group in used}
     asked.core.stage(session)
-    asked.core.give_back(context, held - session.ledger.used)
+    asked.core.give_back(context, held - session.ledger.weights)
     return ms.Reply()
 
 
