@@ -239,3 +239,17 @@ def test_bad_arguments_begin_nothing(
     with pytest.raises(htp.QnnError, match=words):
         shared_device.create_contexts_from_binaries(given, **options)
     assert shared_device.info()["sessions"][0]["contexts"] == before
+
+
+def test_a_device_that_is_freed_meanwhile_did_not_go_away(
+    server: Server, binaries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, loading, "_make_ready")
+    with htp.Backend() as backend:
+        device = backend.create_device(name=NAME)
+        creation = device.create_contexts_from_binaries(binaries)
+        assert gate.reached.wait(10)
+        device.free()
+        gate.open.set()
+        with pytest.raises(htp.QnnError, match="freed"):
+            creation.result(10)

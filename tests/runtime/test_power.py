@@ -332,3 +332,14 @@ def test_polling_is_what_the_longest_vote_says(backend: htp.Backend) -> None:
     assert polling.polling_ns == 0
     first.destroy()
     assert polling.polling_ns == looking.UNASKED_NS
+
+
+def test_a_freed_device_has_no_votes(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    power = device.create_power_config()
+    with device.create_power_config():  # nothing is left to withdraw at its end
+        device.free()
+    for call in (lambda: power.set(rpc_polling_us=1), lambda: power.set_perf_profile("burst"), power.destroy):
+        with pytest.raises(htp.InvalidHandle, match="power config: it was freed"):
+            call()
+    assert not power.alive

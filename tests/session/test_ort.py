@@ -254,3 +254,11 @@ def test_script_written_for_onnxruntime_runs_with_the_import_changed() -> None:
     assert [line.split()[:2] for line in ours.stdout.splitlines()][:1] == [
         line.split()[:2] for line in theirs.stdout.splitlines()
     ][:1]
+
+
+def test_a_tensor_that_is_too_large_is_refused_in_words() -> None:
+    made = ort.OrtValue.ortvalue_from_shape_and_type
+    with pytest.raises(htp.OutOfMemory, match=r"shape \[7696581394432\] and type uint8 needs 7168 GiB"):
+        made([7 << 40], np.uint8)
+    with pytest.raises(htp.InvalidArgument, match=r"shape is .*too big"):
+        made([1 << 62, 1 << 62], np.float32)

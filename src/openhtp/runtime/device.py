@@ -329,6 +329,7 @@ class Device:
         try:
             with self._lock:
                 self._life.end(State.FREED)
+            self._votes.free()
             self.backend._devices.discard(self)
             self._end_of_link.detach()
             self._link_now.close()

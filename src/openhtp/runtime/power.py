@@ -206,6 +206,10 @@ class Votes:
             message = profile[1]
             self.set_profile(link, message.profile, **{name: getattr(message, name) for name in _TIMES})
 
+    def free(self) -> None:
+        """The device is freed, and with it all that votes."""
+        self._end(State.FREED)
+
     def leave_to_parent(self) -> None:
         """In the child of a fork: they are the parent's."""
         self._lock = make_lock("votes")

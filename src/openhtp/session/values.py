@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.checks import items_of, shown, whole_number
-from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.errors import InvalidArgument, OutOfMemory, QnnError
+from openhtp.core.units import bytes_in_words
 from openhtp.engine.onnx_graph import onnx_type
 from openhtp.frontend.onnx_reader import value_type
 from openhtp.runtime import rescue
@@ -59,7 +61,17 @@ class OrtValue:
     ) -> OrtValue:
         """A tensor of zeros; the type is numpy's or the number of an ONNX type."""
         check_device(device_type, device_id)
-        return cls(np.zeros(checked_shape(shape), element_dtype(element_type)), movable=True)
+        wanted, dtype = checked_shape(shape), element_dtype(element_type)
+        try:
+            return cls(np.zeros(wanted, dtype), movable=True)
+        except MemoryError as error:
+            nbytes = bytes_in_words(math.prod(wanted) * dtype.itemsize)
+            raise OutOfMemory(
+                f"a tensor of shape {shown(list(wanted))} and type {dtype.name} needs {nbytes}; this computer does"
+                " not have that"
+            ) from error
+        except ValueError as error:  # more than can be addressed, or too many axes
+            raise InvalidArgument(f"shape is {shown(list(wanted))}: {error}") from error
 
     def numpy(self) -> Array:
         """The tensor as an array, on the memory of the value."""

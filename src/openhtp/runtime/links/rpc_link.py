@@ -103,7 +103,7 @@ class RpcLink:
             assert name is not None
             raise rendezvous.mute(name) from error
         except Disconnected as error:
-            raise self._gone("the device process went away during Hello") from error
+            raise self._gone(" during Hello") from error
 
     # Requests
 
@@ -120,7 +120,7 @@ class RpcLink:
         except Disconnected as error:
             # Who is told of the loss may build anew at once, and must then meet the fresh process.
             self._tell_of_loss()
-            raise self._gone(f"the device process went away during {type(message).__name__}") from error
+            raise self._gone(f" during {type(message).__name__}") from error
 
     def tell(self, message: ms.Request) -> None:
         """Ask without waiting for the answer."""
@@ -140,7 +140,7 @@ class RpcLink:
         except Disconnected as error:
             # Who is told of the loss may build anew at once, and must then meet the fresh process.
             self._tell_of_loss()
-            raise self._gone(f"the device process went away during {type(message).__name__}") from error
+            raise self._gone(f" during {type(message).__name__}") from error
 
     # Executions
 
@@ -153,7 +153,7 @@ class RpcLink:
         job = execution.job
         with self._send_lock:
             if self._lost:
-                raise self._gone("the device process went away")
+                raise self._gone()
             self._pending[job] = execution
             try:
                 self._data.send(frame)
@@ -162,7 +162,7 @@ class RpcLink:
                     raise  # not the system's but a signal handler's, and perhaps after it was sent
                 # Whoever takes it out of the table decides: the reader may have completed it already.
                 if self._pending.pop(job, None) is not None:
-                    raise self._gone("the device process went away") from error
+                    raise self._gone() from error
         sent(job)
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
@@ -294,8 +294,10 @@ class RpcLink:
             while True:
                 self._ducts.pop().sock.close()
 
-    def _gone(self, message: str) -> DeviceLost:
-        return DeviceLost(f"{message}{self._last_words()}")
+    def _gone(self, during: str = "") -> DeviceLost:
+        if self._closing:
+            return DeviceLost(f"the device was freed{during}")
+        return DeviceLost(f"the device process went away{during}{self._last_words()}")
 
     def _last_words(self) -> str:
         return "" if self._process is None else self._process.last_words()
@@ -342,7 +344,7 @@ class RpcLink:
             log.exception("the loss of device process %d", self.pid)
 
     def _end_words(self) -> str:
-        return "the device was closed" if self._closing else f"the device process went away{self._last_words()}"
+        return "the device was freed" if self._closing else f"the device process went away{self._last_words()}"
 
     def _fail(self, execution: Execution, why: str | None = None) -> None:
         now = self.now()

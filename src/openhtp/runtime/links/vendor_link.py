@@ -253,7 +253,7 @@ class VendorLink:
         os.close(self._life)
 
     def _last_words(self) -> str:
-        return "the device was closed" if self._closing else f"the vendor's process {self.pid} went away"
+        return "the device was freed" if self._closing else f"the vendor's process {self.pid} went away"
 
     def _end(self) -> None:
         """The loop is over: what is under way ends now, each of it once."""
