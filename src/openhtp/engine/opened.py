@@ -82,4 +82,4 @@ def _described(array: Array) -> tuple[int, list[int], int]:
 def _end(value: Any) -> End:
     inner = value.type.removeprefix("tensor(").removesuffix(")")
     dtype = np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))
-    return End(value.name, dtype, tuple(value.shape))
+    return End(value.name, dtype, tuple("" if size is None else size for size in value.shape))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from openhtp.engine import seal
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
+from openhtp.engine.free_sizes import with_free_sizes
 from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
@@ -217,9 +218,10 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     constants = [manifest.constants[number] for number in words.constants]
     if any(constant.blob >= len(packed.blobs) for constant in constants):
         raise Unusable("a constant has data that does not exist")
+    model = with_free_sizes(words.model) if workshop.shares_forms else words.model
     key = msgspec.msgpack.encode(
         (
-            words.model,
+            model,
             words.inputs,
             words.outputs,
             [(one.name, one.dtype, one.shape, one.made, packed.blobs[one.blob].place) for one in constants],
@@ -243,7 +245,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
                 for constant in constants
             }
             ends = tuple(words.inputs), tuple(words.outputs)
-            part = Part(words.model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
+            part = Part(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
             forms = workshop.forms() if len(apart) < len(constants) else None
             try:
                 return part.open(threads, forms, lasting=all(one.made is not None for one in outside))

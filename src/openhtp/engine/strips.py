@@ -46,12 +46,16 @@ class Strip:
     written: tuple[str, Window]
 
 
-def can_be_cut(node: NodeProto) -> bool:
+def is_channel_last(node: NodeProto) -> bool:
     """Whether a node of the optimised model is a convolution in channel-last order."""
-    attributes = {attribute.name: attribute for attribute in node.attribute}
-    last = attributes.get("channels_last")
-    needed = ("kernel_shape", "strides", "pads")
-    return node.op_type == "QLinearConv" and last is not None and bool(last.i) and set(needed) <= set(attributes)
+    last = next((attribute for attribute in node.attribute if attribute.name == "channels_last"), None)
+    return node.op_type == "QLinearConv" and last is not None and bool(last.i)
+
+
+def can_be_cut(node: NodeProto) -> bool:
+    """Whether a node of the optimised model can be computed some rows at a time."""
+    needed = {"kernel_shape", "strides", "pads"}
+    return is_channel_last(node) and needed <= {attribute.name for attribute in node.attribute}
 
 
 def cut_into_strips(

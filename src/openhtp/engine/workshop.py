@@ -124,7 +124,7 @@ class Workshop:
         self._taken = 0
         self._made: dict[bytes, Future[Stage]] = {}
         self._held: dict[Hashable, Future[Array]] = {}
-        self._shares_forms = shares_forms
+        self.shares_forms = shares_forms
         self._forms: SharedForms | None = None
 
     def __enter__(self) -> Workshop:
@@ -137,7 +137,7 @@ class Workshop:
 
     def forms(self) -> SharedForms | None:
         """What the sessions made here share of what kernels made of weights."""
-        if not self._shares_forms:
+        if not self.shares_forms:
             return None
         from openhtp.engine.native import SharedForms, native  # the runtime, which only who computes must load
 
