@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, ParamKind
-from openhtp.abi.power import dcvs_of, fill_dcvs, fill_hmx, hmx_of
 from openhtp.abi.reading import call_of, data_of, spec_of
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import (
@@ -30,7 +29,6 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.hw.power import DcvsVote, HmxVote, PowerMode, VoltageCorner
 
 U8 = DType.UFIXED_POINT_8
 STATIC = TensorKind.STATIC
@@ -273,50 +271,6 @@ def test_operations_in_nonsense_are_told() -> None:
     later.version = 2
     with pytest.raises(InvalidArgument, match="version 2"):
         call_of(later)
-
-
-class TestPower:
-    def test_only_named_parts_are_voted_for(self) -> None:
-        body = struct("DcvsV3")()
-        corners = (VoltageCorner.SVS, VoltageCorner.NOM, VoltageCorner.TURBO)
-        fill_dcvs(body, DcvsVote(sleep_latency_us=40, bus=corners), 5)
-        assert (body.context_id, body.set_sleep_latency, body.sleep_latency) == (5, 1, 40)
-        assert (body.set_bus, body.bus_min, body.bus_target, body.bus_max) == (1, 64, 96, 128)
-        assert (body.set_core, body.set_dcvs_enable, body.set_sleep_disable) == (0, 0, 0)
-
-    @given(
-        st.builds(
-            DcvsVote,
-            power_mode=st.sampled_from(PowerMode),
-            dcvs_enable=st.none() | st.booleans(),
-            sleep_latency_us=st.none() | st.integers(10, 65535),
-            sleep_disable=st.none() | st.booleans(),
-            bus=st.none() | st.tuples(*[st.sampled_from(VoltageCorner)] * 3).map(lambda c: tuple(sorted(c))),
-        )
-    )
-    def test_votes_survive_the_way_there_and_back(self, vote: DcvsVote) -> None:
-        fill_dcvs(body := struct("DcvsV3")(), vote, 1)
-        assert dcvs_of(body) == vote
-
-    @pytest.mark.parametrize(
-        "vote",
-        [
-            HmxVote(pick_default=True),
-            HmxVote(corners="tur", level="low"),
-            HmxVote(corners=("svs", "nom", "max")),
-        ],
-    )
-    def test_hmx_votes_too(self, vote: HmxVote) -> None:
-        fill_hmx(body := struct("HmxV2")(), vote)
-        assert hmx_of(body) == vote
-
-    def test_numbers_that_name_nothing_are_told(self) -> None:
-        body = struct("DcvsV3")(power_mode=3)
-        with pytest.raises(InvalidArgument, match="power_mode is 3"):
-            dcvs_of(body)
-        body = struct("DcvsV3")(power_mode=1, set_core=1, core_min=64, core_target=65, core_max=96)
-        with pytest.raises(InvalidArgument, match="core corner is 65"):
-            dcvs_of(body)
 
 
 def test_a_scale_of_zero_is_no_encoding() -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -393,10 +391,3 @@ def test_what_is_no_context_no_graph_and_no_flag_is_refused(shared_device: htp.D
             with pytest.raises(htp.InvalidArgument, match="expected"):
                 call()
         context.finalize(graphs=[graph])
-
-
-def test_votes_of_a_device_that_is_lost_are_destroyed_without_ado(backend: htp.Backend) -> None:
-    device = backend.create_device()
-    config = device.create_power_config()
-    os.kill(device.pid, signal.SIGKILL)
-    config.destroy()

@@ -343,3 +343,10 @@ def test_a_freed_device_has_no_votes(backend: htp.Backend) -> None:
         with pytest.raises(htp.InvalidHandle, match="power config: it was freed"):
             call()
     assert not power.alive
+
+
+def test_votes_of_a_device_that_is_lost_are_destroyed_without_ado(backend: htp.Backend) -> None:
+    device = backend.create_device()
+    config = device.create_power_config()
+    os.kill(device.pid, signal.SIGKILL)
+    config.destroy()

@@ -1,11 +1,9 @@
-"""The vendor's library in its child process: contexts, binaries, profiles, power, and its death."""
+"""The vendor's library in its child process: contexts, binaries, profiles and power."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +15,11 @@ from vendor_cases import ADD_SHAPE, add_case, add_recipe, conv_case
 from openhtp.core.dtype import DType
 from openhtp.core.errors import (
     BadBinary,
-    DeviceLost,
     FormatError,
     InvalidArgument,
     InvalidHandle,
     NameClash,
     QnnError,
-    TimedOut,
     UnsupportedFeature,
     UnsupportedOp,
     WrongState,
@@ -34,7 +30,6 @@ from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.hw.power import DcvsVote, VoltageCorner
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.vendor import oracle, worker
 from openhtp.vendor.graph import GraphOptions
 from openhtp.vendor.recipe import GraphRecipe
 from openhtp.vendor.worker import ContextRef, GraphRef, MemoryRef, VendorProcess
@@ -54,13 +49,6 @@ def graph(process: VendorProcess, context: ContextRef) -> GraphRef:
     built = process.build(add_recipe(), context)
     process.finalize(built)
     return built
-
-
-@pytest.fixture
-def mortal() -> Iterator[VendorProcess]:
-    """A process that a test may kill."""
-    with VendorProcess(timeout_s=60) as started:
-        yield started
 
 
 def test_info(process: VendorProcess) -> None:
@@ -317,91 +305,6 @@ def test_bad_parameters(process: VendorProcess, context: ContextRef) -> None:
         recipe = GraphRecipe(f"bad{index}", ((case.call, {**case.params, name: value}),), static)
         with pytest.raises(InvalidArgument, match=said):
             process.build(recipe, context)
-
-
-class TestDeath:
-    def test_killed_while_idle(self, mortal: VendorProcess) -> None:
-        context = mortal.create_context()
-        built = mortal.build(add_recipe(), context)
-        mortal.finalize(built)
-        assert mortal.pid is not None
-        os.kill(mortal.pid, signal.SIGSEGV)
-        with pytest.raises(DeviceLost, match="ended by SIGSEGV") as caught:
-            mortal.execute(built, add_case().inputs)
-        assert caught.value.code == 1007
-        assert mortal.pid is None
-        with pytest.raises(DeviceLost, match=r"restart\(\) starts a new one"):
-            mortal.execute(built, add_case().inputs)
-        mortal.free(context)
-        mortal.restart()
-        with pytest.raises(DeviceLost, match="earlier vendor process"):
-            mortal.execute(built, add_case().inputs)
-        fresh = mortal.build(add_recipe(), mortal.create_context())
-        mortal.finalize(fresh)
-        assert add_case().steps_from_exact(mortal.execute(fresh, add_case().inputs)) <= 0.51
-
-    def test_hang_is_cut_short(self, mortal: VendorProcess) -> None:
-        assert mortal.pid is not None
-        os.kill(mortal.pid, signal.SIGSTOP)
-        context = ContextRef(1, {}, 1)
-        with pytest.raises(TimedOut, match=r"within 0\.1 s"):
-            mortal.finalize(GraphRef(1, "g", (), (), 1), timeout_s=0.1)
-        with pytest.raises(DeviceLost):
-            mortal.get_binary(context)
-
-    def test_close_cuts_a_call_short(self, mortal: VendorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "CLOSE_TIMEOUT_S", 0.1)
-        built = mortal.build(add_recipe(), mortal.create_context())
-        mortal.finalize(built)
-        assert mortal.pid is not None
-        os.kill(mortal.pid, signal.SIGSTOP)
-        ended: list[BaseException] = []
-        sending = threading.Event()
-
-        def run() -> None:
-            sending.set()
-            try:
-                mortal.execute(built, add_case().inputs)
-            except DeviceLost as error:
-                ended.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        sending.wait()
-        mortal.close()
-        thread.join(10)
-        assert len(ended) == 1
-
-    def test_bad_timeout(self, mortal: VendorProcess) -> None:
-        with pytest.raises(InvalidArgument, match="timeout"):
-            mortal.finalize(GraphRef(1, "g", (), (), 1), timeout_s=0)
-        assert mortal.pid is not None
-
-    def test_closed(self, mortal: VendorProcess) -> None:
-        pid = mortal.pid
-        assert pid is not None
-        mortal.close()
-        mortal.close()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-        with pytest.raises(DeviceLost):
-            mortal.create_context()
-
-    def test_oracle_starts_again(self) -> None:
-        case = add_case()
-        process = oracle.process_for()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(DeviceLost, match="SIGKILL"):
-            oracle.run_op(case.call, {}, case.inputs)
-        assert case.steps_from_exact(oracle.run_op(case.call, {}, case.inputs)) <= 0.51
-        process = oracle.process_for()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(DeviceLost, match="SIGKILL"):
-            oracle.validate_op(case.call, {})
-        oracle.validate_op(case.call, {})
-        oracle.close()
 
 
 def test_library_that_is_none(tmp_path: Path) -> None:

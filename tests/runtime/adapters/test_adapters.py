@@ -60,16 +60,6 @@ def result(graph: htp.Graph) -> np.ndarray:
     return graph.execute({"x": X})["y"]
 
 
-@pytest.fixture(params=["rpc", "inprocess"])
-def device(backend: htp.Backend, request: pytest.FixtureRequest) -> htp.Device:
-    return backend.create_device(transport=request.param)
-
-
-@pytest.fixture
-def context(device: htp.Device) -> htp.Context:
-    return device.create_context()
-
-
 def close(found: np.ndarray, expected: np.ndarray) -> None:
     """Results are half precision: four roundings on one side, one on the other."""
     np.testing.assert_allclose(found, expected, rtol=4e-3, atol=4e-3)

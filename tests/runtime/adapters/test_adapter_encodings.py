@@ -11,7 +11,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.testing import hold, release
-from tests.runtime.test_adapters import lora_graph
+from tests.runtime.adapters.test_adapters import lora_graph
 from tests.runtime.test_stopping import wait_until
 
 XQ, WQ, TQ, YQ = (
@@ -29,16 +29,6 @@ OTHER_CODES = {
 }
 FIXED = {n: np.random.default_rng(n).integers(-100, 100, (16, 8)).astype(np.int8) for n in (1, 2)}
 XS = np.arange(90, 98, dtype=np.uint8).reshape(1, 8)
-
-
-@pytest.fixture(params=["rpc", "inprocess"])
-def device(backend: htp.Backend, request: pytest.FixtureRequest) -> htp.Device:
-    return backend.create_device(transport=request.param)
-
-
-@pytest.fixture
-def context(device: htp.Device) -> htp.Context:
-    return device.create_context()
 
 
 def fixed_graph(
