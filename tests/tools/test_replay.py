@@ -120,6 +120,28 @@ def test_signals_profiles_and_votes_are_made_again(tmp_path: Path) -> None:
     assert outcome.executions == 3
 
 
+def test_a_signal_that_comes_too_late_in_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing holds executions up when they are made again: one may be over before its signal comes."""
+    with saved(tmp_path / "rec"), htp.Backend() as backend, backend.create_device() as device:
+        signal, graph = backend.create_signal(), relu_graph(device.create_context())
+        hold(device)
+        aborted = graph.execute_async(X, signal=signal)
+        signal.trigger()
+        release(device)
+        with pytest.raises(QnnError):
+            aborted.result()
+    real = Graph.execute_async
+
+    def over_at_once(graph: Graph, *args: Any, **options: Any) -> htp.Execution:
+        execution = real(graph, *args, **options)
+        execution.result()
+        return execution
+
+    monkeypatch.setattr(Graph, "execute_async", over_at_once)
+    outcome = again(tmp_path / "rec")
+    assert outcome.holds, outcome.differing
+
+
 def test_the_command_tells_what_differs(tmp_path: Path, shared_device: htp.Device) -> None:
     with saved(tmp_path / "rec"):
         relu_graph(shared_device.create_context()).execute(X)

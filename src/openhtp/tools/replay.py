@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from openhtp.core import status as st
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.calls.execution import Execution
@@ -307,7 +307,8 @@ class _Player:
         """A signal comes, to what carries it if that is still under way."""
         signal = self._find(call.signal, Signal)
         if signal.timeout_us is None:
-            signal.trigger()
+            with suppress(WrongState):
+                signal.trigger()
 
     def profile(self, call: cs.ProfileCreate) -> None:
         """A profile."""
