@@ -49,7 +49,7 @@ def test_the_document(binary: Path, tmp_path: Path) -> None:
     assert found["version"] == "QNN_SYSTEM_CONTEXT_BINARY_INFO_VERSION_3"
     info = found["info"]
     assert info["backendId"] == 6
-    assert info["contextBlobVersion"] == "5.0.0"
+    assert info["contextBlobVersion"] == "6.0.0"
     assert info["contextBlobSize"] == binary.stat().st_size
     assert info["contextMetadata"]["info"]["dspArch"] == 75
     assert info["socModel"] == 57

@@ -203,10 +203,10 @@ def test_zeros_of_different_lengths_are_different_data(names: tuple[str, ...]) -
 
 def test_a_file_of_an_older_version_is_refused_in_words() -> None:
     """Its nodes have clamps fused into them, which are no longer in the portable program."""
-    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 5: make it again") as caught:
+    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 6: make it again") as caught:
         read_binary(OLD.read_bytes())
     assert caught.value.name == "QNN_CONTEXT_ERROR_BINARY_VERSION"
-    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 5
+    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 6
 
 
 @pytest.mark.parametrize("length", [1, 64, 300, 1500])

@@ -27,10 +27,11 @@ from openhtp.core.errors import BadBinary
 from openhtp.program.sources import Memory, Source
 
 MAGIC = b"OPENHTP\x00"
+# 6: per-channel encodings are packed numbers.
 # 5: data below a page is in the program; float weights are stored once, as they are computed with.
 # 4: sections that can be mapped; a program, what an engine made of it and its data are apart from the header.
 # 3: programs hold QNN ops alone. Versions 1 and 2 held nodes with fused clamps, which no longer exist.
-VERSION = 5
+VERSION = 6
 PAGE = 4096
 SMALL = 64
 PREAMBLE_BYTES = 64

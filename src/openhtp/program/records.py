@@ -37,11 +37,15 @@ class Scalar(msgspec.Struct, frozen=True, tag="s"):
 
 
 class PerAxis(msgspec.Struct, frozen=True, tag="a"):
-    """A per-channel encoding."""
+    """A per-channel encoding.
+
+    ``scales`` are float32, or float64 where that would not be exact; ``offsets`` are int32, int64 where they must
+    be, and nothing where all are 0. How many there are, the tensor's shape says.
+    """
 
     axis: Count
-    scales: list[float]
-    offsets: list[int]
+    scales: bytes
+    offsets: bytes = b""
 
 
 _StoredDims = Annotated[list[Dim], msgspec.Meta(max_length=2 * MAX_RANK)]
@@ -206,7 +210,8 @@ def _record_tensor(
 def record_encoding(encoding: Encoding | None) -> Scalar | PerAxis | None:
     """An encoding as it is stored."""
     if isinstance(encoding, AxisScaleOffset):
-        return PerAxis(encoding.axis, list(encoding.scales), list(encoding.offsets))
+        offsets = _narrowed(np.array(encoding.offsets, np.int64), np.int32) if any(encoding.offsets) else b""
+        return PerAxis(encoding.axis, _narrowed(np.array(encoding.scales, np.float64), np.float32), offsets)
     return None if encoding is None else Scalar(encoding.scale, encoding.offset)
 
 
@@ -214,9 +219,21 @@ def build_encoding(name: str, shape: Sequence[int], stored: Scalar | PerAxis | N
     """The encoding of a tensor. Raises BadBinary, or the encoding's own error."""
     if not isinstance(stored, PerAxis):
         return None if stored is None else ScaleOffset(stored.scale, stored.offset)
-    if stored.axis >= len(shape) or shape[stored.axis] != len(stored.scales):
+    count = shape[stored.axis] if stored.axis < len(shape) else 0
+    sizes = 4 * count, 8 * count
+    if not count or len(stored.scales) not in sizes or (stored.offsets and len(stored.offsets) not in sizes):
         raise BadBinary(f"tensor {name!r} has a per-axis encoding that does not fit its shape")
-    return AxisScaleOffset(stored.axis, tuple(stored.scales), tuple(stored.offsets))
+    scales = np.frombuffer(stored.scales, f"<f{len(stored.scales) // count}")
+    offsets = np.frombuffer(stored.offsets, f"<i{len(stored.offsets) // count or 4}")
+    return AxisScaleOffset(stored.axis, tuple(scales.tolist()), tuple(offsets.tolist()))
+
+
+def _narrowed(values: npt.NDArray[Any], narrow: type[np.generic]) -> bytes:
+    """Numbers in as many bytes as they need, little-endian: those of the narrow type if that has them all."""
+    with np.errstate(over="ignore"):
+        same = values.astype(narrow)
+    found = same if np.array_equal(same, values) else values
+    return found.astype(found.dtype.newbyteorder("<")).tobytes()
 
 
 def _record_node(node: QnnNode, numbers: Mapping[str, int]) -> NodeRecord:

@@ -31,7 +31,8 @@ from openhtp.program.records import PerAxis, Scalar, build_encoding, record_enco
 Array = npt.NDArray[Any]
 
 _MAGIC = b"OHTPSECT"
-_VERSION = 1
+# 2: per-channel encodings are packed numbers.
+_VERSION = 2
 _HEAD = struct.Struct("<8sIIQ")
 
 
