@@ -251,3 +251,32 @@ def test_other_weights_beside_the_model_are_another_entry(tmp_path: Path, cache:
     assert model_cache.CacheEntry(cache, path).path == first
     os.utime(tmp_path / "big.data", (1, 1))
     assert model_cache.CacheEntry(cache, path).path != first
+
+
+def test_a_cache_that_is_no_place(source: Path) -> None:
+    with pytest.raises(htp.InvalidArgument, match="cache is None; expected a folder"):
+        htp.PreparedModel(source, cache=None)  # type: ignore[arg-type]
+
+
+def test_a_program_that_ends_meanwhile_says_nothing_of_it(source: Path, cache: Path) -> None:
+    """It gave up what is being prepared by ending."""
+    ends = (
+        "import atexit, sys, threading\n"
+        "begun, gone = threading.Event(), threading.Event()\n"
+        "def go():\n"  # registered first, so called last: as devices go
+        "    gone.set()\n"
+        "    model._settled.wait(20)\n"
+        "atexit.register(go)\n"
+        "import openhtp as htp\n"
+        "def prepare(model):\n"
+        "    begun.set()\n"
+        "    gone.wait(20)\n"
+        "    raise RuntimeError('the device has gone')\n"
+        "htp.PreparedModel._best_form = prepare\n"
+        "model = htp.PreparedModel(sys.argv[1], cache=sys.argv[2])\n"
+        "begun.wait(20)\n"
+        "print('ends')\n"
+    )
+    command = [sys.executable, "-c", ends, str(source), str(cache)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, "stays as it is" in done.stderr) == ("ends\n", False)

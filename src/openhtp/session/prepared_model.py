@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
@@ -16,7 +17,8 @@ from typing import Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import QnnError, WrongState
+from openhtp.core.checks import path_of, shown
+from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.frontend.context_model import write_context_model
 from openhtp.frontend.given import check_path
 from openhtp.session.inference import Callback, InferenceSession
@@ -84,7 +86,10 @@ class PreparedModel:
         self._given = dict(provider_options or {})
         self._make: Callable[..., InferenceSession] = functools.partial(InferenceSession, soc=soc, **options)
         shown_options = sorted((name, repr(value)) for name, value in {**options, **self._given}.items())
-        self._entry = CacheEntry(check_path(cache), self._source, soc or DEFAULT_SOC, shown_options)
+        folder = path_of(cache)
+        if folder is None:
+            raise InvalidArgument(f"cache is {shown(cache)}; expected a folder for compiled models")
+        self._entry = CacheEntry(folder, self._source, soc or DEFAULT_SOC, shown_options)
         self._events: list[ModelEvent] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -304,4 +309,12 @@ def _start_anew() -> None:
         model._settled.set()
 
 
+def _give_up() -> None:
+    """The program ends: what is still being prepared is wanted by nobody."""
+    for model in list(_models):
+        model._over.set()
+
+
 os.register_at_fork(after_in_child=_start_anew)
+# Before devices are let go, whose end would else be a failure to prepare.
+atexit.register(_give_up)
