@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import openhtp as htp
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.memories import Memories
 from tests.conftest import ramp, relu_graph
 
 
@@ -185,3 +187,29 @@ def test_a_socket_path_that_is_too_long_is_named(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("d" * 120)))
     with pytest.raises(htp.ResourceError, match=r"d{120}.*OPENHTP_RUNTIME_DIR"):
         backend.create_device(name="camera")
+
+
+@pytest.mark.parametrize("wanted", ["registered", "the runtime's own"])
+def test_memory_that_is_granted_while_the_context_goes_is_given_back(
+    backend: htp.Backend, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """On another thread, say: the device grants it, and the context is freed before anybody has it."""
+    context = backend.create_device().create_context()
+    graph = relu_graph(context)
+    granted = Memories._ask_for
+
+    def free_meanwhile(memories: Memories, buffer: SharedBuffer) -> int:
+        number = granted(memories, buffer)
+        context.free()
+        return number
+
+    monkeypatch.setattr(Memories, "_ask_for", free_meanwhile)
+    before = descriptors()
+    ask = {
+        "registered": lambda: context.register_memory(4096),
+        "the runtime's own": lambda: graph.execute_async({"x": ramp()}),
+    }
+    with pytest.raises(htp.InvalidHandle, match="freed"):
+        ask[wanted]()
+    gc.collect()
+    assert descriptors() <= before

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, WrongState
+from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
@@ -36,6 +36,8 @@ class Memories:
         self._lock = make_lock("context")
         self._registered: dict[int, Mem] = {}
         self._own: list[SharedBuffer] = []
+        # How the context ended, once it has.
+        self._end: State | None = None
         # Arrays handed out by Mem.array, by id; they are kept alive by their Mem, so an id is never reused.
         self._views: dict[int, Place] = {}
         self._addresses: list[tuple[int, Mem]] = []
@@ -49,6 +51,7 @@ class Memories:
             number = self._ask_for(buffer)
             mem = Mem(self._context, buffer, number)
             with self._lock:
+                self._refuse_if_over()
                 self._registered[number] = mem
                 # Replaced rather than changed: calls on other threads are looking through it.
                 addresses = self._addresses.copy()
@@ -66,6 +69,7 @@ class Memories:
         try:
             number = self._ask_for(buffer)
             with self._lock:
+                self._refuse_if_over()
                 self._own.append(buffer)
         except BaseException:
             rescue.post((self._give_up, (number, buffer)))
@@ -131,6 +135,7 @@ class Memories:
     def release(self, state: State) -> None:
         """The context is over: give everything back."""
         with self._lock:
+            self._end = state
             registered, own = self.all(), self._own
             self._registered, self._own, self._addresses, self._views = {}, [], [], {}
         for mem in registered:
@@ -159,6 +164,16 @@ class Memories:
             self._addresses = [item for item in self._addresses if item[1].number != number]
             self._own = [item for item in self._own if item is not buffer]
         buffer.close()
+
+    def _refuse_if_over(self) -> None:
+        """Refuse what the device granted while the context went: nobody would ever give it back."""
+        if self._end is State.LOST:
+            raise DeviceLost("the device process went away while memory was shared with it")
+        if self._end is not None:
+            raise InvalidHandle(
+                "the context was freed while memory was shared with the device",
+                st.QNN_CONTEXT_ERROR_INVALID_HANDLE,
+            )
 
     def _refuse_if_known(self, fd: int, buffer: SharedBuffer) -> None:
         for mem in self.all():
