@@ -181,6 +181,16 @@ def test_a_mapped_file_and_an_array_are_bytes(shared_device: htp.Device, path: P
         shared_device.create_context_from_binary(mapped)
 
 
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_PATH])
+def test_a_descriptor_that_cannot_be_read(shared_device: htp.Device, path: Path, flags: int) -> None:
+    fd = os.open(path, flags)
+    try:
+        with pytest.raises(htp.InvalidArgument, match=f"descriptor {fd}, which was not opened for reading"):
+            shared_device.create_context_from_binary(fd)
+    finally:
+        os.close(fd)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import mmap
 import os
@@ -70,8 +71,9 @@ def in_memory(binary: object) -> bool:
 def _own_copy(fd: int) -> int:
     """A descriptor of our own of the same file, which must be one that can be read at any place."""
     try:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISREG(mode):
+        mode, opened = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
+        readable = opened & os.O_ACCMODE != os.O_WRONLY and not opened & os.O_PATH
+        if stat.S_ISREG(mode) and readable:
             return os.dup(fd)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -79,8 +81,9 @@ def _own_copy(fd: int) -> int:
             f"binary is descriptor {shown(fd)}: {reason}; expected that of a file or memory with a context binary",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         ) from error
+    wrong = "was not opened for reading" if stat.S_ISREG(mode) else "is no regular file"
     raise InvalidArgument(
-        f"binary is descriptor {shown(fd)}, which is no regular file; expected that of a file or memory with a"
+        f"binary is descriptor {shown(fd)}, which {wrong}; expected that of a file or memory with a"
         " context binary",
         st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
     )
