@@ -18,7 +18,7 @@ from openhtp.hw.power import DcvsVote, HmxVote
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Pace
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -104,6 +104,8 @@ class LoadGraphs(Request):
 
     Then one for each of ``external``, which is where the binary itself need not have anything.
 
+    With ``opening`` the context, too, is made, or is not there if this fails; the reply's ``value`` is its number.
+
     ``nbytes`` is what these graphs take of it. ``read_budget`` is how many bytes may be read at once, 0 for all.
     The reply's ``graphs`` are in the order in which they were asked for. With ``switching`` they are loaded when
     they run, at once only those ``retained`` (by place, the most important first), or the first. They then use the
@@ -113,6 +115,7 @@ class LoadGraphs(Request):
     context: int
     nbytes: int
     graphs: list[WantedGraph]
+    opening: CreateContext | None = None
     read_budget: int = 0
     accelerated: bool = False
     switching: bool = False

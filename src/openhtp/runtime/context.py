@@ -35,6 +35,7 @@ from openhtp.runtime.choosing import check_graph
 from openhtp.runtime.context_profile import freed
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.loading import free_context
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.memories import Memories
 from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_handle, check_name
@@ -72,7 +73,7 @@ class Context:
         self._number = 0
 
     def _open(self, message: ms.CreateContext, stop: Stop | None) -> None:
-        made = self._link.request(message, undo=lambda reply: ms.FreeContext(context=reply.value), stop=stop)
+        made = self._link.request(message, undo=free_context, stop=stop)
         self._number = made.value
 
     def _discard(self) -> None:

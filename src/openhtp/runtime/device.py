@@ -125,7 +125,8 @@ class Device:
         ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` is that of graphs without one of their own.
         """
         self._life.require("use")
-        return self._open_context(self._read_options(options, Origin.COMPOSED), stored=False)
+        chosen = self._read_options(options, Origin.COMPOSED)
+        return self._open_context(chosen, lambda context, message: context._open(message, None), stored=False)
 
     def _read_options(self, options: ContextArguments, origin: Origin) -> Values:
         """What is chosen for a context of this device."""
@@ -135,12 +136,13 @@ class Device:
     def _open_context(
         self,
         chosen: Values,
-        stop: Stop | None = None,
+        opens: Callable[[Context, ms.CreateContext], None],
         *,
         stored: bool,
         list_number: int = 0,
         shares_updates: bool = False,
     ) -> Context:
+        """``opens`` makes it on the device."""
         link = self._link
         context = Context(self, link, chosen)
         message = create_message(
@@ -148,12 +150,13 @@ class Device:
         )
         try:
             message.shares_updates = shares_updates
-            context._open(message, stop)
+            opens(context, message)
             self._contexts.add(context)
             if not self._ready.is_set() or self._link_now is not link:
                 context._lose()  # who tells contexts of the loss may have come by before this one
         except BaseException:
             rescue.post((context._discard, ()))
+            rescue.flush()
             raise
         return context
 
@@ -245,17 +248,15 @@ class Device:
         misfit = check_fit(parsed, find_soc(self.soc), self._driver, chosen.compatibility)
         if misfit is not None:
             log.warning("the context binary %s: %s", misfit.why, misfit.so)
-        context = self._open_context(
-            chosen, stop, stored=True, list_number=list_number, shares_updates=parsed.info.lora_weight_sharing
+
+        def opens(context: Context, message: ms.CreateContext) -> None:
+            context._external = external
+            restore(context, parsed, enabled, message, stop)
+
+        shares_updates = parsed.info.lora_weight_sharing
+        return self._open_context(
+            chosen, opens, stored=True, list_number=list_number, shares_updates=shares_updates
         )
-        context._external = external
-        try:
-            restore(context, parsed, enabled, stop)
-        except BaseException:
-            rescue.post((context._discard, ()))
-            rescue.flush()
-            raise
-        return context
 
     def validate_binary(
         self, binary: Given, *, compatibility: str = "permissive", check_data: bool = False

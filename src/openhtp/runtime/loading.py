@@ -95,10 +95,12 @@ def load_graphs(
     graphs: Sequence[tuple[Graph, PackedGraph]],
     stop: Stop | None = None,
     manner: Manner | None = None,
+    opening: ms.CreateContext | None = None,
 ) -> None:
     """Have the device load these graphs of what is sent; then they are executable.
 
-    Whoever is interrupted on the way, or stopped, leaves nothing of them on the device.
+    ``opening``: the context is made with them. Whoever is interrupted on the way, or stopped, leaves nothing of
+    it all on the device.
     """
     if sending.nbytes > SESSION_LIMIT_BYTES:
         names = ", ".join(repr(graph.name) for graph, _ in graphs)
@@ -117,6 +119,7 @@ def load_graphs(
         context=context._number,
         nbytes=sending.nbytes,
         graphs=wanted,
+        opening=opening,
         read_budget=manner.read_budget,
         accelerated=manner.accelerated,
         switching=manner.switching,
@@ -126,11 +129,13 @@ def load_graphs(
         external=[] if sending.external is None else sending.external.pieces,
     )
     others = () if sending.external is None else sending.external.descriptors
-    link, undo = context._link, _undo(context)
+    link = context._link
+    undo = _free_graphs(context._number) if opening is None else free_context
     replies: list[ms.Reply] = []
     try:
         with sending.descriptor() as fd:
             replies.append(link.request(request, (fd, *others), undo, stop))
+        context._number = replies[0].value
         for (graph, packed), loaded in zip(graphs, replies[0].graphs, strict=True):
             graph._adopt_loaded(packed, loaded)
     except BaseException:
@@ -146,6 +151,10 @@ def _take_back(link: Link, undo: Undo, replies: Sequence[ms.Reply], graphs: Sequ
             link.tell(undo(reply))
 
 
-def _undo(context: Context) -> Undo:
-    number = context._number
+def free_context(reply: ms.Reply) -> ms.FreeContext:
+    """What takes the making of a context back."""
+    return ms.FreeContext(context=reply.value)
+
+
+def _free_graphs(number: int) -> Undo:
     return lambda reply: ms.FreeGraphs(context=number, graphs=[loaded.graph for loaded in reply.graphs])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from openhtp.core.units import MIB
 from openhtp.program.binary import ContextBinary
+from openhtp.rpc import messages as ms
 from openhtp.runtime.calls.sheet import Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.graph import Graph
@@ -29,8 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def restore(context: Context, binary: ContextBinary, enabled: Sequence[str], stop: Stop | None = None) -> None:
-    """Take over the graphs of a binary; each keeps its own priority unless one is given for the context."""
+def restore(
+    context: Context, binary: ContextBinary, enabled: Sequence[str], opening: ms.CreateContext, stop: Stop | None
+) -> None:
+    """Open a context with the graphs of a binary, all or nothing.
+
+    Each keeps its own priority unless one is given for the context.
+    """
     context._restored = True
     context._binary = binary
     for name in binary.graph_names:
@@ -40,7 +46,9 @@ def restore(context: Context, binary: ContextBinary, enabled: Sequence[str], sto
         elif context._chosen.defer_graph_init:
             graph._life.finish("finalize", State.DEFERRED)
     if enabled and not context._chosen.defer_graph_init:
-        _load(context, binary, enabled, stop)
+        _load(context, binary, enabled, stop, opening)
+    else:
+        context._open(opening, stop)
 
 
 def finalize_deferred(graphs: Sequence[Graph], profile: Profile | None, signal: Signal | None) -> None:
@@ -77,7 +85,13 @@ def _known(context: Context, binary: ContextBinary, name: str) -> Graph:
     return graph
 
 
-def _load(context: Context, binary: ContextBinary, names: Sequence[str], stop: Stop | None) -> None:
+def _load(
+    context: Context,
+    binary: ContextBinary,
+    names: Sequence[str],
+    stop: Stop | None,
+    opening: ms.CreateContext | None = None,
+) -> None:
     chosen, external = context._chosen, context._external
     switching = chosen.memory_limit_hint > 0
     manner = Manner(
@@ -91,7 +105,7 @@ def _load(context: Context, binary: ContextBinary, names: Sequence[str], stop: S
     if external is not None:
         external.collect(binary, names)
     wanted = [(context._graphs[name], binary.packed(name)) for name in names]
-    load_graphs(context, stored(binary, names, external), wanted, stop, manner)
+    load_graphs(context, stored(binary, names, external), wanted, stop, manner, opening)
     # Graphs that are switched are not all loaded yet, and the vendor's library compiles everything by itself.
     tells = not switching and context.device.backend.library is None and binary.info.soc == context.device.soc
     outdated = [name for name in names if tells and context._graphs[name].was_outdated]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState, error_context
@@ -14,10 +15,18 @@ from openhtp.rpc import messages as ms
 from openhtp.sched.actions import Refuse
 from openhtp.sched.events import PriorityChanged, ThreadsChanged
 
+if TYPE_CHECKING:
+    from openhtp.device.core import DeviceCore
+
 
 @handles(ms.CreateContext)
 def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
     """A context with nothing in it."""
+    return ms.Reply(value=open_context(asked, request).number)
+
+
+def open_context(asked: Asked, request: ms.CreateContext) -> DeviceContext:
+    """Make it, or raise what is wrong with it."""
     if not 1 <= request.queue_depth <= MAX_QUEUE_DEPTH:
         raise InvalidArgument(
             f"queue depth {request.queue_depth}; expected 1 to {MAX_QUEUE_DEPTH}",
@@ -32,7 +41,7 @@ def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
         context.group = _group(asked, number, request.group, request.priority)
         context.tenant.group = context.group.spill
     session.contexts[number] = context
-    return ms.Reply(value=number)
+    return context
 
 
 def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> DeviceGroup:
@@ -82,10 +91,15 @@ def _check_priority(group: DeviceGroup | None, priority: int) -> None:
 
 @handles(ms.FreeContext)
 def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
-    """A context goes, with all that is in it and all that was to come."""
-    session = asked.session
-    context = find(session.contexts, request.context, "context")
-    asked.core.stage(session, busy=True)
+    """A context goes."""
+    close_context(asked.core, find(asked.session.contexts, request.context, "context"))
+    return ms.Reply()
+
+
+def close_context(core: DeviceCore, context: DeviceContext) -> None:
+    """With all that is in it and all that was to come."""
+    session = context.session
+    core.stage(session, busy=True)
     held = session.ledger.weights
     for task in session.tasks:
         if task.context is context:
@@ -93,7 +107,7 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     if context.switcher is not None:
         context.switcher.close()
     for graph in list(context.graphs.values()):
-        asked.core.free_graph(session, graph)
+        core.free_graph(session, graph)
     for memory in list(context.memories):
         session.unmap(memory)
     context.weights.clear()
@@ -102,9 +116,8 @@ def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
     if context.group is not None:
         used = [other.group for other in session.contexts.values()]
         session.groups = {key: group for key, group in session.groups.items() if group in used}
-    asked.core.stage(session)
-    asked.core.give_back(context, held - session.ledger.weights)
-    return ms.Reply()
+    core.stage(session)
+    core.give_back(context, held - session.ledger.weights)
 
 
 @handles(ms.SetContextPriority)

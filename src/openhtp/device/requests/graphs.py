@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
 from openhtp.device.loading import Manner, Ready, close_all, make_ready, pack_ready
-from openhtp.device.requests.contexts import check_group_priority
+from openhtp.device.requests.contexts import check_group_priority, close_context, open_context
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.room import Room
 from openhtp.device.sessions import find
@@ -32,27 +33,19 @@ if TYPE_CHECKING:
 @handles(ms.LoadGraphs, takes_descriptor=True)
 def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     """Graphs of one binary, which share what they have in common."""
-    core, session = asked.core, asked.session
-    context = find(session.contexts, request.context, "context")
-    file = BinaryFile(asked.first_descriptor(len(request.external)))
-    try:
+    core, session, opening = asked.core, asked.session, request.opening
+    with contextlib.ExitStack() as undoing:
+        if opening is None:
+            context = find(session.contexts, request.context, "context")
+        else:
+            context = open_context(asked, opening)
+            undoing.callback(_close_opened, core, context)
+        file = BinaryFile(asked.first_descriptor(len(request.external)))
+        undoing.callback(file.close)
         file.overlay(request.external, asked.descriptors, may_shrink=asked.core.serves_one)
-        if request.external and request.switching:
-            raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
-        if request.nbytes <= 0:
-            raise ProtocolError(f"graphs of {request.nbytes} bytes")
-        if request.nbytes > file.source.nbytes:
-            raise BadBinary(
-                f"the graphs take {request.nbytes} bytes of the binary, which has {file.source.nbytes}: it was cut"
-                " since it was opened; do not change a file that is in use"
-            )
-        if request.switching and context.switcher is not None:
-            raise InvalidArgument(f"context {context.number} switches graphs of a binary already")
-        check_group_priority(context, [wanted.priority for wanted in request.graphs])
+        _check(request, context, file)
         session.pieces.take()
-    except BaseException:
-        file.close()
-        raise
+        undoing.pop_all()
     manner = Manner(request.read_budget or None, accelerated=request.accelerated)
     room = SwitchedRoom(context, request, manner) if request.switching else Room(context)
 
@@ -69,6 +62,8 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     def undo() -> None:
         room.give_back()
         done()
+        if opening is not None:
+            _close_opened(core, context)
 
     return Task(
         "loading",
@@ -78,6 +73,28 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
         discard=close_all,
         undo=undo,
     )
+
+
+def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile) -> None:
+    """Refuse what cannot be loaded, before anybody works at it."""
+    if request.external and request.switching:
+        raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
+    if request.nbytes <= 0:
+        raise ProtocolError(f"graphs of {request.nbytes} bytes")
+    if request.nbytes > file.source.nbytes:
+        raise BadBinary(
+            f"the graphs take {request.nbytes} bytes of the binary, which has {file.source.nbytes}: it was cut"
+            " since it was opened; do not change a file that is in use"
+        )
+    if request.switching and context.switcher is not None:
+        raise InvalidArgument(f"context {context.number} switches graphs of a binary already")
+    check_group_priority(context, [wanted.priority for wanted in request.graphs])
+
+
+def _close_opened(core: DeviceCore, context: DeviceContext) -> None:
+    """A context that was made for graphs that could not be loaded; its client may have freed it, or gone."""
+    if context.session.contexts.get(context.number) is context:
+        close_context(core, context)
 
 
 def loaded(
@@ -109,10 +126,11 @@ def loaded(
     if not isinstance(room, SwitchedRoom):
         done()
     return ms.Reply(
+        value=context.number,
         graphs=[
             ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
             for graph, made in zip(graphs, ready, strict=True)
-        ]
+        ],
     )
 
 
