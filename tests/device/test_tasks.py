@@ -229,3 +229,64 @@ def test_a_client_that_leaves_cancels_its_tasks(
     assert gate.all_closed()
     assert session.ledger.used == 0
     other.close()
+
+
+# A context that is made with its graphs
+
+
+def start_opening(raw: Raw, binary: bytes, *, queue_depth: int = 4) -> None:
+    """Ask for a context with three graphs, and do not wait for the answer."""
+    message = ms.LoadGraphs(
+        number=77,
+        context=0,
+        nbytes=len(binary),
+        graphs=[ms.WantedGraph(place=place, priority=100) for place in range(3)],
+        opening=ms.CreateContext(queue_depth=queue_depth, priority=100, stored=True),
+    )
+    buffer = SharedBuffer.holding([binary])
+    channel.send(raw.control, ms.encode(message), (buffer.fd,))
+    buffer.close()
+
+
+def contexts(raw: Raw) -> int:
+    (session,) = raw.ask(ms.Inspect()).info["sessions"]  # type: ignore[misc]
+    return session["contexts"]  # type: ignore[no-any-return]
+
+
+def test_one_message_makes_a_context_and_its_graphs(server: Server, binary: bytes) -> None:
+    raw = Raw(NAME)
+    start_opening(raw, binary)
+    made = ms.decode_reply(raw.control.recv(65536))
+    assert (made.error, len(made.graphs)) == ("", 3)
+    assert contexts(raw) == 1
+    assert raw.ask(ms.FreeContext(context=made.value)).error == ""
+    assert contexts(raw) == 0
+    raw.close()
+
+
+def test_nothing_is_left_of_a_context_whose_graphs_cannot_be_loaded(server: Server, binary: bytes) -> None:
+    raw = Raw(NAME)
+    for data, depth, why in (
+        (binary[:-1] + b"\x01", 4, "padding"),
+        (binary[: len(binary) // 2], 4, "it was cut"),
+        (binary, 0, "queue depth"),
+    ):
+        start_opening(raw, data, queue_depth=depth)
+        assert why in ms.decode_reply(raw.control.recv(65536)).error
+        assert contexts(raw) == 0
+    raw.close()
+
+
+def test_nothing_is_left_of_a_context_whose_making_is_cancelled(
+    server: Server, binary: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, raw = Gate(monkeypatch), Raw(NAME)
+    start_opening(raw, binary)
+    assert gate.reached.wait(10)
+    assert contexts(raw) == 1
+    raw.ask(ms.Cancel(request=77))
+    gate.open.set()
+    assert "cancelled" in ms.decode_reply(raw.control.recv(65536)).error
+    assert gate.all_closed()
+    assert contexts(raw) == 0
+    raw.close()
