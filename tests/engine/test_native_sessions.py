@@ -162,11 +162,11 @@ import numpy as np
 from pathlib import Path
 from openhtp.engine import native
 native._FOLDER = Path({str(sessions_folder)!r})
-from openhtp.engine.workshop import _give_back_freed
+from openhtp.core.heap import give_back_freed
 from tests.engine.test_native_sessions import product
 side = native.native()
 def resident():
-    _give_back_freed()
+    give_back_freed()
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 def grown(forms):

@@ -6,8 +6,11 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-WORTH_GIVING_BACK = 32 << 20
-"""Freed bytes for which it is worth to look through the heap."""
+WORTH_GIVING_BACK = 128 << 20
+"""Freed bytes for which it is worth to look through the heap, and to have pages found and cleared anew later on.
+
+That makes the next load take longer by a third, and whoever frees a context often makes another.
+"""
 
 
 def give_back_freed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections import deque
@@ -13,6 +12,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
+
+from openhtp.core.heap import give_back_freed
 
 if TYPE_CHECKING:
     from openhtp.engine.native import SharedForms
@@ -35,25 +36,10 @@ _COPIES = 2
 _WORTH_TRIMMING = 32 << 20
 
 
-@cache
-def _trim() -> Callable[[int], int] | None:
-    """The C library's way to give freed memory back, if it has one (glibc)."""
-    found = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if found is not None:
-        found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
-    return found
-
-
-def _give_back_freed() -> None:
-    trim = _trim()
-    if trim is not None:
-        trim(0)
-
-
 def give_back_copies(nbytes: int) -> None:
     """Give memory of copies that are no longer needed back to the system, if so many bytes are worth it."""
     if nbytes >= _WORTH_TRIMMING:
-        _give_back_freed()
+        give_back_freed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +207,7 @@ class Workshop:
         try:
             return making.make()
         finally:
-            _give_back_freed()
+            give_back_freed()
             with self._room:
                 self._taken -= needed
                 self._room.notify_all()

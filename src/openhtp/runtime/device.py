@@ -140,7 +140,6 @@ class Device:
         *,
         stored: bool,
         list_number: int = 0,
-        shares_updates: bool = False,
     ) -> Context:
         """``opens`` makes it on the device."""
         link = self._link
@@ -149,7 +148,6 @@ class Device:
             chosen, int(context.priority), stored=stored, list_number=list_number, number_of=self._number_of
         )
         try:
-            message.shares_updates = shares_updates
             opens(context, message)
             self._contexts.add(context)
             if not self._ready.is_set() or self._link_now is not link:
@@ -251,12 +249,10 @@ class Device:
 
         def opens(context: Context, message: ms.CreateContext) -> None:
             context._external = external
+            message.shares_updates = parsed.info.lora_weight_sharing
             restore(context, parsed, enabled, message, stop)
 
-        shares_updates = parsed.info.lora_weight_sharing
-        return self._open_context(
-            chosen, opens, stored=True, list_number=list_number, shares_updates=shares_updates
-        )
+        return self._open_context(chosen, opens, stored=True, list_number=list_number)
 
     def validate_binary(
         self, binary: Given, *, compatibility: str = "permissive", check_data: bool = False
