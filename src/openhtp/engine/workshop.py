@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from openhtp.core import processors
 from openhtp.core.heap import give_back_freed
 
 if TYPE_CHECKING:
@@ -56,14 +57,10 @@ class Making:
         return self.nbytes + _SESSION_COST
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 @cache
 def _helpers() -> ThreadPoolExecutor:
     """Threads that help all workshops of the process; they stay, as starting some takes as long as a session."""
-    return ThreadPoolExecutor(_processors(), thread_name_prefix="openhtp-sessions")
+    return ThreadPoolExecutor(processors.available(), thread_name_prefix="openhtp-sessions")
 
 
 class _Busy:
@@ -172,19 +169,24 @@ class Workshop:
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
         """
         with _busy:
-            count = min(self._threads(todo) - 1, len(todo) - 1, _processors() - _busy.count)
-            helping = [_helpers().submit(self._do_next, todo) for _ in range(count)]
+            count = min(self._threads(todo) - 1, len(todo) - 1, processors.available() - _busy.count)
+            here = processors.current()
+            helping = [_helpers().submit(self._help, todo, here) for _ in range(count)]
             self._do_next(todo)
             for helper in helping:
                 if not helper.cancel():  # it has begun
                     helper.result()
 
     def _threads(self, todo: Iterable[tuple[Making, Future[Stage]]]) -> int:
-        available = _processors()
+        available = processors.available()
         if self._all_threads:
             return available
         is_short = sum(making.cost for making, _ in todo) <= _SHORT
         return _THREADS if is_short or available > _THREADS else 1
+
+    def _help(self, todo: deque[tuple[Making, Future[Stage]]], whose: int) -> None:
+        with processors.away_from(whose):
+            self._do_next(todo)
 
     def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
         while todo:

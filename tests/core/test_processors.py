@@ -1,0 +1,41 @@
+"""Threads that are to work beside another."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from openhtp.core import processors
+
+
+def test_a_thread_leaves_a_processor_and_may_come_back() -> None:
+    own = os.sched_getaffinity(0)
+    if len(own) < 2:
+        pytest.skip("one processor")
+    here = processors.current()
+    assert here in own
+    with processors.away_from(here):
+        assert os.sched_getaffinity(0) == own - {here}
+        assert processors.current() != here
+    assert os.sched_getaffinity(0) == own
+
+
+def test_it_may_come_back_if_its_work_fails() -> None:
+    own = os.sched_getaffinity(0)
+    with pytest.raises(ValueError, match="no good"), processors.away_from(min(own)):
+        raise ValueError("no good")
+    assert os.sched_getaffinity(0) == own
+
+
+def test_it_stays_where_there_is_no_other() -> None:
+    own = os.sched_getaffinity(0)
+    only = min(own)
+    os.sched_setaffinity(0, {only})
+    try:
+        with processors.away_from(only):
+            assert os.sched_getaffinity(0) == {only}
+        with processors.away_from(-1):
+            assert os.sched_getaffinity(0) == {only}
+    finally:
+        os.sched_setaffinity(0, own)
