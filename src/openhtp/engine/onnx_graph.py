@@ -40,7 +40,7 @@ _TYPES = {
     "uint64": TensorProto.UINT64,
     "bool": TensorProto.BOOL,
 }
-_NAMES = {number: name for name, number in _TYPES.items()}
+_DTYPES = {number: np.dtype(name) for name, number in _TYPES.items()}
 
 
 def onnx_type(dtype: npt.DTypeLike) -> int:
@@ -50,7 +50,7 @@ def onnx_type(dtype: npt.DTypeLike) -> int:
 
 def numpy_type(number: int) -> np.dtype[Any]:
     """The numpy type of ONNX's number."""
-    return np.dtype(_NAMES[number])
+    return _DTYPES[number]
 
 
 def external_tensor(name: str, array: Array) -> Any:
