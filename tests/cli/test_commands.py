@@ -124,7 +124,7 @@ def test_bench_of_loading(run, tmp_path: Path) -> None:
     for row in ways.values():
         assert 0 < row["ready_s"] < row["first_result_s"]
         assert row["times_onnxruntime"] == pytest.approx(plain["ready_s"] / row["ready_s"])
-    assert ways["OpenHTP, from its binary"]["file_bytes"] > 1000
+    assert ways["OpenHTP, its binary as bytes"]["file_bytes"] > 1000
     assert all(len(line) <= 80 for line in text.splitlines() if "quiet" not in line and "wrote" not in line)
     [row] = result["lists"]
     assert row["one_by_one_cpus"] > 0

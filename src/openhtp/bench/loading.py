@@ -28,7 +28,7 @@ from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
 from openhtp.config import BackendConfig
 from openhtp.engine.onnxruntime import onnxruntime
 
-IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, from its binary", "OpenHTP, binary, in process"
+IMPORT, BINARY, IN_PROCESS = "OpenHTP, from ONNX", "OpenHTP, its binary as bytes", "OpenHTP, binary, in process"
 FILE = "OpenHTP, its binary in a file"
 FAST = "OpenHTP, file, init_acceleration"
 PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"
