@@ -185,8 +185,8 @@ class Workshop:
         return _THREADS if is_short or available > _THREADS else 1
 
     def _help(self, todo: deque[tuple[Making, Future[Stage]]], whose: int) -> None:
-        with processors.away_from(whose):
-            self._do_next(todo)
+        processors.leave(whose)
+        self._do_next(todo)
 
     def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
         while todo:
