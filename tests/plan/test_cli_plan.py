@@ -169,7 +169,7 @@ def test_optimize_writes_the_scenario_back_with_its_comments(late, tmp_path):
         ([EXAMPLES / "same-pd.yaml", "--policy", "lottery"], 2, "expected strict, edf or fair"),
         ([EXAMPLES / "same-pd.yaml", "--window", "5"], 2, "START:END"),
         ([EXAMPLES / "same-pd.yaml", "--window", "9:3"], 2, "below END"),
-        ([EXAMPLES / "same-pd.yaml", "--svg", "/nonexistent/x.svg"], 2, "No such file"),
+        ([EXAMPLES / "same-pd.yaml", "--svg", "/nonexistent/x.svg"], 2, "there is no folder"),
         ([EXAMPLES / "same-pd.yaml", "--write", "x.yaml"], 2, "--optimize"),
         ([EXAMPLES / "same-pd.yaml", "--max-p99", "cam=3"], 2, "expected CLIENT=TIME, with one of Graph 1"),
         ([EXAMPLES / "same-pd.yaml", "--max-p99", "App=soon"], 2, "'soon' is no time"),
