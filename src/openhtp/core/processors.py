@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 
@@ -19,17 +20,22 @@ def current() -> int:
     return -1 if ask is None else ask()
 
 
-def leave(processor: int) -> None:
-    """Go on with this thread on another processor, if it is on this one and there is another.
+@contextlib.contextmanager
+def away_from(processor: int) -> Iterator[None]:
+    """Run this thread on any processor but one, if there is another.
 
     A thread that is to work beside the one that woke it may else begin behind it: where all processors were busy
     a moment ago, the kernel does not look whether one of them is idle now, and takes milliseconds to find out.
-    It may come back at any time, and threads that it starts may run anywhere.
     """
     own = os.sched_getaffinity(0)
     others = own - {processor}
-    if others and current() == processor:
-        os.sched_setaffinity(0, others)
+    if not others or others == own:
+        yield
+        return
+    os.sched_setaffinity(0, others)
+    try:
+        yield
+    finally:
         os.sched_setaffinity(0, own)
 
 

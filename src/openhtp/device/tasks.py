@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from openhtp.core import processors
 from openhtp.core.errors import ExecutionError, InvalidHandle, QnnError
 from openhtp.device.answers import Answer, error_reply, timed
 from openhtp.device.contexts import DeviceContext
@@ -164,7 +163,6 @@ class Pool:
         self._post = post
         self._waiting: deque[tuple[Task[object], Callable[[], None]]] = deque()
         self._busy: set[int] = set()
-        self._where: dict[int, int] = {}  # the processor on which each thread began what it does
         self._closed = False
         self._news = threading.Condition()
         for number in range(threads):
@@ -198,12 +196,7 @@ class Pool:
         if taken is None:
             return False
         task, then = taken
-        me = threading.get_ident()
-        for processor in list(self._where.values()):  # a list of contexts: none waits behind another
-            processors.leave(processor)
-        self._where[me] = processors.current()
         task.run()
-        del self._where[me]
         try:
             self._post(then)  # before the next of the context is begun: their ends come in order, too
         finally:

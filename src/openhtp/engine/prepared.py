@@ -253,7 +253,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
                 raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
     sizes = {constant.blob: constant.nbytes for constant in constants}
-    return Making(digest(memoryview(key)), sum(sizes.values()), make)
+    return Making(digest(memoryview(key)), sum(sizes.values()), make, starts_threads=threads > 1)
 
 
 def _is_own(packed: PackedGraph, constant: Constant) -> bool:

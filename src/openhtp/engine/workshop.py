@@ -45,11 +45,15 @@ def give_back_copies(nbytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How a session is made: what tells it from others, bytes of data that are read for it, and the work."""
+    """How a session is made: what tells it from others, bytes of data that are read for it, and the work.
+
+    ``starts_threads``: on which processors these may be is what they inherit.
+    """
 
     key: bytes
     nbytes: int
     make: Callable[[], Stage]
+    starts_threads: bool = False
 
     @property
     def cost(self) -> int:
@@ -170,7 +174,7 @@ class Workshop:
         """
         with _busy:
             count = min(self._threads(todo) - 1, len(todo) - 1, processors.available() - _busy.count)
-            here = processors.current()
+            here = -1 if any(making.starts_threads for making, _ in todo) else processors.current()
             helping = [_helpers().submit(self._help, todo, here) for _ in range(count)]
             self._do_next(todo)
             for helper in helping:
@@ -185,8 +189,8 @@ class Workshop:
         return _THREADS if is_short or available > _THREADS else 1
 
     def _help(self, todo: deque[tuple[Making, Future[Stage]]], whose: int) -> None:
-        processors.leave(whose)
-        self._do_next(todo)
+        with processors.away_from(whose):
+            self._do_next(todo)
 
     def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
         while todo:
