@@ -126,14 +126,16 @@ def test_free_waits_for_the_last_slow_callback(backend: htp.Backend) -> None:
 
 def test_free_from_within_a_callback(backend: htp.Backend) -> None:
     graph = relu_graph(backend.create_device().create_context())
-    freed, later = threading.Event(), threading.Event()
+    both, freed, later = threading.Event(), threading.Event(), threading.Event()
 
     def free(_: object, __: int) -> None:
+        assert both.wait(10)  # what is freed takes no execution
         backend.free()
         freed.set()
 
     graph.execute_async({"x": ramp()}, notify=free)
     graph.execute_async({"x": ramp()}, notify=lambda *_: later.set())
+    both.set()
     assert freed.wait(10)
     assert later.wait(10)
     backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free
