@@ -39,3 +39,14 @@ def test_it_stays_where_there_is_no_other() -> None:
             assert os.sched_getaffinity(0) == {only}
     finally:
         os.sched_setaffinity(0, own)
+
+
+def test_it_stays_where_threads_may_not_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int, mask: set[int]) -> None:
+        raise PermissionError("a sandbox")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    done = False
+    with processors.away_from(min(os.sched_getaffinity(0))):
+        done = True
+    assert done

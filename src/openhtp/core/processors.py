@@ -26,17 +26,20 @@ def away_from(processor: int) -> Iterator[None]:
 
     A thread that is to work beside the one that woke it may else begin behind it: where all processors were busy
     a moment ago, the kernel does not look whether one of them is idle now, and takes milliseconds to find out.
+    Where a sandbox forbids it, the thread stays where it is.
     """
     own = os.sched_getaffinity(0)
     others = own - {processor}
     if not others or others == own:
         yield
         return
-    os.sched_setaffinity(0, others)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, others)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, own)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, own)
 
 
 @cache
