@@ -151,3 +151,15 @@ def test_a_duct_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyP
             graph.execute({"x": ramp()})
         assert [sock.fileno() for sock in made[0]] == [-1, -1]
         monkeypatch.undo()
+
+
+def test_who_is_late_hears_that_the_process_died_not_that_the_device_was_freed(backend: htp.Backend) -> None:
+    """The device has closed what was left of the connection by then."""
+    device = backend.create_device()
+    old = device._link
+    os.kill(device.pid, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while device._link_now is old and time.monotonic() < until:
+        time.sleep(0.01)
+    with pytest.raises(htp.DeviceLost, match="went away during Inspect"):
+        old.request(ms.Inspect())

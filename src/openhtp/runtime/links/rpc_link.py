@@ -48,6 +48,7 @@ class RpcLink:
         self._process: DeviceProcess | None = None
         self._closing = False
         self._lost = False
+        self._went_away = False  # by itself; a device that is told so closes this link, too
         # Whoever takes it tells the device of the loss; there is one.
         self._to_be_told = [on_lost]
         self._foreign = False
@@ -295,9 +296,7 @@ class RpcLink:
                 self._ducts.pop().sock.close()
 
     def _gone(self, during: str = "") -> DeviceLost:
-        if self._closing:
-            return DeviceLost(f"the device was freed{during}")
-        return DeviceLost(f"the device process went away{during}{self._last_words()}")
+        return DeviceLost(self._end_words(during))
 
     def _last_words(self) -> str:
         return "" if self._process is None else self._process.last_words()
@@ -334,6 +333,7 @@ class RpcLink:
         """Let the device know, once, on whichever thread found out first."""
         if self._closing:
             return
+        self._went_away = True
         try:
             tell = self._to_be_told.pop()
         except IndexError:
@@ -343,8 +343,10 @@ class RpcLink:
         except BaseException:
             log.exception("the loss of device process %d", self.pid)
 
-    def _end_words(self) -> str:
-        return "the device was freed" if self._closing else f"the device process went away{self._last_words()}"
+    def _end_words(self, during: str = "") -> str:
+        if self._closing and not self._went_away:
+            return f"the device was freed{during}"
+        return f"the device process went away{during}{self._last_words()}"
 
     def _fail(self, execution: Execution, why: str | None = None) -> None:
         now = self.now()
