@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 
 _PAGE = 4096
 _MOST_TEXT = 1 << 16
+_MOST_CODE = 256
 
 
 class Span(ctypes.Structure):
@@ -70,7 +70,9 @@ def write_number(address: int, value: int, size: int = 8) -> None:
     write(address, value.to_bytes(size, "little"))
 
 
-@functools.lru_cache(maxsize=256)
+_known_code: set[int] = set()
+
+
 def _is_code(address: int) -> bool:
     with open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
@@ -82,9 +84,14 @@ def _is_code(address: int) -> bool:
 
 
 def check_code(address: int, what: str) -> None:
-    """Refuse an address that cannot be a function's."""
+    """Refuse an address that cannot be a function's. Where there is no code there may be some the next time."""
+    if address in _known_code:
+        return
     if not _is_code(address):
         raise InvalidArgument(f"{what} is at {address:#x}, where there is no code")
+    if len(_known_code) >= _MOST_CODE:
+        _known_code.clear()
+    _known_code.add(address)
 
 
 def structure(kind: Any, address: int, what: str) -> Any:
@@ -129,17 +136,20 @@ class Probe:
     """Looks again and again whether the same pieces of memory are still there, at the cost of one call."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """The first and last byte of each (address, size)."""
-        places = [place for address, size in pieces if size for place in (address, address + size - 1)]
+        """The first and last byte of each (address, size), as far as they are on pages of their own."""
+        ends = [place for address, size in pieces if size for place in (address, address + size - 1)]
+        places = {place // _PAGE: place for place in ends}.values()
         self._count = len(places)
         self._spans = (Span * max(1, self._count))(*[Span(place, 1) for place in places])
         self._sink = ctypes.create_string_buffer(max(1, self._count))
         self._local = Span(ctypes.addressof(self._sink), self._count)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), self._count, 0)
 
-    def places(self) -> list[tuple[int, int]]:
-        """The bytes that are looked at, as (address, size)."""
-        return [(span.base or 0, span.size) for span in self._spans[: self._count]]
+    def places_beside(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The bytes that are looked at, as (address, size), but for pages that reading ``pieces`` touches."""
+        touched = {end // _PAGE for address, size in pieces if size for end in (address, address + size - 1)}
+        places = [(span.base or 0, 1) for span in self._spans[: self._count]]
+        return [place for place in places if place[0] // _PAGE not in touched]
 
     def holds(self) -> bool:
         """Whether every byte can be read."""
@@ -157,15 +167,30 @@ class Window:
         self._local = Span(ctypes.addressof(self._held), self._size)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(given), 0)
 
+    def places(self) -> list[tuple[int, int]]:
+        """The pieces, as (address, size)."""
+        return [(span.base or 0, span.size) for span in self._spans[: self._call[4]]]
+
     def begins_with(self, expected: bytes) -> bool:
         """Whether all of it is there, and still begins so."""
         return bool(_readv(*self._call) == self._size) and self._held.raw.startswith(expected)
 
     def read(self, what: str) -> bytes:
         """What is there now."""
-        if self._size and _readv(*self._call) != self._size:
-            raise _refusal(what, self._spans[0].base or 0, self._size)
+        if not self._size:
+            return b""
+        done = _readv(*self._call)
+        if done != self._size:
+            raise _refusal(what, *self._missing(done))
         return self._held.raw
+
+    def _missing(self, done: int) -> tuple[int, int]:
+        """The first piece that is not all among so many bytes."""
+        for address, size in self.places():
+            if done < size:
+                return address, size
+            done -= size
+        return 0, self._size
 
 
 def _copy(call: Any, ours: int, theirs: int, size: int, what: str) -> None:

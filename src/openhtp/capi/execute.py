@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,11 +33,18 @@ _MOST_TENSORS = 4096
 _MOST_KEPT = 64
 _MOST_BOUND = 16  # each may hold memory for what is between the graph's steps
 _MOST_BATCH = 4096
+_DIM_BYTES = 4
 _NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 
 Arrays = dict[str, Any]
 # Where a client's input structures are and how many, and its output structures.
 Place = tuple[int, int, int, int]
+# All that decides which arrays a call means: the number of inputs, the structures, and the dimensions that they
+# point at, which a client may change without touching the structures.
+CallKey = tuple[int, bytes, bytes]
+# All memory that a call depends on, to be looked at in one go; the structures and dimensions that it begins with;
+# and what is to be done for as long as it does.
+KnownCall = tuple[Window, bytes, BoundCall]
 
 
 class Plan:
@@ -47,10 +56,10 @@ class Plan:
         self._inputs = {tensor.id: tensor for tensor in held.graph.inputs}
         self._outputs = {tensor.id: tensor for tensor in held.graph.outputs}
         self._windows: dict[Place, Window] = {}
-        # The last call from each place: its structures and the ends of its data, to be looked at in one go.
-        self._last: dict[Place, tuple[Window, bytes, BoundCall]] = {}
-        self._wholes: dict[tuple[Place, tuple[int, bytes]], Window] = {}
-        self._bound: dict[tuple[int, bytes], tuple[BoundCall, Probe]] = {}
+        # The last call from each place, and the last with each content of the structures there.
+        self._last: dict[Place, KnownCall] = {}
+        self._seen: dict[tuple[Place, bytes], KnownCall] = {}
+        self._bound: dict[CallKey, tuple[BoundCall, Probe]] = {}
 
     def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> BoundCall:
         """The graph on the arrays that a client's structures name."""
@@ -61,18 +70,27 @@ class Plan:
         window = self._windows.get(place)
         if window is None:
             window = self._window(place)
-        key = (n_inputs, window.read("the tensors of an execution"))
+        structs = window.read("the tensors of an execution")
+        seen = self._seen.get((place, structs))
+        if seen is None or not seen[0].begins_with(seen[1]):
+            seen = self._look(place, structs)
+        if structs:
+            self._last[place] = seen
+        return seen[2]
+
+    def _look(self, place: Place, structs: bytes) -> KnownCall:
+        """Find out which arrays structures mean, with what they point at now."""
+        dims = self._dims_window(place[1], structs)
+        key = (place[1], structs, dims.read("the dimensions of an execution's tensors"))
         known = self._bound.get(key)
         if known is None or not known[1].holds():
             known = self._bind(key)
-        if key[1]:
-            whole = self._wholes.get((place, key))
-            if whole is None:
-                if len(self._wholes) >= _MOST_KEPT:
-                    self._wholes.clear()
-                whole = self._wholes[place, key] = Window((*_pieces(place), *known[1].places()))
-            self._last[place] = (whole, key[1], known[0])
-        return known[0]
+        if len(self._seen) >= _MOST_KEPT:
+            self._seen.clear()
+        read = (*_pieces(place), *dims.places())
+        whole = Window((*read, *known[1].places_beside(read)))
+        seen = self._seen[place, structs] = (whole, structs + key[2], known[0])
+        return seen
 
     def _window(self, place: Place) -> Window:
         inputs, n_inputs, outputs, n_outputs = place
@@ -85,12 +103,22 @@ class Plan:
         window = self._windows[place] = Window(_pieces(place))
         return window
 
-    def _bind(self, key: tuple[int, bytes]) -> tuple[BoundCall, Probe]:
-        n_inputs, held = key
-        structs = (struct("Tensor") * (len(held) // TENSOR_BYTES)).from_buffer_copy(held)
+    def _dims_window(self, n_inputs: int, structs: bytes) -> Window:
+        """The dimensions that structures point at, as far as they are looked at."""
         pieces: list[tuple[int, int]] = []
-        ins = self._side(structs[:n_inputs], self._inputs, "input", pieces)
-        outs = self._side(structs[n_inputs:], self._outputs, "output", pieces)
+        for number, given in enumerate(_tensors(structs)):
+            tensor = (self._inputs if number < n_inputs else self._outputs).get(given.id)
+            if tensor is not None and _has_dims(given, tensor.spec):
+                pieces.append((given.dims, _DIM_BYTES * given.rank))
+        return Window(pieces)
+
+    def _bind(self, key: CallKey) -> tuple[BoundCall, Probe]:
+        n_inputs, held, shapes = key
+        structs = _tensors(held)
+        dims = iter(np.frombuffer(shapes, np.uint32).tolist())
+        pieces: list[tuple[int, int]] = []
+        ins = self._side(structs[:n_inputs], self._inputs, "input", dims, pieces)
+        outs = self._side(structs[n_inputs:], self._outputs, "output", dims, pieces)
         probe = Probe(pieces)
         if not probe.holds():
             raise InvalidArgument(
@@ -102,6 +130,7 @@ class Plan:
         known = (BoundCall(self.graph, ins or None, outs or None), probe)
         if len(self._bound) >= _MOST_BOUND:
             self._last.clear()
+            self._seen.clear()
             self._bound.pop(next(iter(self._bound)))
         self._bound[key] = known
         return known
@@ -111,6 +140,7 @@ class Plan:
         structs: Any,
         wanted: dict[int, Tensor],
         what: str,
+        dims: Iterator[int],
         pieces: list[tuple[int, int]],
     ) -> Arrays:
         found: Arrays = {}
@@ -119,7 +149,8 @@ class Plan:
             if tensor is None or tensor.name in found:
                 problem = "is given twice" if tensor is not None else f"is no {what} of the graph"
                 raise _bad(f"{what} tensor {given.id} {problem}; expected ids {sorted(wanted)}")
-            batch = _batch(given, tensor.spec)
+            has_dims = _has_dims(given, tensor.spec)
+            batch = _batch(tuple(itertools.islice(dims, given.rank)), tensor.spec) if has_dims else 1
             nbytes = tensor.spec.nbytes * batch
             address = self._data(given, tensor, nbytes)
             shape = batched(tensor.spec.shape, batch)
@@ -154,11 +185,17 @@ def _pieces(place: Place) -> tuple[tuple[int, int], tuple[int, int]]:
 _nothing = ctypes.c_uint64()
 
 
-def _batch(given: Any, spec: TensorSpec) -> int:
-    """How many times the graph's batch a client's tensor holds; without dimensions, once."""
-    if given.rank != spec.rank or not spec.rank or not given.dims:
-        return 1
-    dims = tuple(memory.array(ctypes.c_uint32, spec.rank, given.dims, f"dimensions of tensor {spec.name!r}"))
+def _tensors(structs: bytes) -> Any:
+    return (struct("Tensor") * (len(structs) // TENSOR_BYTES)).from_buffer_copy(structs)
+
+
+def _has_dims(given: Any, spec: TensorSpec) -> bool:
+    """Whether a client's tensor says how large it is; those of another rank are not looked at."""
+    return bool(spec.rank and given.rank == spec.rank and given.dims)
+
+
+def _batch(dims: tuple[int, ...], spec: TensorSpec) -> int:
+    """How many times the graph's batch a client's tensor holds."""
     if dims[1:] != spec.shape[1:] or not spec.shape[0] or dims[0] % spec.shape[0] or not dims[0]:
         if dims == spec.shape:
             return 1
