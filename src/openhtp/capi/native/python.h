@@ -9,9 +9,8 @@ static struct {
     void (*Release)(int);
     void *(*ThisThreadState)(void);
     void *(*SaveThread)(void);
-    void (*RestoreThread)(void *);
     void (*ThreadState_Clear)(void *);
-    void (*ThreadState_DeleteCurrent)(void);
+    void (*ThreadState_Delete)(void *);
     PyObject *(*Import)(const char *);
     PyObject *(*Attribute)(PyObject *, const char *);
     PyObject *(*Call)(PyObject *, PyObject *const *, size_t, PyObject *);
@@ -32,9 +31,8 @@ static const struct { void *where; const char *name; } python_names[] = {
     {&py.Release, "PyGILState_Release"},
     {&py.ThisThreadState, "PyGILState_GetThisThreadState"},
     {&py.SaveThread, "PyEval_SaveThread"},
-    {&py.RestoreThread, "PyEval_RestoreThread"},
     {&py.ThreadState_Clear, "PyThreadState_Clear"},
-    {&py.ThreadState_DeleteCurrent, "PyThreadState_DeleteCurrent"},
+    {&py.ThreadState_Delete, "PyThreadState_Delete"},
     {&py.Import, "PyImport_ImportModule"},
     {&py.Attribute, "PyObject_GetAttrString"},
     {&py.Call, "PyObject_Vectorcall"},

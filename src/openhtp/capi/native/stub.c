@@ -41,14 +41,32 @@ static word *core_list[1] = {core_provider}, *system_list[1] = {system_provider}
 
 /* ---- threads -------------------------------------------------------------------------------------------------- */
 
-/* The thread state that we made for a thread which Python does not know. It is kept until that thread ends. */
+/* Thread states that we made for threads which Python does not know, and which have ended. */
+static struct ended { void *state; struct ended *next; } *_Atomic ended_threads;
+
+/* A thread ends. Whoever waits for it may hold Python's lock, so it does not ask for that: its state is left to the
+   next thread that enters Python. */
 static void forget_thread(void *state)
 {
-    if (atomic_load(&closed) || !py.IsInitialized())
+    struct ended *mine = atomic_load(&closed) ? NULL : malloc(sizeof *mine);
+    if (!mine)
         return;
-    py.RestoreThread(state);
-    py.ThreadState_Clear(state);
-    py.ThreadState_DeleteCurrent();
+    mine->state = state;
+    mine->next = atomic_load(&ended_threads);
+    while (!atomic_compare_exchange_weak(&ended_threads, &mine->next, mine))
+        ;
+}
+
+static void clear_ended_threads(void)
+{
+    struct ended *first = atomic_exchange(&ended_threads, NULL);
+    while (first) {
+        struct ended *next = first->next;
+        py.ThreadState_Clear(first->state);
+        py.ThreadState_Delete(first->state);
+        free(first);
+        first = next;
+    }
 }
 
 static void in_child(void)
@@ -75,6 +93,8 @@ static int enter_python(void)
         py.Ensure();
         pthread_setspecific(thread_key, py.ThisThreadState());
     }
+    if (atomic_load_explicit(&ended_threads, memory_order_relaxed))
+        clear_ended_threads();
     return held;
 }
 
