@@ -78,13 +78,13 @@ class Device:
         self.backend = backend
         self.held = backend.held.create_device()
 
-    def create_context(self, queue_depth: int = 100) -> Context:
-        return Context(client_context.Context.create(self.held, queue_depth=queue_depth))
+    def create_context(self, **options: Any) -> Context:
+        return Context(client_context.Context.create(self.held, **options))
 
     @property
     def computing(self) -> Any:
         """What is behind the handle: the tests make it stand still."""
-        return handles.of_kind(DeviceHeld)[-1].device(alone=True)
+        return handles.of_kind(DeviceHeld)[-1].device()
 
 
 class Context:

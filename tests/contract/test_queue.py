@@ -1,12 +1,16 @@
-"""The queue's contract, on the wall clock (a real device process), on the virtual clock, on the vendor's library
-and through the table of functions of our own C library, by the same tests.
+"""The queue's contract, by the same tests wherever there is a queue.
 
-``Rig.stall`` makes the device busy until ``Rig.go_on``: the process is held, the virtual device simply has not
-been run yet. No test waits for time to pass.
+That is: in Python and through the table of functions of our own C library; on a device process, on a thread of this
+process and on a device with a name; on the virtual clock; and on the vendor's library. Contexts have the queue
+depth that a test needs, and the default where it needs none.
+
+``Rig.stall`` makes the device busy until ``Rig.go_on``: it is held, or the virtual device simply has not been run
+yet. No test waits for time to pass.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +20,8 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.testing import hold, release, virtual_device
 from openhtp.vendor.library import find_library
 from tests.capi.conftest import ROOT, build_script
@@ -28,14 +34,20 @@ STEP_NS = 1_000_000
 class Rig:
     """A device on one of the clocks, and what differs between them."""
 
-    def __init__(self, clock: str, backend: Any) -> None:
+    def __init__(self, clock: str, backend: Any, **options: Any) -> None:
         self.clock = clock
         self.backend = backend
-        self.device = virtual_device(backend, step_ns=STEP_NS) if clock == "virtual" else backend.create_device()
+        self.device = (
+            virtual_device(backend, step_ns=STEP_NS) if clock == "virtual" else backend.create_device(**options)
+        )
+
+    @property
+    def is_c(self) -> bool:
+        return self.clock.startswith("c ")
 
     @property
     def computing(self) -> htp.Device:
-        return self.device.computing if self.clock == "c table" else self.device
+        return self.device.computing if self.is_c else self.device
 
     def stall(self) -> None:
         hold(self.computing)
@@ -52,17 +64,46 @@ def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["virtual", "wall", "c table", pytest.param("vendor", marks=pytest.mark.vendor)])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    if request.param == "c table":
+@pytest.fixture(scope="module")
+def named() -> Iterator[str]:
+    """A device with a name, which lets its clients order faults."""
+    name = f"contract-{os.getpid()}"
+    starter = RpcLink(DeviceOptions(name=name, allow_faults=True), lambda _: None)
+    yield name
+    starter.close()
+
+
+# Where each of them lives: options of a device in Python, environment variables for C.
+PLACES: dict[str, dict[str, str]] = {
+    "process": {"host": "process"},
+    "thread": {"host": "thread"},
+    "shared thread": {"host": "thread", "npu": "shared"},
+    "shared process": {"host": "process", "npu": "shared"},
+    "named": {},
+    "c thread": {},  # the default
+    "c private thread": {"OPENHTP_NPU": "private"},
+    "c process": {"OPENHTP_TRANSPORT": "rpc"},
+    "c named": {},
+}
+
+
+@pytest.fixture(params=["virtual", *PLACES, pytest.param("vendor", marks=pytest.mark.vendor)])
+def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    kind: str = request.param
+    options = dict(PLACES.get(kind, {}))
+    if kind.endswith("named"):
+        options["OPENHTP_DEVICE" if kind.startswith("c ") else "name"] = request.getfixturevalue("named")
+    if kind.startswith("c "):
+        for variable, value in options.items():
+            monkeypatch.setenv(variable, value)
         through_c = c_table.Backend(request.getfixturevalue("lib_dir"))
-        yield Rig(request.param, through_c)
+        yield Rig(kind, through_c)
         through_c.free()
         return
-    if request.param == "vendor" and find_library() is None:
+    if kind == "vendor" and find_library() is None:
         pytest.skip("the onnxruntime-qnn package is not installed")
-    with htp.Backend(library="vendor" if request.param == "vendor" else None) as backend:
-        yield Rig(request.param, backend)
+    with htp.Backend(library="vendor" if kind == "vendor" else None) as backend:
+        yield Rig(kind, backend, **options)
 
 
 class Log:
@@ -166,7 +207,7 @@ def test_timeout_runs_from_the_call(rig: Rig) -> None:
 
 
 def test_cancel(rig: Rig) -> None:
-    if rig.clock == "c table":
+    if rig.is_c:
         pytest.skip("the C interface cancels by signals alone")
     graph = relu_graph(rig.device.create_context())
     rig.stall()

@@ -8,7 +8,7 @@ import openhtp as htp
 from openhtp.device import budget as module
 from openhtp.device.budget import Pieces
 from openhtp.device.contexts import DeviceContext
-from openhtp.device.sessions import Session
+from openhtp.device.sessions import Domains, Session
 from openhtp.memory.ledger import Ledger
 from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import relu_graph
@@ -26,7 +26,7 @@ def test_the_number_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_memory_that_is_refused_is_not_kept() -> None:
-    session = Session(1, pid=1, label="", ledger=Ledger(limit=100))
+    session = Session(1, pid=1, label="", domains=Domains(1, Ledger(limit=100)))
     context = session.contexts[2] = DeviceContext(2, session, 1, 1)
     buffer = SharedBuffer.create(64)
     session.map(3, context, buffer)

@@ -303,7 +303,9 @@ def test_equal_graphs_have_the_same_sessions(backend: htp.Backend) -> None:
     assert opened.packed("one").blobs == opened.packed("two").blobs
     with device.create_context_from_binary(both) as context:
         one, two = context.graphs.values()
-        held = [graph.loaded for graph in next(iter(device._link._core.sessions.values())).graphs.values()]
+        held = [
+            graph.loaded for graph in next(iter(device._link._lease.host.core.sessions.values())).graphs.values()
+        ]
         stages = [{id(stage.session) for stage in loaded._stages.stages} for loaded in held]
         assert stages[0] == stages[1]
         assert one.was_prepared

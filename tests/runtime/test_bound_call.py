@@ -12,6 +12,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core import status
+from openhtp.runtime import bound_call
 from openhtp.runtime.bound_call import BoundCall
 from openhtp.testing import fail_next, inject, virtual_device
 from tests.conftest import ramp, relu_graph
@@ -31,15 +32,18 @@ def arrays(graph: htp.Graph) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def counted(graph: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often the usual way is gone."""
+    """How often a queue is gone through."""
     calls: list[int] = []
-    usual = graph.execute
 
-    def execute(*given: Any, **more: Any) -> Any:
-        calls.append(1)
-        return usual(*given, **more)
+    def noting(usual: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
+            calls.append(1)
+            return usual(*given, **more)
 
-    monkeypatch.setattr(graph, "execute", execute)
+        return call
+
+    monkeypatch.setattr(graph, "execute", noting(graph.execute))
+    monkeypatch.setattr(bound_call, "send", noting(bound_call.send))
     return calls
 
 

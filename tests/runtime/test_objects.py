@@ -141,11 +141,13 @@ def test_vtcm_larger_than_the_device_is_refused_at_finalize(context: htp.Context
         relu_graph(context, "h", hvx_threads=40)
 
 
-def test_priority_cannot_change_after_the_first_execution(graph: htp.Graph) -> None:
-    graph.set_config(priority="high")
-    assert graph.priority is htp.Priority.HIGH
+def test_priority_cannot_change_after_the_first_asynchronous_execution(graph: htp.Graph) -> None:
+    graph.set_config(priority="low")
     graph.execute({"x": ramp()})
-    with pytest.raises(htp.WrongState, match="cannot change after its first execution"):
+    graph.set_config(priority="high")  # as long as nothing was queued
+    assert graph.priority is htp.Priority.HIGH
+    graph.execute_async({"x": ramp()}).result(60)
+    with pytest.raises(htp.WrongState, match="cannot change after its first asynchronous execution"):
         graph.set_config(priority="low")
     assert graph.priority is htp.Priority.HIGH
     with pytest.raises(htp.WrongState):
@@ -282,9 +284,7 @@ def test_bad_memory_sizes(context: htp.Context, size: object) -> None:
         context.register_memory(size)  # type: ignore[arg-type]
 
 
-def test_an_app_in_this_process_cannot_be_queued() -> None:
-    """Its device works only while somebody waits: the run would never end by itself."""
+def test_an_app_is_queued_on_a_thread_of_this_process_too() -> None:
     with htp.Backend() as backend:
-        app = backend.create_device(transport="inprocess").create_context().create_app("camera")
-        with pytest.raises(htp.UnsupportedFeature, match="run_async needs the device in its own process"):
-            app.run_async(10)
+        app = backend.create_device(host="thread").create_context().create_app("camera")
+        assert app.run_async(10).result(60) == {}

@@ -156,12 +156,6 @@ def test_mixed_batch_multiples(context: htp.Context) -> None:
     assert "batch multiple" in error.message
 
 
-def test_unsupported_feature_inprocess(backend: htp.Backend) -> None:
-    graph = relu_graph(backend.create_device(transport="inprocess").create_context())
-    error = refused(graph, {"x": ramp()})
-    assert (error.name, error.code) == ("QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE", 1000)
-
-
 def test_unsupported_feature_sync_and_async_at_once(graph: htp.Graph) -> None:
     device = graph.context.device
     hold(device)

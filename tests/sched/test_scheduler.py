@@ -7,7 +7,7 @@ from scheduler_tables import ONE, grant, run, scheduler
 
 from openhtp.core.errors import InternalError, InvalidArgument, InvalidHandle, NameClash, OutOfMemory
 from openhtp.core.units import MIB
-from openhtp.sched.actions import ArmTimer, AskYield, Finish, Outcome, Refuse, Release, Start
+from openhtp.sched.actions import ArmTimer, AskYield, Finish, Outcome, Release, Start
 from openhtp.sched.events import (
     AbortRequested,
     ClientAdded,
@@ -170,7 +170,7 @@ def test_a_removed_client_ends_all_its_jobs():
         s.handle(Submitted(t=3, job=5, client=1))
 
 
-def test_priority_changes_before_the_start_only():
+def test_a_priority_orders_what_waits_anew():
     run(
         scheduler(100, 100, 100),
         (Submitted(t=0, job=1, client=1), [grant(1), Start(1, 0, 1)]),
@@ -178,10 +178,6 @@ def test_priority_changes_before_the_start_only():
         (Submitted(t=2, job=3, client=3), []),
         (PriorityChanged(t=3, client=3, priority=50), []),
         (PriorityChanged(t=3, client=2, priority=0), []),  # now behind client 3
-        (
-            PriorityChanged(t=3, client=1, priority=0),
-            [Refuse(1, "the priority cannot be changed after the first execution has started")],
-        ),
         (
             StepDone(t=4, job=1, token=1),
             [Release(1, False), Finish(1, Outcome.DONE), grant(3), Start(3, 0, 2)],
@@ -198,14 +194,24 @@ def test_raising_a_waiting_client_pre_empts():
     )
 
 
-def test_a_context_changes_all_or_nothing():
+def test_lowering_what_runs_lets_others_by_and_raising_it_again_brings_it_back():
+    run(
+        scheduler(100, 100),
+        (Submitted(t=0, job=1, client=1, steps=3), [grant(1), Start(1, 0, 1)]),
+        (Submitted(t=1, job=2, client=2, steps=2), []),
+        (PriorityChanged(t=2, client=1, priority=0), [AskYield(1, 1)]),
+        (StepDone(t=3, job=1, token=1), [Release(1, True), grant(2), Start(2, 0, 2)]),
+        (PriorityChanged(t=4, client=1, priority=200), [AskYield(2, 2)]),  # of one that is paused
+        (StepDone(t=5, job=2, token=2), [Release(2, True), grant(1), Start(1, 1, 3)]),
+    )
+
+
+def test_a_context_changes_all_its_clients():
     s = scheduler(100, 100, 100)
     s.handle(Submitted(t=0, job=1, client=1))
-    refused = s.handle(ContextPriorityChanged(t=1, clients=(2, 1), priority=0))
-    assert [action.client for action in refused] == [1]
-    assert s.clients[2].demand.priority == 100
-    assert s.handle(ContextPriorityChanged(t=1, clients=(2, 3), priority=0)) == []
-    assert [s.clients[number].demand.priority for number in (1, 2, 3)] == [100, 0, 0]
+    assert s.handle(ContextPriorityChanged(t=1, clients=(2, 1), priority=0)) == []
+    assert [s.clients[number].demand.priority for number in (1, 2, 3)] == [0, 0, 100]
+    s.check()
 
 
 def test_cores_are_independent():

@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 40
 
 
 class ContextHeld(Held):
-    """A context, and on which of its device's two places it is."""
+    """A context."""
 
     word, invalid = "context", st.QNN_CONTEXT_ERROR_INVALID_HANDLE
 
@@ -52,18 +52,6 @@ class ContextHeld(Held):
             self.binary = self.context.get_binary()
         return self.binary
 
-    def move_out(self) -> None:
-        """Go on in a device of its own process, for what cannot be done in this one."""
-        alone = self.device.device(alone=True)
-        if self.context.device is alone:
-            return
-        kept = {name: self.options[name] for name in ("queue_depth", "priority") if name in self.options}
-        moved = alone.create_context_from_binary(self.saved(), **kept)
-        old, self.context = self.context, moved
-        for child in self.children.values():
-            child.moved(moved)  # type: ignore[attr-defined]
-        old.free()
-
     def free(self, profile: Profile | None = None) -> None:
         """Free the context and all handles of it."""
         handles.remove(self)
@@ -78,18 +66,13 @@ def parents(backend: int, device: int) -> tuple[BackendHeld, DeviceHeld]:
     return held, handles.find(DeviceHeld, device) if device else default_device(held)
 
 
-def _asks_for_own(options: dict[str, Any]) -> bool:
-    """Whether a context will be used in ways that need a device in its own process."""
-    return "queue_depth" in options
-
-
 @answers("contextCreate")
 def context_create(backend: int, device: int, config: int, out: int) -> None:
     """An empty context."""
     of, on = parents(backend, device)
     handles.require_place(out, "context")
     options = configs.read(CONTEXT, config)
-    made = on.device(alone=_asks_for_own(options)).create_context(**options)
+    made = on.device().create_context(**options)
     handles.give(out, ContextHeld(of, on, made, options))
 
 
@@ -150,8 +133,7 @@ def create_from_binary(
     blob = binary_at(binary, size)
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
-    where = on.device(alone=_asks_for_own(options))
-    made = where.create_context_from_binary(
+    made = on.device().create_context_from_binary(
         blob,
         signal=None if cut is None else cut.signal,
         profile=None if sheet is None else sheet.profile,

@@ -71,7 +71,7 @@ def context_create_from_binary_list_async(
     ) -> None:
         _tell((of, on), wanted[place], context, graph, name, kind, status)
 
-    on.device(alone=True).create_contexts_from_binaries(
+    on.device().create_contexts_from_binaries(
         [one.blob for one in wanted],
         notify=notify,
         signal=None if cut is None else cut.signal,

@@ -14,35 +14,45 @@ from openhtp.capi.backend import BackendHeld
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.capi.logs import LogHeld
-from openhtp.capi.votes import StandingVotes
+from openhtp.capi.votes import waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, GlobalOption, HtpDeviceOption
 from openhtp.core.precision import Precision
 from openhtp.hw.catalog import catalog, find_soc
+from openhtp.options.device import TRANSPORTS
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
 
 TRANSPORT_VARIABLE = "OPENHTP_TRANSPORT"
 SOC_VARIABLE = "OPENHTP_SOC"
 NAME_VARIABLE = "OPENHTP_DEVICE"
-_TRANSPORTS = ("auto", "rpc", "inprocess")
+NPU_VARIABLE = "OPENHTP_NPU"
 _FIRST_SOC = "SM8650"
 _FIRST_HALF_ARCH = 69
 _default = {"soc": ""}
 
 
-def transport() -> str:
-    """Where graphs are computed.
+def place_of_npus() -> dict[str, Any]:
+    """Options that say where emulated NPUs live and who shares them.
 
-    ``auto``: in the host's own process, which is the quickest, until something is asked that needs a device of its
-    own: asynchronous execution, a queue depth, or a device with a name.
+    By default on a thread of this process, and all clients of the process that name the same chip share one, as on
+    a phone. A device with a name is shared with other processes, and lives in one of its own.
     """
-    word = os.environ.get(TRANSPORT_VARIABLE, "") or "auto"
-    if word not in _TRANSPORTS:
+    name = os.environ.get(NAME_VARIABLE)
+    word = _word(TRANSPORT_VARIABLE, ("auto", *TRANSPORTS))
+    npu = _word(NPU_VARIABLE, ("shared", "private"))
+    if name:
+        return {"name": name, "host": "process", "npu": npu}
+    return {"host": "thread" if word == "auto" else TRANSPORTS[word], "npu": npu}
+
+
+def _word(variable: str, words: tuple[str, ...]) -> str:
+    """What an environment variable says; the first of its words if it says nothing."""
+    word = os.environ.get(variable, "") or words[0]
+    if word not in words:
         raise InvalidArgument(
-            f"{TRANSPORT_VARIABLE} is {word!r}; expected one of {', '.join(_TRANSPORTS)}",
-            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+            f"{variable} is {word!r}; expected one of {', '.join(words)}", st.QNN_DEVICE_ERROR_INVALID_CONFIG
         )
     return word
 
@@ -57,7 +67,7 @@ def set_default_soc(option: int, model: int) -> None:
 
 
 class DeviceHeld(Held):
-    """A device, made when something first needs it: one in this process, one in its own, or both."""
+    """A client's way to an NPU, made when something first needs it."""
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
@@ -73,27 +83,18 @@ class DeviceHeld(Held):
         )
         self.is_freed = False
         self.contexts = 0
-        # Power votes by configuration number.
-        self.votes: dict[int, StandingVotes] = {}
-        self._made: dict[str, Device] = {}
+        self._place = place_of_npus()
+        self._made: Device | None = None
         self._lock = threading.Lock()
 
-    def device(self, *, alone: bool = False) -> Device:
-        """The device; ``alone`` for what only a device in its own process does."""
-        kind = transport()
-        name = os.environ.get(NAME_VARIABLE) or None
-        if kind == "auto":
-            kind = "rpc" if alone or name else "inprocess"
+    def device(self) -> Device:
+        """The device."""
         with self._lock:
-            if kind not in self._made:
-                options: dict[str, Any] = {"soc": self.soc, "transport": kind}
-                if name and kind == "rpc":
-                    options["name"] = name
-                made = self._backend.create_device(**options)
-                for votes in list(self.votes.values()):
-                    votes.stand_on(made)
-                self._made[kind] = made
-            return self._made[kind]
+            if self._made is None:
+                self._made = self._backend.create_device(soc=self.soc, **self._place)
+                while waiting:
+                    waiting.pop(0).stand_on(self._made)
+            return self._made
 
     def free(self) -> None:
         """Let go of what was made."""
@@ -132,9 +133,7 @@ def device_create(log: int, config: int, out: int) -> None:
     """Note which chip it is; it starts when a context is made on it."""
     handles.require_place(out, "device")
     handles.find_or_none(LogHeld, log)
-    soc = _soc_of(config)
-    transport()  # now rather than when the first context is made
-    handles.give(out, DeviceHeld(soc))
+    handles.give(out, DeviceHeld(_soc_of(config)))
 
 
 def _soc_of(config: int) -> str:

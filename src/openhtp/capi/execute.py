@@ -226,12 +226,7 @@ def graph_execute(
         call.run()
         return
     sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
-    plan.graph.execute(
-        call.inputs,
-        outputs=call.outputs,
-        profile=None if sheet is None else sheet.profile,
-        signal=None if cut is None else cut.signal,
-    )
+    call.run(None if sheet is None else sheet.profile, None if cut is None else cut.signal)
 
 
 @answers("graphExecuteAsync")
@@ -248,8 +243,6 @@ def graph_execute_async(
 ) -> None:
     """Queue an execution; the client is told when it is over."""
     held = handles.find(GraphHeld, graph)
-    if held.graph.is_finalized:
-        held.context.move_out()
     plan = held.plan
     if plan is None:
         plan = held.plan = Plan(held)
@@ -257,12 +250,10 @@ def graph_execute_async(
     sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
     if notify:
         memory.check_code(notify, "the notify function")
-    plan.graph.execute_async(
-        call.inputs,
-        outputs=call.outputs,
-        profile=None if sheet is None else sheet.profile,
-        signal=None if cut is None else cut.signal,
-        notify=_teller(_NOTIFY(notify), param) if notify else None,
+    call.run_async(
+        _teller(_NOTIFY(notify), param) if notify else None,
+        None if sheet is None else sheet.profile,
+        None if cut is None else cut.signal,
     )
 
 

@@ -21,7 +21,6 @@ from openhtp.core.errors import InvalidArgument, UnsupportedOp
 from openhtp.core.tensor import TensorKind
 from openhtp.ops import op_names
 from openhtp.options import GRAPH
-from openhtp.runtime.context import Context
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.tensor import Tensor
 
@@ -47,11 +46,6 @@ class GraphHeld(Held):
         self.missing: dict[int, UnsupportedOp] = {}
         # How executions find their arrays: made by the first one.
         self.plan: Any = None
-
-    def moved(self, context: Context) -> None:
-        """The context goes on elsewhere."""
-        self.graph = context.graph(self.graph.name)
-        self.plan = None
 
     def memory_changed(self) -> None:
         """Arrays that were found on that memory are looked for again."""

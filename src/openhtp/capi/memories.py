@@ -18,7 +18,6 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.memtype import MemType
 from openhtp.core.tensor import MAX_RANK
-from openhtp.runtime.context import Context
 from openhtp.runtime.mem import Mem
 
 _SHARED_BUFFER = 1
@@ -32,17 +31,7 @@ class Area:
         self.key = key
         self.users = 0
         self.mem = mem
-        self.address = _address(mem)
-
-    def moved(self, context: Context) -> None:
-        """The context goes on elsewhere, and the memory is known there, too."""
-        if self.mem.context is not context:
-            self.mem = self.mem.share_with(context)
-            self.address = _address(self.mem)
-
-
-def _address(mem: Mem) -> int:
-    return int(mem.bytes.ctypes.data)
+        self.address = int(mem.bytes.ctypes.data)
 
 
 class MemHeld(Held):
@@ -62,10 +51,6 @@ class MemHeld(Held):
     def place(self) -> tuple[int, int]:
         """Address and size."""
         return self.area.address + self.offset, self.nbytes
-
-    def moved(self, context: Context) -> None:
-        """The context goes on elsewhere."""
-        self.area.moved(context)
 
     def free(self) -> None:
         """The tensor's place is given back, and the memory with its last one."""

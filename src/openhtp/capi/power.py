@@ -15,7 +15,7 @@ from openhtp.capi.backend import BackendHeld
 from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers
 from openhtp.capi.native_calls import natives
-from openhtp.capi.votes import StandingVotes
+from openhtp.capi.votes import StandingVotes, waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import PowerOption
@@ -53,62 +53,63 @@ _TIMES = {
 }
 _ANY = 0xFFFFFFFF
 _numbers = itertools.count(1)
-_configs: dict[int, tuple[DeviceHeld, StandingVotes]] = {}
+_configs: dict[int, tuple[DeviceHeld | None, StandingVotes]] = {}
 
 
-def _voted_on() -> DeviceHeld:
+def _voted_on() -> DeviceHeld | None:
     """The device that is meant: numbers of devices say nothing about handles, so it is the last one."""
     devices = handles.of_kind(DeviceHeld)
     if devices:
         return devices[-1]
     backends = handles.of_kind(BackendHeld)
-    if not backends:
-        raise InvalidArgument("there is no backend, and so no device to vote on; create them first")
-    return default_device(backends[-1])
+    return default_device(backends[-1]) if backends else None
 
 
 @answers("create_id")
 def create_power_config_id(device: int, core: int, out: int) -> None:
-    """A number under which votes are made."""
+    """A number under which votes are made; before there is a device, they wait for the first one."""
     handles.require_place(out, "power configuration", 4)
     if device not in (0, _ANY):
         raise InvalidArgument(f"device {device} does not exist; there is one, 0")
-    held = _voted_on()
     votes = StandingVotes(0 if core == _ANY else core)
-    votes.stand_on(held.device())
     number = next(_numbers)
-    held.votes[number] = votes
-    _configs[number] = held, votes
+    _configs[number] = _standing(votes), votes
     memory.write_number(out, number, 4)
 
 
-def _of(number: int) -> tuple[DeviceHeld, StandingVotes]:
+def _standing(votes: StandingVotes) -> DeviceHeld | None:
+    """Let votes stand on the device that there is now."""
+    held = _voted_on()
+    if held is None:
+        waiting.append(votes)
+    else:
+        votes.stand_on(held.device())
+    return held
+
+
+def _of(number: int) -> StandingVotes:
     found = _configs.get(number)
     if found is None:
         raise InvalidArgument(f"power configuration {number} does not exist")
     held, votes = found
-    if held.is_freed and handles.of_kind(DeviceHeld):
+    if held is not None and held.is_freed and handles.of_kind(DeviceHeld):
         # It was another client's of this process: numbers of devices do not tell them apart.
-        held = _voted_on()
-        votes.stand_on(held.device())
-        held.votes[number] = votes
-        _configs[number] = held, votes
-    return held, votes
+        _configs[number] = _standing(votes), votes
+    return votes
 
 
 @answers("destroy_id")
 def destroy_power_config_id(number: int) -> None:
     """Take back all votes of a number."""
-    held, votes = _of(number)
+    votes = _of(number)
     del _configs[number]
-    held.votes.pop(number, None)
     votes.withdraw()
 
 
 @answers("set_power")
 def set_power_config(number: int, configs: int) -> None:
     """Vote; all of the list or none of it."""
-    _, votes = _of(number)
+    votes = _of(number)
     given: dict[str, Any] = {}
     places = memory.pointers(configs, "the power configuration")
     if not places:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from openhtp.hw.power import DcvsVote
 from openhtp.runtime.device import Device
 from openhtp.runtime.power import PowerConfig
 
+waiting: list[StandingVotes] = []
+"""Votes that were made before there was a device to vote on."""
+
 
 class StandingVotes:
-    """A handle's device may be two: one in this process and one in its own, the second made when it is needed."""
+    """What was voted under one number. Devices come and go, and the votes stand on each that it means."""
 
     def __init__(self, core: int) -> None:
         self._core = core
@@ -36,6 +40,8 @@ class StandingVotes:
 
     def withdraw(self) -> None:
         """Take all votes back; those on devices that are gone went with them."""
+        with contextlib.suppress(ValueError):
+            waiting.remove(self)
         for config in self._configs:
             if config.alive:
                 config.destroy()

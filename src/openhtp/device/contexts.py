@@ -70,7 +70,8 @@ class DeviceGraph:
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
         self.last_step_ns = 1_000_000_000
-        self.started = False
+        # Whether an execution has begun, and whether one that was queued has.
+        self.started = self.queued_started = False
         self.pace: Pace | None = None
         # Testing: the next execution fails with this after that step.
         self.fault: tuple[int, QnnError] | None = None
@@ -212,7 +213,7 @@ class DeviceApp:
         self.context = context
         self.name = name
         self.core = 0
-        self.started = False
+        self.started = self.queued_started = False
         self.pace: Pace | None = None
         self.fault: tuple[int, QnnError] | None = None
 

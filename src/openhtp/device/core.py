@@ -20,7 +20,7 @@ from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.requests import Asked, Host, answer
 from openhtp.device.runner import Runner
-from openhtp.device.sessions import Session
+from openhtp.device.sessions import Domains, Session
 from openhtp.device.target import Target
 from openhtp.device.tasks import Task
 from openhtp.memory.ledger import Ledger
@@ -61,6 +61,8 @@ class DeviceCore:
         self._numbers = itertools.count(1)
         # Has slow work done and tells what came of it; by whoever has threads, else here and now.
         self.run_elsewhere: Callable[[Task[Any], Callable[[Answer], None]], None] = _run_here
+        # Has something called on the loop's thread; likewise.
+        self.post: Callable[[Callable[[], None]], None] = lambda call: call()
         self.executions = Executions(clock, self._numbers)
         self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
         self.executions.loop = self.loop
@@ -71,9 +73,13 @@ class DeviceCore:
 
     # Sessions
 
-    def open_session(self, *, pid: int, label: str) -> Session:
-        """A client has come."""
-        session = Session(next(self._numbers), pid=pid, label=label, ledger=self._make_ledger())
+    def open_session(self, *, pid: int, label: str, shares_budget: bool = False) -> Session:
+        """A client has come. It may have process domains of its own, or in common with others of its process."""
+        number = next(self._numbers)
+        others = (other for other in self.sessions.values() if other.shares_budget and other.pid == pid)
+        other = next(others, None) if shares_budget else None
+        domains = Domains(number, self._make_ledger()) if other is None else other.process_domains
+        session = Session(number, pid=pid, label=label, domains=domains, shares_budget=shares_budget)
         self.sessions[session.number] = session
         return session
 
@@ -112,6 +118,8 @@ class DeviceCore:
             log.exception("closing session %d", session.number)
         if not session.graphs and not session.memories:
             self.executions.forget_all(session)
+            for context in session.contexts.values():
+                session.ledger.leave(context.tenant)
             for context in itertools.islice(session.contexts.values(), 1):
                 self.give_back(context, 0)
             session.contexts.clear()
@@ -172,10 +180,10 @@ class DeviceCore:
 
     def pd_of(self, context: DeviceContext) -> int:
         """What the scheduler calls the process domain of a context."""
-        session = context.session
-        found = session.domain_numbers.get(context.domain.number)
+        numbers = context.session.process_domains.numbers
+        found = numbers.get(context.domain.number)
         if found is None:
-            found = session.domain_numbers[context.domain.number] = self.new_number()
+            found = numbers[context.domain.number] = self.new_number()
         return found
 
     def introduce(self, graph: DeviceGraph | DeviceApp) -> None:

@@ -1,68 +1,204 @@
-"""Executions of a device in the client's own process that has nothing else to do: no queue, no copies, no frames.
+"""Executions on their caller's own thread, on a device of this process that has nothing else to do.
 
-Where nobody could come before or between, a queue decides nothing. As soon as anything else is under way, or is to
-be recorded, held or paced, an execution goes the usual way.
+Where nobody could come before or between, a queue decides nothing, so there is none. As soon as the loop has
+something to do, the rest of the execution is handed to it at the end of a step: from then on the scheduler knows
+it as a job, and something more urgent comes first. Where executions are to be recorded, held or paced, they go the
+usual way from the start.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from openhtp.core.errors import ExecutionError, QnnError
-from openhtp.device.clock import WallClock
+from openhtp.core import status as st
+from openhtp.core.errors import ExecutionError, QnnError, error_for_status
+from openhtp.device.binding import bind_ports
 from openhtp.device.contexts import DeviceGraph
+from openhtp.device.executions import BoundOrder
 from openhtp.device.failures import in_words
-from openhtp.engine.protocol import Arrays
+from openhtp.device.runner import SHORT_STEP_NS
+from openhtp.engine.protocol import Arrays, LoadedProgram, Run
+from openhtp.rpc import frames
 
 if TYPE_CHECKING:
     from openhtp.device.core import DeviceCore
+    from openhtp.device.seat import Seat
     from openhtp.device.sessions import Session
 
 
-class Direct:
-    """A loaded graph, bound to a client's arrays. Whoever uses it has the device for itself meanwhile."""
+class DirectRun:
+    """A loaded graph, bound to arrays."""
 
-    __slots__ = ("_core", "_graph", "_loaded", "_run", "_session", "_steps")
+    __slots__ = ("_core", "_graph", "_loaded", "_run", "_seat", "_session", "_steps")
 
-    def __init__(self, core: DeviceCore, session: Session, graph: DeviceGraph, arrays: Arrays) -> None:
+    def __init__(self, core: DeviceCore, seat: Seat, session: Session, graph: DeviceGraph, run: Run) -> None:
         self._core = core
+        self._seat = seat
         self._session = session
         self._graph = graph
-        self._loaded = graph.loaded
-        self._run = graph.loaded.bind(arrays)
+        self._loaded: LoadedProgram = graph.loaded
+        self._run = run
         self._steps = range(graph.loaded.steps)
 
     def run(self) -> bool:
         """Compute; False if it has to go the usual way. Raises what went wrong in a step."""
-        core, session, graph = self._core, self._session, self._graph
-        if (
-            core.executions.jobs
-            or core.recording.enabled
-            or core.loop.held
-            or session.staged
-            or session.held
-            or session.closed
-            or graph.fault is not None
-            or graph.pace is not None
-            or graph.loaded is not self._loaded
-            or session.graphs.get(graph.number) is not graph
-        ):
+        seat = self._seat
+        if self._core.executions.jobs or not seat.try_take():
             return False
-        session.executions += 1
+        rest: HandedOver | None = None
+        try:
+            if not may_run(self._core, self._session, self._graph) or self._graph.loaded is not self._loaded:
+                return False
+            rest = self.compute()
+        finally:
+            seat.give_up()
+        if rest is not None:
+            rest.wait()
+        return True
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is computed sooner than it is handed to another thread."""
+        return len(self._steps) == 1 and self._graph.last_step_ns < SHORT_STEP_NS
+
+    def order(
+        self, client_job: int, timeout_at: int, deadline_at: int, profile_level: int, *, waited: bool
+    ) -> BoundOrder:
+        """The same for the queue."""
+        return BoundOrder(
+            client_job, self._graph, self._run, len(self._steps), timeout_at, deadline_at, profile_level, waited
+        )
+
+    def compute(self) -> HandedOver | None:
+        """Compute step by step, for who has the seat. Returns what the loop has to go on with, if it has."""
+        compute, seat, last = self._run.step, self._seat, len(self._steps) - 1
+        now, graph = self._core.clock.now, self._graph
+        self._session.executions += 1
+        graph.started = True
         step = 0
         try:
+            began_ns = now()
             for step in self._steps:
-                self._run.step(step)
+                compute(step)
+                if seat.wanted and step < last:
+                    return self._hand_over(step + 1)
+            if not last:
+                graph.last_step_ns = now() - began_ns
         except QnnError:
             raise
         except Exception as error:
             raise ExecutionError(f"step {step} failed: {in_words(error)}") from error
-        return True
-
-
-def direct(core: DeviceCore, session: Session, number: int, arrays: Arrays) -> Direct | None:
-    """Bind a graph to arrays; None for one whose executions must be told of, or whose data may be exchanged."""
-    graph = session.graphs.get(number)
-    if type(graph) is not DeviceGraph or graph.switch is not None or not isinstance(core.clock, WallClock):
         return None
-    return Direct(core, session, graph, arrays)
+
+    def _hand_over(self, done: int) -> HandedOver:
+        core, session = self._core, self._session
+        number = -core.new_number()  # clients give numbers above zero
+        end = HandedOver(lambda: core.post(lambda: core.executions.cancel(session, number)))
+        rest = RemainingSteps(self._run, done)
+        order = BoundOrder(number, self._graph, rest, len(self._steps) - done, waited=True)
+        self._seat.leave_over(lambda: core.executions.execute_bound(session, end, order))
+        return end
+
+
+def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
+    """Whether nothing is under way or in force that an execution would have to heed. For who has the seat."""
+    return not (
+        core.executions.jobs
+        or core.recording.enabled
+        or core.loop.held
+        or session.staged
+        or session.held
+        or session.closed
+        or graph.fault is not None
+        or graph.pace is not None
+        or graph.switch is not None
+        or session.graphs.get(graph.number) is not graph
+    )
+
+
+class RemainingSteps:
+    """A run of which some steps are computed already."""
+
+    __slots__ = ("_done", "_run")
+
+    def __init__(self, run: Run, done: int) -> None:
+        self._run = run
+        self._done = done
+
+    def step(self, index: int) -> None:
+        """Compute one of the steps that are left."""
+        self._run.step(self._done + index)
+
+
+class HandedOver:
+    """The end of an execution that its caller began and the loop goes on with: the caller waits for it here."""
+
+    __slots__ = ("_cancel", "_failure", "_over")
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+        self._failure: QnnError | None = None
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def report(self, record: frames.Record, extra: bytes = b"") -> None:
+        """It is over; by its status it may have been ended early."""
+        if record.status:
+            self._failure = error_for_status(st.for_code(record.status), "the execution ended early")
+        self._over.release()
+
+    def report_failure(self, record: frames.Record, text: str) -> None:
+        """It is over, and failed."""
+        self._failure = error_for_status(st.for_code(record.status), text)
+        self._over.release()
+
+    def wait(self) -> None:
+        """Wait for the end; raises what went wrong. Who is interrupted still waits, for the end of a step."""
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self._over.acquire()
+                break
+            except BaseException as error:  # of a signal handler: arrays must not be left while they are written
+                interrupt = error
+                self._cancel()
+        if interrupt is not None:
+            raise interrupt
+        if self._failure is not None:
+            raise self._failure
+
+
+def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arrays: Arrays) -> DirectRun | None:
+    """Bind a graph to arrays; None for one whose data may be exchanged, or that is not always loaded."""
+    graph = session.graphs.get(number)
+    if type(graph) is not DeviceGraph or graph.switch is not None:
+        return None
+    return DirectRun(core, seat, session, graph, graph.loaded.bind(arrays))
+
+
+def run_frame(core: DeviceCore, seat: Seat, session: Session, frame: bytes) -> bool:
+    """Compute what an EXECUTE frame asks for; False if it has to go the usual way. Raises what went wrong."""
+    if core.executions.jobs or not seat.try_take():
+        return False
+    rest: HandedOver | None = None
+    try:
+        _, flags, count, number, batch, level, _, timeout_at, _ = frames.EXECUTE_HEAD.unpack_from(frame)
+        graph = session.graphs.get(number)
+        if not isinstance(graph, DeviceGraph) or batch != 1 or level or timeout_at:
+            return False
+        if not may_run(core, session, graph):
+            return False
+        key, with_dims = frame[frames.EXECUTE_HEAD.size :], bool(flags & frames.FLAG_DIMS)
+        runs = graph.take_runs(
+            key, lambda: bind_ports(graph, session.memories, key, count, batch, with_dims=with_dims)
+        )
+        rest = DirectRun(core, seat, session, graph, runs[0]).compute()
+        if rest is None:
+            graph.give_back(key, runs)
+    finally:
+        seat.give_up()
+    if rest is not None:
+        rest.wait()
+    return True

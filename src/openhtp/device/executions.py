@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -13,11 +14,11 @@ from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, QueueF
 from openhtp.core.status import QNN_SUCCESS, Status
 from openhtp.device.binding import bind_ports
 from openhtp.device.clock import Clock
-from openhtp.device.contexts import DeviceApp
+from openhtp.device.contexts import DeviceApp, DeviceGraph
 from openhtp.device.failures import unexpected
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop, SchedulerFailed
-from openhtp.device.outlet import Outlet
+from openhtp.device.outlet import Reports
 from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.sessions import Session
@@ -45,6 +46,20 @@ _DETAILED = 2
 _MOST_STEPS = 4096  # of which a profile tells
 
 
+@dataclass(frozen=True, slots=True)
+class BoundOrder:
+    """An execution of a client in this process: a run on its own arrays instead of a frame that names memory."""
+
+    client_job: int
+    graph: DeviceGraph
+    run: Run
+    steps: int
+    timeout_at: int = 0
+    deadline_at: int = 0
+    profile_level: int = 0
+    waited: bool = False
+
+
 class Executions:
     """The jobs under way, and what is done when the loop reports on them."""
 
@@ -57,7 +72,7 @@ class Executions:
         self.on_broken: OnBroken = _raise
         self._numbers = numbers
 
-    def execute(self, session: Session, outlet: Outlet, frame: bytes) -> None:
+    def execute(self, session: Session, outlet: Reports, frame: bytes) -> None:
         """Take an EXECUTE frame. Whatever is wrong with its content is reported as the execution's end."""
         if len(frame) < frames.EXECUTE_HEAD.size:
             raise ProtocolError(f"execute frame of {len(frame)} bytes")
@@ -89,34 +104,77 @@ class Executions:
 
                 runs = graph.take_runs(cache_key, bind) if graph.switch is None else []
             job = Job(next(self._numbers), client_job, session, outlet, graph, cache_key, runs, now, profile_level)
-            job.pace = pace
-            session.jobs[client_job] = self.jobs[job.number] = job
-            context.pending += 1
-            session.executions += 1
-            self.loop.handle(
-                Submitted(
-                    t=now,
-                    job=job.number,
-                    client=number,
-                    steps=graph.steps * batch if pace is None else len(pace.step_ns),
-                    timeout_at=timeout_at or None,
-                    deadline_at=deadline_at or None,
-                )
-            )
-            if session.staged or profile_level >= _DETAILED:
-                self._power_up(job, now)
+            job.pace, job.waited = pace, bool(flags & frames.FLAG_WAITED)
+            steps = graph.steps * batch if pace is None else len(pace.step_ns)
+            self._begin(job, steps, timeout_at, deadline_at)
             if graph.switch is not None:
                 graph.switch.admit(job, bind)
         except SchedulerFailed:
             raise  # the client must go, and its jobs with it
         except Exception as error:
-            if job is not None:
-                self._forget(job)
-            refusal = error if isinstance(error, QnnError) else unexpected("taking an execution", error)
-            if refusal is not error:
-                log.exception("execution %d of session %d", client_job, session.number)
-            record = frames.Record(client_job, refusal.code, 0, now, now, now, 0, 0, 0)
-            outlet.report_failure(record, refusal.message)
+            self._refuse(job, session, outlet, client_job, error)
+
+    def execute_handed(self, session: Session, outlet: Reports, frame: bytes) -> None:
+        """Take an EXECUTE frame of a client in this process."""
+        try:
+            if session.closed:
+                raise InvalidHandle("the device was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
+            self.execute(session, outlet, frame)
+        except SchedulerFailed as error:
+            log.exception("an execution of session %d", session.number)
+            self.on_broken(session, error)
+        except InvalidHandle as error:
+            self._refuse(None, session, outlet, frames.EXECUTE_HEAD.unpack_from(frame)[6], error)
+
+    def execute_bound(self, session: Session, outlet: Reports, order: BoundOrder) -> None:
+        """Take an execution that a client in this process has bound already, and perhaps begun."""
+        job: Job | None = None
+        try:
+            graph = order.graph
+            if session.closed or session.graphs.get(graph.number) is not graph:
+                raise InvalidHandle("the graph was freed", st.QNN_GRAPH_ERROR_INVALID_CONTEXT)
+            now, level = self.clock.now(), order.profile_level
+            job = Job(next(self._numbers), order.client_job, session, outlet, graph, b"", [order.run], now, level)
+            job.pace, job.waited = graph.pace, order.waited
+            steps = order.steps if graph.pace is None else len(graph.pace.step_ns)
+            self._begin(job, steps, order.timeout_at, order.deadline_at)
+        except SchedulerFailed as error:
+            log.exception("execution %d of session %d", order.client_job, session.number)
+            self.on_broken(session, error)
+        except Exception as error:
+            self._refuse(job, session, outlet, order.client_job, error)
+
+    def _begin(self, job: Job, steps: int, timeout_at: int, deadline_at: int) -> None:
+        """A job is complete: let the scheduler have it."""
+        session, now = job.session, job.received_ns
+        session.jobs[job.client_job] = self.jobs[job.number] = job
+        job.graph.context.pending += 1
+        session.executions += 1
+        self.loop.handle(
+            Submitted(
+                t=now,
+                job=job.number,
+                client=job.graph.number,
+                steps=steps,
+                timeout_at=timeout_at or None,
+                deadline_at=deadline_at or None,
+            )
+        )
+        if session.staged or job.profile_level >= _DETAILED:
+            self._power_up(job, now)
+
+    def _refuse(
+        self, job: Job | None, session: Session, outlet: Reports, client_job: int, error: Exception
+    ) -> None:
+        """Report, as the execution's end, that it could not be taken."""
+        if job is not None:
+            self._forget(job)
+        refusal = error if isinstance(error, QnnError) else unexpected("taking an execution", error)
+        if refusal is not error:
+            log.error("execution %d of session %d", client_job, session.number, exc_info=error)
+        now = self.clock.now()
+        record = frames.Record(client_job, refusal.code, 0, now, now, now, 0, 0, 0)
+        outlet.report_failure(record, refusal.message)
 
     def cancel(self, session: Session, client_job: int) -> None:
         """End a job early; one that is already over is nobody's concern."""
@@ -170,7 +228,7 @@ class Executions:
                 job.paused_ns,
                 job.restore_ns,
             )
-            if failure is None and outcome is not Outcome.GONE:
+            if failure is None and outcome is not Outcome.GONE and job.key:
                 job.graph.give_back(job.key, job.runs)
             if session.closed:
                 return
@@ -215,6 +273,8 @@ class Executions:
         else:
             job.started_ns = t
             job.graph.started = True
+            if not job.waited:
+                job.graph.queued_started = True
             if job.powered is not None:  # it had to wait, and clocks may have changed meanwhile
                 job.powered = job.powered[0], self.power.clocks(action.core, t)
 

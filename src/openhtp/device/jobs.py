@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openhtp.core.errors import QnnError
-from openhtp.device.outlet import Outlet
+from openhtp.device.outlet import Reports
 from openhtp.engine.protocol import Run
 from openhtp.hw.clocks import Clocks
 from openhtp.sched.timed import Pace
@@ -42,6 +42,7 @@ class Job:
         "session",
         "started_ns",
         "step_times_ns",
+        "waited",
         "yield_asked_ns",
         "yields",
     )
@@ -51,7 +52,7 @@ class Job:
         number: int,
         client_job: int,
         session: Session,
-        outlet: Outlet,
+        outlet: Reports,
         graph: DeviceGraph | DeviceApp,
         key: bytes,
         runs: list[Run],
@@ -79,6 +80,8 @@ class Job:
         # How long it takes on the wall clock, if that is not simply the time to compute it.
         self.pace: Pace | None = None
         self.computed = False
+        # Whether its client waits for the end, so that it was called rather than queued.
+        self.waited = False
         # Whether it still takes a place in its context's queue.
         self.counted = True
         self.step_times_ns: list[int] = []

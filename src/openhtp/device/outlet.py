@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from openhtp.rpc import frames
+
+
+class Reports(Protocol):
+    """Who is told how an execution ended."""
+
+    def report(self, record: frames.Record, extra: bytes = b"") -> None:
+        """Tell of an end; ``extra`` is a frame that belongs to it."""
+
+    def report_failure(self, record: frames.Record, text: str) -> None:
+        """Tell of a failure, in words."""
 
 
 class Outlet:

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from openhtp.device.intake import Intake
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.onlookers import Onlookers
 from openhtp.device.outbox import Outbox
+from openhtp.device.seat import Seat
 from openhtp.device.sessions import Session
 from openhtp.device.tasks import Pool, Task
 from openhtp.rpc import channel
@@ -58,9 +60,14 @@ class Server:
         keep: bool = False,
         window: Window | None = None,
         about: dict[str, object] | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        """``window`` is where others may look, and are told ``about`` it, too."""
+        """``window`` is where others may look, and are told ``about`` it, too.
+
+        ``seat`` is given where the loop is on a thread of the client's process, whose threads may compute, too.
+        """
         self.core = core
+        self._seat = seat
         self._door = door
         self._keep = keep
         self._stopping = False
@@ -72,9 +79,12 @@ class Server:
         self._outbox = Outbox(self._epoll, self._guard, self._on_duct_end)
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Not before nobody can post any more: the number might be another file's by then.
+        weakref.finalize(self, os.close, self._wake).atexit = False
         self._pool = Pool(self._post)
         self._intake = Intake(core.executions, self._on_duct_end)
         core.executions.on_broken = self._on_broken
+        core.post = self._post
         core.loop.attach(self._post)
         core.run_elsewhere = lambda task, then: self._pool.submit(task, lambda: then(task.conclude()))
         self._watch(self._wake, self._on_wake)
@@ -95,6 +105,8 @@ class Server:
     def serve(self) -> None:
         """Serve. Nothing that goes wrong on the way ends it, since it serves others, too."""
         turn = self.core.loop.turn
+        if self._seat is not None:
+            self._seat.take()
         while not self._stopping or not self._leave():
             try:
                 turn(self)
@@ -104,6 +116,19 @@ class Server:
         if self._onlookers is not None:
             self._onlookers.close()
         self._pool.close()
+
+    def dispose(self) -> None:
+        """After ``serve``, in a process that goes on: cut off whoever is still there, and give everything back."""
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        while self.core.closing:
+            self.core.close_some()
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: close the copies of the clients' sockets, and nothing else."""
+        for connection in self._connections.values():
+            for sock in (connection.control, *(duct.sock for duct in connection.ducts)):
+                sock.close()
 
     def _leave(self) -> bool:
         """Close the door behind the last client, unless another has just come in."""
@@ -153,7 +178,7 @@ class Server:
             self.flush()
             ready = self._watch_closely(timeout_ns)
         if not ready:
-            ready = self._epoll.poll(-1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9, MAX_READY)
+            ready = self._sleep(timeout_ns)
             if not ready:
                 return
         self._intake.new_turn()
@@ -162,13 +187,25 @@ class Server:
             if handler is not None:
                 handler(events)
 
+    def _sleep(self, timeout_ns: int | None) -> list[tuple[int, int]]:
+        """Wait for what comes first; meanwhile a thread of the client's may compute."""
+        timeout_s = -1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9
+        seat = self._seat
+        if seat is None or timeout_ns == 0:
+            return self._epoll.poll(timeout_s, MAX_READY)
+        seat.leave()
+        try:
+            return self._epoll.poll(timeout_s, MAX_READY)
+        finally:
+            seat.take()
+
     def _watch_closely(self, timeout_ns: int | None) -> list[tuple[int, int]]:
         """Keep looking for a moment after work was done, or as long as a client's vote says.
 
         The next request often follows at once, and waking a process that sleeps takes longer than a short graph
-        runs.
+        runs. Not beside the client's own threads: what they wait for is that this one sleeps.
         """
-        if not self._intake.took_any:
+        if self._seat is not None or not self._intake.took_any:
             return []
         self._intake.took_any = False
         patience = self.core.power.polling_ns
@@ -385,10 +422,11 @@ class Visit:
     _server: Server
     _connection: Connection
 
-    def open_session(self, label: str) -> Session:
+    def open_session(self, label: str, *, shares_budget: bool) -> Session:
         """Let the client in."""
         pid, _ = channel.peer_credentials(self._connection.control)
-        session = self._connection.session = self._server.core.open_session(pid=pid, label=label)
+        core = self._server.core
+        session = self._connection.session = core.open_session(pid=pid, label=label, shares_budget=shares_budget)
         return session
 
     def add_duct(self, descriptor: int) -> None:

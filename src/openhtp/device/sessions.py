@@ -21,17 +21,35 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+class Domains:
+    """The process domains of a client process: what they hold, and what the scheduler calls each."""
+
+    def __init__(self, first: int, ledger: Ledger) -> None:
+        """``first`` is what the scheduler calls the first of them."""
+        self.ledger = ledger
+        self.numbers: dict[int, int] = {0: first}
+
+
 class Session:
     """One client's part of the device."""
 
-    def __init__(self, number: int, *, pid: int, label: str, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        pid: int,
+        label: str,
+        domains: Domains | None = None,
+        shares_budget: bool = False,
+    ) -> None:
+        """``shares_budget`` says that other sessions of the same process may have the same domains."""
         self.number = number
         self.pid = pid
         self.label = label
-        self.ledger = ledger or Ledger()
+        self.process_domains = domains or Domains(number, Ledger())
+        self.ledger = self.process_domains.ledger
+        self.shares_budget = shares_budget
         self.pieces = Pieces(f"session {number}")
-        # What the scheduler calls each process domain but the first.
-        self.domain_numbers: dict[int, int] = {0: number}
         self.contexts: dict[int, DeviceContext] = {}
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: dict[int, SharedBuffer] = {}

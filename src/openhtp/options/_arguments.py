@@ -23,7 +23,9 @@ class DeviceArguments(TypedDict, total=False):
     vtcm_windowing: bool
     process_domains: int | None
     domain_mb: int | None
-    transport: str
+    host: str | None
+    npu: str
+    transport: str | None
 
 
 class ContextArguments(TypedDict, total=False):

@@ -11,7 +11,10 @@ from openhtp.hw.platforms import PLATFORMS
 from openhtp.options._kinds import Choice, Flag, Text, Whole
 from openhtp.options._table import Number, Option, Table
 
-TRANSPORTS = ("rpc", "inprocess")
+HOSTS = ("process", "thread")
+NPUS = ("private", "shared")
+# What the documents call the two hosts, and older programs too.
+TRANSPORTS = {"rpc": "process", "inprocess": "thread"}
 POLICIES = ("strict", "edf", "fair")
 
 
@@ -103,10 +106,22 @@ DEVICE = Table(
             " VTCM backup buffers are then counted to the same scale.",
         ),
         Option(
+            name="host",
+            kind=Choice(HOSTS),
+            about="Where the emulated NPU lives: in a `process` of its own (the default), or on a `thread` of this"
+            " one. Both do the same; a crash ends only its own process, and a thread is reached more quickly.",
+        ),
+        Option(
+            name="npu",
+            kind=Choice(NPUS),
+            default="private",
+            about="`shared`: all devices of this process that say so and name the same chip are one NPU, with one"
+            " queue of priorities and one memory budget. `private`: this device is an NPU of its own.",
+        ),
+        Option(
             name="transport",
-            kind=Choice(TRANSPORTS),
-            default="rpc",
-            about="`inprocess` keeps the device in this process: for debugging, without `execute_async`.",
+            kind=Choice(tuple(TRANSPORTS)),
+            about="Other words for `host`: `rpc` is `process`, `inprocess` is `thread`.",
         ),
     ),
 )

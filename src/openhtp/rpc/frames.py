@@ -25,6 +25,8 @@ PROFILE = 5
 
 FLAG_DIMS = 1
 FLAG_ANSWER = 2
+# Whoever sent the execution waits for its end.
+FLAG_WAITED = 4
 
 # kind, flags, bindings, graph, batch multiple, profile level, job, absolute timeout and deadline in ns (0: none)
 EXECUTE_HEAD = struct.Struct("<BBHIIIQQQ")

@@ -18,7 +18,7 @@ from openhtp.hw.power import DcvsVote, HmxVote
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Pace
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,11 +35,15 @@ class _Numbered(Struct):
 
 
 class Hello(Request):
-    """First message. Descriptor: the device's end of the data socket."""
+    """First message. Descriptor: the device's end of the data socket.
+
+    Clients of one process that say ``shares_budget`` have their process domains in common, and one budget.
+    """
 
     version: int
     pid: int
     label: str = ""
+    shares_budget: bool = False
 
 
 class AddDuct(Request):

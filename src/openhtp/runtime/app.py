@@ -17,7 +17,6 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
-from openhtp.runtime.links.link import not_asynchronous
 from openhtp.runtime.options import check_callable, deadline_from
 
 if TYPE_CHECKING:
@@ -110,8 +109,6 @@ class App:
             )
         check_callable("notify", notify, "(param, status)")
         link = self.context._link
-        if not link.supports_async:
-            raise not_asynchronous("run_async")
         deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
         run = AppRun(self, link, notify, notify_param)
         length = frames.APP_RUN.pack(round(runs * 1000), round(stops * 1000))

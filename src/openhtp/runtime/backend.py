@@ -17,10 +17,11 @@ from openhtp.options import DEVICE, PROFILE
 from openhtp.runtime import forks, rescue
 from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
-from openhtp.runtime.device import Connect, Device
+from openhtp.runtime.device import Device
 from openhtp.runtime.drivers import choose_driver
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.emulated_choice import emulated_connect
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
 from openhtp.runtime.log import Log
 from openhtp.runtime.preset import Preset
@@ -85,8 +86,9 @@ class Backend:
             threads: CPU threads that compute one step.
             parallel_graphs: let two graphs of equal priority run side by side.
             vtcm_windowing: let clients of different sessions share VTCM.
-            transport: ``rpc``, or ``inprocess`` to keep it in this process: for debugging, without
-                ``execute_async``.
+            host: ``process``, or ``thread`` to keep it in this process.
+            npu: ``shared`` makes one NPU of all devices of this process that say so and name the same chip.
+            transport: other words for ``host``: ``rpc`` and ``inprocess``.
         """
         self._life.require("use")
         preset = Preset(config)
@@ -94,12 +96,11 @@ class Backend:
         driver = choose_driver(chosen)
         wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name)
         wanted.check()
-        connect: Connect | None = None
         if self._library is not None:
             check_one_set(self._library, [other._library for other in forks.backends if other._devices])
-            connect = vendor_connect(self._library, wanted, chosen.transport)
-        elif chosen.transport == "inprocess":
-            connect = _within(wanted.config)
+            connect = vendor_connect(self._library, wanted, chosen)
+        else:
+            connect = emulated_connect(wanted, chosen)
         device = Device(self, wanted, connect, preset, driver)
         try:
             preset.vote(device)
@@ -193,14 +194,6 @@ def _heed_environment() -> None:
         from openhtp.runtime.saving_calls import save_for_good
 
         save_for_good(folder)
-
-
-def _within(config: DeviceConfig) -> Connect:
-    # A device's parts are loaded where a device is: mostly in a process of its own.
-    from openhtp.device.build import build_core
-    from openhtp.runtime.links.local_link import LocalLink
-
-    return lambda _: LocalLink(build_core(config))
 
 
 @atexit.register

@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from openhtp.runtime.calls.arguments import Arguments
 from openhtp.runtime.calls.bound import Shortcut, shortcut
+from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.seams import any_open
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Values
+    from openhtp.runtime.calls.execution import Execution, Notify
     from openhtp.runtime.graph import Graph
+    from openhtp.runtime.profile import Profile
+    from openhtp.runtime.signal import Signal
 
 
 class BoundCall:
-    """A graph and the arrays that it computes on, as they are whenever ``run`` is called.
+    """A graph and the arrays that it computes on, as they are whenever an execution starts.
 
-    Results are written into the outputs. On a device in this process that has nothing else to do, that takes
-    neither copies nor a queue, from the second run on; otherwise it is ``Graph.execute``.
+    Results are written into the outputs. Where the NPU is in this process, arrays are used where they lie, from
+    the second synchronous run on; and if it has nothing else to do, a synchronous run takes no queue either.
+    Otherwise a run is ``Graph.execute`` or ``Graph.execute_async``.
     """
 
-    __slots__ = ("_graph_life", "_has_run", "_life", "_looked", "_shortcut", "graph", "inputs", "outputs")
+    __slots__ = (
+        "_arguments",
+        "_graph_life",
+        "_has_run",
+        "_life",
+        "_looked",
+        "_shortcut",
+        "graph",
+        "inputs",
+        "outputs",
+    )
 
     def __init__(self, graph: Graph, inputs: Values | None, outputs: Values | None) -> None:
         self.graph = graph
@@ -28,21 +45,69 @@ class BoundCall:
         self._life, self._graph_life = graph.context._life, graph._life
         # Binding costs more than one copy: it is done for arrays that are used again.
         self._has_run = self._looked = False
+        self._arguments: Arguments | None = None
         self._shortcut: Shortcut | None = None
 
-    def run(self) -> None:
+    def run(self, profile: Profile | None = None, signal: Signal | None = None) -> None:
         """Compute on what the inputs hold now, and wait for the end."""
         self._life.require("execute")
         self._graph_life.require("execute")
         if self._has_run and not self._looked:
             self._look()
-        if self._shortcut is None or any_open() or not self._shortcut.run():
-            self.graph.execute(self.inputs, self.outputs)
-            self._has_run = True
+        self._has_run = True
+        bound = self._shortcut
+        if bound is None or any_open():
+            self.graph.execute(self.inputs, self.outputs, profile=profile, signal=signal)
+        elif profile is not None or signal is not None or not bound.run():
+            self._send(bound, profile, signal, None, synchronous=True).result()
+
+    def run_async(
+        self, notify: Notify | None, profile: Profile | None = None, signal: Signal | None = None
+    ) -> Execution:
+        """Queue an execution: it reads the inputs when it starts, and ``notify(None, status)`` tells its end."""
+        self._life.require("execute")
+        self._graph_life.require("execute")
+        if not self._looked:
+            self._look()
+        bound = self._shortcut
+        if bound is None or any_open():
+            return self.graph.execute_async(
+                self.inputs, self.outputs, profile=profile, signal=signal, notify=notify
+            )
+        return self._send(bound, profile, signal, notify, synchronous=False)
+
+    def _send(
+        self,
+        bound: Shortcut,
+        profile: Profile | None,
+        signal: Signal | None,
+        notify: Notify | None,
+        *,
+        synchronous: bool,
+    ) -> Execution:
+        callee = self.graph._callee
+        assert callee is not None  # it was looked at
+        assert self._arguments is not None
+        return send(
+            Call(
+                callee,
+                self._arguments,
+                caller=self,
+                called_ns=callee.link.now(),
+                deadline_at=0,
+                profile=None if profile is None else profile._sheet,
+                signal=None if signal is None else signal._interrupt,
+                notify=notify,
+                notify_param=None,
+                synchronous=synchronous,
+                bound=bound,
+            ),
+            enqueue,
+        )
 
     def _look(self) -> None:
         callee = self.graph._callee
-        assert callee is not None  # it has run
-        checked = callee.bindings.arguments(self.inputs, self.outputs)
-        self._shortcut = shortcut(callee.link, callee.number, callee.ports, checked)
+        assert callee is not None  # it is finalized
+        self._arguments = callee.bindings.arguments(self.inputs, self.outputs)
+        self._shortcut = shortcut(callee.link, callee.number, callee.ports, self._arguments)
         self._looked = True

@@ -14,6 +14,7 @@ from openhtp.core import status as st
 from openhtp.runtime import lifecycle, rescue
 from openhtp.runtime.calls import execution
 from openhtp.runtime.lifecycle import State, foreign_error
+from openhtp.runtime.links import thread_npus
 
 if TYPE_CHECKING:
     from openhtp.runtime.backend import Backend
@@ -45,6 +46,7 @@ def _leave_to_parent() -> None:
     error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
     for link in list(links):
         link.leave_to_parent(error)
+    thread_npus.leave_to_parent()
     for creation in list(creations):
         creation._leave()
     backends.clear()

@@ -22,19 +22,18 @@ from openhtp.options import Values as Options
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
-from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
-from openhtp.runtime import rescue, watching
+from openhtp.runtime import watching
 from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
+from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.links.link import not_asynchronous
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import fresh, load_graphs
 from openhtp.runtime.locks import make_lock
@@ -348,8 +347,6 @@ class Graph:
         assert callee is not None  # it is finalized
         link = callee.link
         called_ns = link.now()
-        if not synchronous and not link.supports_async:
-            raise not_asynchronous("execute_async")
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
         call = Call(
@@ -364,36 +361,11 @@ class Graph:
             notify_param=notify_param,
             synchronous=synchronous,
         )
-        try:
-            return self._enqueue(call)
-        except BaseException:
-            rescue.post((call.settle, ()))  # a call that raises holds nothing, also if this is an interrupt
-            rescue.flush()
-            raise
+        return send(call, self._enqueue)
 
     def _enqueue(self, call: Call) -> Execution:
-        """Take handles, a place and memory for a checked call, then send it."""
-        link, profile = call.link, call.profile
-        timeout_at = call.hold_handles()
-        packed = call.hold_memory()
-        execution = Execution(link.next_job(), call)
-        arguments = call.arguments
-        head = frames.EXECUTE_HEAD.pack(
-            frames.EXECUTE,
-            frames.FLAG_DIMS if arguments.dims else 0,
-            arguments.count,
-            call.callee.number,
-            arguments.batch,
-            0 if profile is None else profile.level,
-            execution.job,
-            timeout_at,
-            call.deadline_at,
-        )
-        if profile is not None:
-            call.sent_ns = link.now()
-        send = link.run if call.synchronous else link.submit
-        send(execution, head + packed, call.sent)
-        return execution
+        """A method, so that faults and the saver can come between."""
+        return enqueue(call)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r}, {self._life.state.value}>"

@@ -153,6 +153,10 @@ class _FaultyLink:
         if not self._happens(execution):
             self._link.submit(execution, frame, sent)
 
+    def run_here(self, execution: Execution, frame: bytes) -> bool:
+        """What happens to an execution happens where it is sent."""
+        return False
+
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """The same."""
         if not self._happens(execution):

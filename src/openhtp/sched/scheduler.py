@@ -39,6 +39,8 @@ _DONE = Outcome.DONE
 _RUNNING = JobState.RUNNING
 _YIELDING = JobState.YIELDING
 _QUEUED = JobState.QUEUED
+_WAITING = JobState.WAITING
+_PAUSED = JobState.PAUSED
 _ENDED = JobState.ENDED
 
 
@@ -192,17 +194,12 @@ class Scheduler:
         client.alone = alone
 
     def _change_priority(self, numbers: tuple[int, ...], priority: int, actions: list[Action]) -> None:
-        """Give all these clients another priority, or none of them if one has started."""
+        """Give all these clients another priority: what waits is ordered anew, what runs may have to yield."""
         clients = [self._client(number) for number in numbers]
         priority = priority_on(self.resources, priority)
         for client in clients:
-            if client.started:
-                reason = "the priority cannot be changed after the first execution has started"
-                actions.append(Refuse(client.number, reason))
-                return
-        for client in clients:
             core = self.cores[client.core]
-            waiting = bool(client.queue) and client.queue[0].state is not _QUEUED
+            waiting = bool(client.queue) and client.queue[0].state in (_WAITING, _PAUSED)
             if waiting:
                 core.forget(client.queue[0])
             client.demand.priority = priority

@@ -50,5 +50,5 @@ def virtual_device(
         make_runner=lambda jobs: ModelledRunner(jobs, duration),
         make_ledger=lambda: ledger_of(chosen),
     )
-    link = LocalLink(core, supports_async=True)
+    link = LocalLink(core)
     return Device(backend, DeviceOptions(config=chosen), lambda _: link)

@@ -144,6 +144,10 @@ def set_hvx_threads(asked: Asked, request: ms.SetHvxThreads) -> ms.Reply:
     """Of one graph."""
     graph, loop = find(asked.session.graphs, request.graph, "graph"), asked.core.loop
     with error_context(graph=graph.name):
+        if graph.started:
+            raise WrongState(
+                "HVX threads cannot be changed after the first execution", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
+            )
         event = ThreadsChanged(t=loop.clock.now(), client=graph.number, hvx=request.hvx_threads)
         refused = [action for action in loop.handle(event) if isinstance(action, Refuse)]
         if refused:
@@ -154,15 +158,12 @@ def set_hvx_threads(asked: Asked, request: ms.SetHvxThreads) -> ms.Reply:
 def _change(asked: Asked, graphs: list[DeviceGraph | DeviceApp], priority: int) -> None:
     # All or none: a context keeps its old priority if one of its graphs has already run.
     for graph in graphs:
-        if graph.started:
+        if graph.queued_started:
             raise WrongState(
-                f"priority of graph {graph.name!r} cannot change after its first execution started",
+                f"priority of graph {graph.name!r} cannot change after its first asynchronous execution started",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
     loop = asked.core.loop
     now = loop.clock.now()
     for graph in graphs:
-        actions = loop.handle(PriorityChanged(t=now, client=graph.number, priority=priority))
-        refused = [action for action in actions if isinstance(action, Refuse)]
-        if refused:
-            raise WrongState(refused[0].reason, st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
+        loop.handle(PriorityChanged(t=now, client=graph.number, priority=priority))

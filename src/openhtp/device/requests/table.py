@@ -32,8 +32,8 @@ class Sender(enum.Enum):
 class Host(Protocol):
     """The connection that a request came on. In the client's own process there is none."""
 
-    def open_session(self, label: str) -> Session:
-        """Let the client in."""
+    def open_session(self, label: str, *, shares_budget: bool) -> Session:
+        """Let the client in; it may have one budget with others of its process."""
 
     def add_duct(self, descriptor: int) -> None:
         """Take executions on another socket, too; the descriptor is the connection's from now on."""

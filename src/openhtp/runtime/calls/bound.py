@@ -11,16 +11,21 @@ import numpy.typing as npt
 from openhtp.runtime.calls.arguments import Arguments, Ports
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.call import Call
+    from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.links.link import Link
 
 Array = npt.NDArray[Any]
 
 
 class Shortcut(Protocol):
-    """A way to compute that leaves out the queue."""
+    """A graph on arrays that are used where they lie."""
 
     def run(self) -> bool:
-        """Compute; False if it has to go the usual way."""
+        """Compute on this thread; False if it has to go through the queue."""
+
+    def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
+        """Queue an execution."""
 
 
 def shortcut(link: Link, number: int, ports: Ports, arguments: Arguments) -> Shortcut | None:

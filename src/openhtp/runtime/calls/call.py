@@ -13,6 +13,7 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.bound import Shortcut
     from openhtp.runtime.calls.callee import Callee
     from openhtp.runtime.calls.execution import Execution, Notify
     from openhtp.runtime.calls.interrupt import Interrupt
@@ -33,6 +34,7 @@ class Call:
         "_pool",
         "_slot",
         "arguments",
+        "bound",
         "called_ns",
         "callee",
         "caller",
@@ -61,7 +63,10 @@ class Call:
         notify: Notify | None,
         notify_param: object,
         synchronous: bool,
+        bound: Shortcut | None = None,
     ) -> None:
+        """``bound`` is given where the arrays of the arguments are used where they lie."""
+        self.bound = bound
         self.callee = callee
         self.caller = caller
         self.link: Link = callee.link
@@ -130,6 +135,10 @@ class Call:
                 assert array is not None  # which it is was settled with the sizes
                 outputs[specs[port].name] = array
         for port, target in arguments.raw_outputs.items():
+            if self.bound is not None:
+                assert target is not None  # all arrays are given
+                outputs[specs[port].name] = target
+                continue
             assert slot is not None
             view = self._slot_view(slot, port)
             if target is None:

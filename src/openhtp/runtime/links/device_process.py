@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from openhtp.core import interpreter
 from openhtp.core import status as st
@@ -47,6 +48,19 @@ class DeviceOptions:
         if self.allow_faults:
             words.append("--allow-faults")
         return words
+
+
+class Serving(Protocol):
+    """What serves a link: a process, or a part in a thread of this one."""
+
+    def last_words(self) -> str:
+        """What it said before it died."""
+
+    def end(self) -> None:
+        """The link has gone."""
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: it is the parent's."""
 
 
 class DeviceProcess:

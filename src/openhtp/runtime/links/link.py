@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
-from openhtp.core import status as st
-from openhtp.core.errors import QnnError, UnsupportedFeature
+from openhtp.core.errors import QnnError
 from openhtp.rpc import messages as ms
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.served import note
@@ -28,10 +27,6 @@ Sent = Callable[[int], None]
 
 class Link(Protocol):
     """Requests are answered in turn; executions are sent and reported as they end."""
-
-    @property
-    def supports_async(self) -> bool:
-        """Whether executions can be queued without waiting for their end."""
 
     @property
     def pid(self) -> int:
@@ -71,6 +66,9 @@ class Link(Protocol):
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""
 
+    def run_here(self, execution: Execution, frame: bytes) -> bool:
+        """Compute an execution on this thread, if the device is here and nothing else is to be done."""
+
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
         """A way to compute a graph on these arrays without a queue; None if there is none."""
 
@@ -97,14 +95,6 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Let the device go."""
-
-
-def not_asynchronous(call: str) -> QnnError:
-    """Of a link whose device works only while somebody waits for it, so that nothing can be queued."""
-    return UnsupportedFeature(
-        f"{call} needs the device in its own process: create it with transport='rpc'",
-        st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
-    )
 
 
 def raise_reply(reply: ms.Reply) -> ms.Reply:

@@ -1,24 +1,19 @@
-"""A device in the client's own process: the documents' non-RPC mode, and the virtual-clock device of tests."""
+"""A device on a virtual clock, in the client's own process: its loop turns while somebody waits for something."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import os
-from collections.abc import Mapping
 from typing import Any
-
-import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
 from openhtp.device.core import DeviceCore
-from openhtp.device.direct import Direct, direct
 from openhtp.device.outlet import Outlet
 from openhtp.device.tasks import Task
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.calls.bound import Shortcut
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
@@ -26,26 +21,10 @@ from openhtp.runtime.locks import make_lock
 from openhtp.runtime.stopping import Stop, do_task
 
 
-class _Alone:
-    """A shortcut that has the device for itself while it runs."""
-
-    __slots__ = ("_direct", "_lock")
-
-    def __init__(self, lock: Any, found: Direct) -> None:
-        self._lock = lock
-        self._direct = found
-
-    def run(self) -> bool:
-        """Compute; False if it has to go the usual way."""
-        with self._lock:
-            return self._direct.run()
-
-
 class LocalLink:
     """Runs the device's loop on whichever thread waits for something."""
 
-    def __init__(self, core: DeviceCore, *, supports_async: bool = False) -> None:
-        self.supports_async = supports_async
+    def __init__(self, core: DeviceCore) -> None:
         self.pid = os.getpid()
         self._foreign = False
         self._core = core
@@ -128,11 +107,12 @@ class LocalLink:
         self.submit(execution, frame, sent)
         self.wait_for(execution, None)
 
-    def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
-        """Compute at once where nothing else is to be done."""
-        with self._lock:
-            found = direct(self._core, self._session, graph, arrays)
-        return None if found is None else _Alone(self._lock, found)
+    def run_here(self, execution: Execution, frame: bytes) -> bool:
+        """All that is computed is queued, as time only moves with the loop."""
+        return False
+
+    def shortcut(self, graph: int, arrays: object) -> None:
+        """All that is computed is queued."""
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""

@@ -9,8 +9,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError
@@ -22,13 +24,14 @@ from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.links.control import Control, Silence
-from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, connect
+from openhtp.runtime.links.device_process import DeviceOptions, Serving, connect
 from openhtp.runtime.links.duct import Duct
-from openhtp.runtime.links.link import Interrupted, Sent, Undo
+from openhtp.runtime.links.link import Interrupted, Link, Sent, Undo
 from openhtp.runtime.links.polling import Polling
 from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.bound import Shortcut
     from openhtp.runtime.stopping import Stop
 
 log = logging.getLogger(__name__)
@@ -40,12 +43,15 @@ _MEETINGS = 20
 class RpcLink:
     """One connection to one device process. When the process goes, the link is over; the Device makes another."""
 
-    supports_async = True
     now = staticmethod(time.monotonic_ns)
 
-    def __init__(self, options: DeviceOptions, on_lost: Callable[[RpcLink], None]) -> None:
+    def __init__(
+        self, options: DeviceOptions, on_lost: Callable[[Link], None], *, shares_budget: bool = False
+    ) -> None:
+        """``shares_budget`` gives all links of this process that say so one budget on their device."""
+        self._shares_budget = shares_budget
         self._options = options
-        self._process: DeviceProcess | None = None
+        self._process: Serving | None = None
         self._closing = False
         self._lost = False
         self._went_away = False  # by itself; a device that is told so closes this link, too
@@ -77,11 +83,11 @@ class RpcLink:
     def _meet(self) -> ms.Reply:
         """Connect and say hello. A named device may be about to go when we come: then meet its successor."""
         for attempt in range(_MEETINGS):
-            sock, self._process = connect(self._options)
+            sock, self._process = self._reach()
             self._control = Control(sock)
             self._data, theirs = channel.socket_pair()
             try:
-                hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
+                hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid(), shares_budget=self._shares_budget)
                 return self._greet(hello, theirs.fileno())
             except DeviceLost:
                 started_here = self._process is not None
@@ -94,6 +100,10 @@ class RpcLink:
             finally:
                 theirs.close()
         raise AssertionError("unreachable")
+
+    def _reach(self) -> tuple[socket.socket, Serving | None]:
+        """A control socket, and what has to be ended with the link."""
+        return connect(self._options)
 
     def _greet(self, hello: ms.Hello, data_fd: int) -> ms.Reply:
         """Say hello. What listens under a name may be anything, so its answer is not waited for without end."""
@@ -230,8 +240,13 @@ class RpcLink:
         finally:
             duct.sock.close()
 
-    def shortcut(self, graph: int, arrays: object) -> None:
+    def run_here(self, execution: Execution, frame: bytes) -> bool:
+        """Nothing is computed in this process."""
+        return False
+
+    def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
         """All that is computed is queued."""
+        return None
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""

@@ -9,8 +9,10 @@ from pathlib import Path
 from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.options import Values
 from openhtp.runtime.device import Connect
 from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.emulated_choice import chosen_host
 
 VENDOR = "vendor"
 
@@ -44,12 +46,14 @@ def check_one_set(library: Path, others: Iterable[Path | None]) -> None:
             )
 
 
-def vendor_connect(library: Path, options: DeviceOptions, transport: str) -> Connect:
+def vendor_connect(library: Path, options: DeviceOptions, chosen: Values) -> Connect:
     """How to reach the library's process. Raises UnsupportedFeature for what only the emulator can do."""
     config = options.config
     refusals = {
         "a name: the library serves the process that loaded it": options.name is not None,
-        "transport='inprocess': a crash of the library would be the client's": transport == "inprocess",
+        "host='thread' (transport='inprocess'): a crash of the library would be the client's": chosen_host(chosen)
+        == "thread",
+        "npu='shared': each device is a process of the library": chosen.npu == "shared",
         "threads: the library decides them": config.threads != 1,
         "parallel_graphs: the library runs one graph at a time": config.parallel_graphs,
         "vtcm_windowing: the library manages its VTCM": config.vtcm_windowing,

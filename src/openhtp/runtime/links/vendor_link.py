@@ -49,7 +49,6 @@ _SIMULATED_ON = ("x86_64", "AMD64")
 class VendorLink:
     """One process of the library and the loop that feeds it. When that process goes, the link is over."""
 
-    supports_async = True
     now = staticmethod(time.monotonic_ns)
 
     def __init__(self, library: str, config: DeviceConfig, on_lost: Callable[[VendorLink], None]) -> None:
@@ -191,6 +190,10 @@ class VendorLink:
 
         self._loop.post_if_open(end)
         return True
+
+    def run_here(self, execution: Execution, frame: bytes) -> bool:
+        """All that is computed is queued."""
+        return False
 
     def shortcut(self, graph: int, arrays: object) -> None:
         """All that is computed is queued."""

@@ -1,0 +1,184 @@
+"""The way to an NPU on a thread of this process.
+
+Requests go the same way as to a device process. Executions are handed to the loop without a socket between; on
+arrays that can be used where they lie, without a copy; and one that is waited for is computed by its caller if the
+NPU has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from openhtp.core import status as st
+from openhtp.core.errors import QnnError
+from openhtp.device.direct import DirectRun, direct_run, run_frame
+from openhtp.device.sessions import Session
+from openhtp.rpc.frames import Record
+from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.execution import Execution, block, complete, complete_from
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.link import Link, Sent
+from openhtp.runtime.links.rpc_link import RpcLink
+from openhtp.runtime.links.thread_npus import NpuLease
+
+
+class ThreadLink(RpcLink):
+    """One client of an NPU of this process."""
+
+    def __init__(self, options: DeviceOptions, on_lost: Callable[[Link], None], *, shared: bool) -> None:
+        self._shared = shared
+        super().__init__(options, on_lost, shares_budget=shared)
+        self._core = self._lease.host.core
+        self._reports = HandedReports(self._pending)
+
+    def _reach(self) -> tuple[socket.socket, NpuLease]:
+        self._lease = NpuLease(self._options.config, shared=self._shared)
+        return self._lease.connect(), self._lease
+
+    @property
+    def _core_session(self) -> Session | None:
+        """What the NPU keeps of this client; None once it has been let go."""
+        return self._core.sessions.get(self.session)
+
+    # Executions
+
+    def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Hand an execution to the loop."""
+        executions = self._core.executions
+        session = self._take_on(execution)
+        self._core.post(lambda: executions.execute_handed(session, self._reports, frame))
+        sent(execution.job)
+
+    def submit_bound(self, execution: Execution, direct: DirectRun, call: Call, times: tuple[int, int]) -> None:
+        """The same on arrays of the client's; ``times`` are when it times out, and how much is told of it."""
+        executions, (timeout_at, level) = self._core.executions, times
+        if (
+            direct.is_short
+            and not timeout_at
+            and not level
+            and call.signal is None
+            and self._compute(execution, direct.run)
+        ):
+            return
+        order = direct.order(execution.job, timeout_at, call.deadline_at, level, waited=call.synchronous)
+        session = self._take_on(execution)
+        self._core.post(lambda: executions.execute_bound(session, self._reports, order))
+        call.sent(execution.job)
+
+    def _take_on(self, execution: Execution) -> Session:
+        with self._send_lock:
+            session = self._core_session
+            if self._lost or session is None:
+                raise self._gone()
+            self._pending[execution.job] = execution
+        return session
+
+    def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Hand an execution to the loop and wait for its end."""
+        self.submit(execution, frame, sent)
+        block(execution, None)
+
+    def run_here(self, execution: Execution, frame: bytes) -> bool:
+        """Compute an execution on this thread, if nothing else is to be done."""
+        session = self._core_session
+        if session is None:
+            return False
+        return self._compute(execution, lambda: run_frame(self._core, self._lease.host.seat, session, frame))
+
+    def _compute(self, execution: Execution, run: Callable[[], bool]) -> bool:
+        """Complete an execution that ``run`` computes on this thread, unless it says no."""
+        if self._pending:
+            return False
+        began_ns, code, text = self.now(), 0, ""
+        try:
+            if not run():
+                return False
+        except QnnError as error:
+            code, text = error.code, error.message
+        record = Record(execution.job, code, 0, began_ns, began_ns, self.now(), 0, 0, 0)
+        complete(execution, record, text)
+        return True
+
+    def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> BoundRun | None:
+        """Use arrays where they lie."""
+        session = self._core_session
+        if session is None:
+            return None
+        found = direct_run(self._core, self._lease.host.seat, session, graph, arrays)
+        return None if found is None else BoundRun(self, found)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether no execution is on its way: one that is computed at once would overtake it."""
+        return not self._pending
+
+    def cancel(self, job: int) -> None:
+        """Ask for an execution's early end."""
+        session = self._core_session
+        if session is not None:
+            self._core.post(lambda: self._core.executions.cancel(session, job))
+
+    def settle(self, execution: Execution) -> bool:
+        """Make an execution end that may have been handed over before an interrupt came."""
+        job, session = execution.job, self._core_session
+        if job not in self._pending:
+            return False
+
+        def end() -> None:
+            """Behind the execution, if that was handed over; one that was not is over here and now."""
+            if session is not None and job in session.jobs:
+                self._core.executions.cancel(session, job)
+            elif job in self._pending:
+                now = self.now()
+                record = Record(job, st.QNN_GRAPH_ERROR_ABORTED.code, 0, now, now, now, 0, 0, 0)
+                self._reports.report_failure(record, "interrupted before it was handed over")
+
+        self._core.post(end)
+        return True
+
+
+class BoundRun:
+    """A graph on arrays of the client's, as its calls use it."""
+
+    __slots__ = ("_direct", "_link")
+
+    def __init__(self, link: ThreadLink, direct: DirectRun) -> None:
+        self._link = link
+        self._direct = direct
+
+    def run(self) -> bool:
+        """Compute on this thread; False if it has to go through the queue."""
+        return self._link.is_clear and self._direct.run()
+
+    def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
+        """Queue an execution."""
+        self._link.submit_bound(execution, self._direct, call, (timeout_at, profile_level))
+
+
+class HandedReports:
+    """Where executions that were handed over are reported: they are completed at once, on the loop's thread."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self, pending: dict[int, Execution]) -> None:
+        self._pending = pending
+
+    def report(self, record: Record, extra: bytes = b"") -> None:
+        """One is over; ``extra`` is its profile."""
+        if extra:
+            complete_from(extra, self._pending)
+        self._complete(record, "")
+
+    def report_failure(self, record: Record, text: str) -> None:
+        """One failed."""
+        self._complete(record, text)
+
+    def _complete(self, record: Record, text: str) -> None:
+        execution = self._pending.get(record.job)
+        if execution is not None:
+            complete(execution, record, text)
+        self._pending.pop(record.job, None)
