@@ -40,7 +40,7 @@ class Grant:
         self.nbytes = nbytes
         self.use = use
         domain.grants[self] = None
-        domain.used += nbytes
+        domain.held[use] += nbytes
 
     def give_back(self) -> None:
         """It is no longer held."""
@@ -48,7 +48,7 @@ class Grant:
             domain, self.domain = self.domain, None
             if domain is not None:
                 del domain.grants[self]
-                domain.used -= self.nbytes
+                domain.held[self.use] -= self.nbytes
 
 
 class Held:
@@ -76,7 +76,13 @@ class Domain:
         self.number = number
         self.limit = limit
         self.grants: dict[Grant, None] = {}
-        self.used = 0  # bytes that are held
+        # Bytes that are held for each use, kept so that a context that goes need not look at all others.
+        self.held = dict.fromkeys(Use, 0)
+
+    @property
+    def used(self) -> int:
+        """Bytes that are held."""
+        return sum(self.held.values())
 
     @property
     def left(self) -> int:
@@ -85,7 +91,7 @@ class Domain:
 
     def by_use(self) -> dict[str, int]:
         """Bytes that are held for each use."""
-        return {use.value: sum(grant.nbytes for grant in self.grants if grant.use is use) for use in Use}
+        return {use.value: nbytes for use, nbytes in self.held.items()}
 
     def by_owner(self) -> dict[str, int]:
         """Bytes by who holds them, the most first."""
@@ -285,7 +291,7 @@ class Ledger:
         used = min(reserve.nbytes, nbytes)
         reserve.nbytes -= used
         if reserve.domain is not None:
-            reserve.domain.used -= used
+            reserve.domain.held[reserve.use] -= used
         if not reserve.nbytes:
             reserve.give_back()
 
