@@ -16,6 +16,7 @@ import openhtp as htp
 import openhtp.onnx
 from openhtp.cli.main import app
 from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.frontend.fixing import fix_inputs
 from openhtp.plan.parsing import load_scenario
 
 X = np.ones((2, 3), np.float32)
@@ -167,6 +168,44 @@ def test_what_does_not_fit_is_refused(file: Path, dims: Any, freeze: Any, messag
 def test_one_number_fills_a_frozen_input(file: Path) -> None:
     graph = openhtp.onnx.load(file, dims=DIMS, freeze={"x": 1.0})
     assert [spec.name for spec in graph.inputs] == ["rate"]
+
+
+def with_input_of(element_type: int) -> ModelProto:
+    """A model with an input ``c`` of three elements of that type."""
+    model = open_model()
+    model.graph.input.append(helper.make_tensor_value_info("c", element_type, [3]))
+    return model
+
+
+def frozen_value(element_type: int, value: object) -> np.ndarray[Any, Any]:
+    model = with_input_of(element_type)
+    fix_inputs(model, freeze={"c": value}, may_stay_open=True)  # type: ignore[dict-item]
+    assert "c" not in {each.name for each in model.graph.input}
+    return onnx.numpy_helper.to_array(next(each for each in model.graph.initializer if each.name == "c"))
+
+
+@pytest.mark.parametrize("name", sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "STRING"}))
+def test_an_input_is_frozen_to_values_of_its_own_type(name: str) -> None:
+    """Whichever ONNX has, those of few bits too: what the HTP does not have is for the importer to refuse."""
+    element_type = TensorProto.DataType.Value(name)
+    value = np.ones(3, helper.tensor_dtype_to_np_dtype(element_type))
+    found = frozen_value(element_type, value)
+    assert found.dtype == value.dtype
+    assert np.array_equal(found, value)
+    assert np.array_equal(frozen_value(element_type, 1), value), "one number is spread"
+
+
+def test_an_input_of_strings_is_frozen_to_strings() -> None:
+    assert frozen_value(TensorProto.STRING, ["a", "b", "c"]).tolist() == ["a", "b", "c"]
+    with pytest.raises(htp.InvalidArgument, match=r"the value \[1, 2, 3\]; it takes strings"):
+        frozen_value(TensorProto.STRING, [1, 2, 3])
+
+
+@pytest.mark.parametrize("name", ["INT8", "INT4", "UINT4", "INT2", "UINT2", "UINT64", "BOOL"])
+@pytest.mark.parametrize("value", [-1000, 0.5])
+def test_a_number_that_the_type_does_not_have_is_not_wrapped(name: str, value: float) -> None:
+    with pytest.raises(htp.InvalidArgument, match=f"the value {value}; it takes {name.lower()}"):
+        frozen_value(TensorProto.DataType.Value(name), value)
 
 
 def test_an_input_without_shape_gets_one() -> None:

@@ -105,11 +105,10 @@ def _freeze(graph: Any, value: Any, given: npt.ArrayLike) -> None:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     except KeyError:
         raise BadModel(f"input {value.name!r} has the unknown element type {kind.elem_type}") from None
-    array = np.asarray(given)
-    with np.errstate(all="ignore"):
-        stored = array.astype(dtype) if array.dtype.kind in "biuf" else None
-    if stored is None or (dtype.kind in "biu" and not np.array_equal(stored, array)):
-        raise InvalidArgument(f"freeze gives input {value.name!r} the value {given!r}; it takes {dtype}")
+    stored = _as_type(np.asarray(given), dtype)
+    if stored is None:
+        takes = "strings" if dtype.kind == "O" else dtype
+        raise InvalidArgument(f"freeze gives input {value.name!r} the value {given!r}; it takes {takes}")
     if kind.HasField("shape"):
         sizes = [dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim]
         if stored.size == 1 and math.prod(size or 1 for size in sizes) <= _MOST_FILLED:
@@ -124,6 +123,26 @@ def _freeze(graph: Any, value: Any, given: npt.ArrayLike) -> None:
             )
     graph.input.remove(value)
     graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(stored, dtype), value.name))
+
+
+def _as_type(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    """The values in the type of an input; None if it does not have them."""
+    if dtype.kind == "O":
+        return array.astype(dtype) if all(isinstance(each, str) for each in array.flat) else None
+    if array.dtype == dtype:
+        return array
+    if not _is_real(array.dtype):
+        return None
+    with np.errstate(all="ignore"):
+        stored = array.astype(dtype)
+    # Other types round; these would wrap around.
+    is_whole = dtype.name.startswith(("int", "uint", "bool"))
+    return None if is_whole and not np.array_equal(stored, array) else stored
+
+
+def _is_real(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a type of real numbers: numpy's own, or a registered one, as those of few bits are."""
+    return dtype.kind in "biuf" or dtype.isbuiltin == 2
 
 
 def _forget_old_sizes(graph: Any, dims: Dims) -> None:
