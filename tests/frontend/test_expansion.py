@@ -161,3 +161,11 @@ def test_functions_of_the_model_are_put_in_place() -> None:
     model.opset_import.append(opsets[1])
     data, feeds = model.SerializeToString(), {"x0": _random(4), "x1": _random(4) - 1}
     assert sqnr(run_ort(data, feeds)["y"], run_here(load(data), feeds)["y"]) > 60
+
+
+def test_a_value_without_elements_is_named_as_what_an_htp_does_not_have() -> None:
+    """Whether it is computed or, as here, known beforehand: it is no mistake of the model's."""
+    bounds = {"begin": np.array([9]), "end": np.array([12]), "axes": np.array([1])}
+    model = model_of([node("Slice", "x begin end axes", "y")], {"x": [4, 5]}, ["y"], bounds)
+    with pytest.raises(htp.UnsupportedFeature, match=r"value 'y' of shape \[4, 0\] has no elements"):
+        load(model)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -292,3 +293,17 @@ def test_a_config_asks_for_a_profile(feeds: dict[str, np.ndarray], tmp_path: Pat
         assert pending.profile.event(6001) is not None
         first = pending.profile.events()[0]
         assert len(first.events) == 9
+
+
+def test_a_value_without_elements_is_computed_on_the_cpu() -> None:
+    """The rest of the model still is the HTP's."""
+    bounds = [numpy_helper.from_array(np.array([at]), name) for name, at in (("b", 9), ("e", 12), ("i", 2))]
+    nodes = [_node("Slice", "x b e i", "s"), _node("Relu", "x", "r"), _node("Concat", "r s", "y", axis=2)]
+    nodes += [_node("Identity", "s", "none")]
+    model = onnx.load_from_string(_model(nodes, constants=bounds))
+    model.graph.output.append(helper.make_tensor_value_info("none", TensorProto.FLOAT, [1, 4, 0]))
+    parts = partition(model.SerializeToString())
+    assert [node.op_type for part in parts if part.on_htp for node in part.nodes] == ["Relu"]
+    x = np.full((1, 4, 4), -1, np.float32)
+    found = htp.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert [array.shape for array in found] == [(1, 4, 4), (1, 4, 0)]

@@ -94,6 +94,7 @@ class _Import:
                     raise UnsupportedOp(f"{node.title} cannot be imported as it is: {error}") from error
         for name in self._outputs:
             with error_context(output=name):
+                self._check_elements(name)
                 self._add_output(name)
         return self.assembly.finish()
 
@@ -168,11 +169,19 @@ class _Import:
     def _check_sizes(self, node: OnnxNode) -> None:
         for name in node.outputs:
             kind = self.types.get(name)
+            self._check_elements(name)
             if kind is not None and math.prod(kind.shape) * kind.dtype.itemsize > SESSION_LIMIT_BYTES:
                 raise UnsupportedFeature(
                     f"{node.title}: output {name!r} of shape {list(kind.shape)} takes more than an HTP session's"
                     f" {SESSION_LIMIT_BYTES} bytes"
                 )
+
+    def _check_elements(self, name: str) -> None:
+        kind = self.types.get(name)
+        if kind is not None and 0 in kind.shape:
+            raise UnsupportedFeature(
+                f"value {name!r} of shape {list(kind.shape)} has no elements; those of an HTP have at least one"
+            )
 
     def _add_node(self, node: OnnxNode) -> None:
         if is_op(node, "QuantizeLinear"):
