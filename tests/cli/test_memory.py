@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 import openhtp as htp
 from openhtp.cli.main import app
+from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from tests.conftest import relu_graph
 
 CROWD = [f"{number}=0.9GB,io=46MB" for number in range(1, 6)]
@@ -70,6 +72,16 @@ def test_binaries_are_read_and_not_loaded(shared_device: htp.Device, tmp_path: P
     assert status == 0
     (found,) = json.loads(text)["contexts"]
     assert (found["name"], found["graphs"], found["io_bytes"]) == ("net", ["net"], 64)
+    assert found["vtcm_backup_bytes"] == 4096, "what is in VTCM at once: eight numbers"
+
+
+def test_a_graph_that_no_device_compiled_may_have_all_vtcm(shared_device: htp.Device, tmp_path: Path) -> None:
+    path = tmp_path / "net.bin"
+    with shared_device.create_context() as context:
+        relu_graph(context, "net")
+        stored = read_binary(context.get_binary()).packed("net")
+    unknown = dataclasses.replace(stored, vtcm_peak_bytes=None)
+    path.write_bytes(b"".join(pack_graphs([unknown], BinaryInfo())))
     for soc, mib in (("SM8650", 8), ("SM7325", 4)):
         _, text = plan(str(path), "--soc", soc, "--json", "-")
         assert json.loads(text)["contexts"][0]["vtcm_backup_bytes"] == mib << 20, soc

@@ -48,7 +48,7 @@ def test_live_ranges_never_overlap_and_stay_inside(kernels: list[KernelSize], me
     found = place(kernels, [NumberFormat.FLOAT] * len(kernels), megabytes * MIB, level)
     assert found.peak_bytes <= megabytes * MIB
     for each in found.placements:
-        assert each.offset >= 0
+        assert 0 <= each.offset <= megabytes * MIB - each.nbytes
         assert each.nbytes > 0
         assert each.first <= each.last
         assert each.offset % ALIGNMENT == 0
@@ -133,3 +133,13 @@ def test_the_smallest_hole_that_fits_or_the_first() -> None:
         arena.give(0, 4 * ALIGNMENT)
         arena.give(6 * ALIGNMENT, ALIGNMENT)
         assert arena.take(ALIGNMENT) == expected
+
+
+def test_the_peak_is_what_is_there_at_once() -> None:
+    """Weights lie at the end of VTCM, however few they are."""
+    first = KernelSize(name="a", op="Conv2d", kind="add", read=1000, written=1000, weights=1000, edge_in=1000)
+    second = KernelSize(name="b", op="Relu", kind="add", read=1000, written=1000, edge_out=1000, reads=(0,))
+    found = placed([first, second], 8)
+    assert max(each.offset + each.nbytes for each in found.placements) == 8 * MIB
+    live = [sum(e.nbytes for e in found.placements if e.first <= at <= e.last) for at in range(2)]
+    assert 0 < found.peak_bytes == max(live) < 16 * 1024

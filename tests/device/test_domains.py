@@ -191,6 +191,8 @@ def test_contexts_of_a_group_hold_one_spill_fill_buffer(maker: htp.Device, backe
     with device.create_context_from_binary(binary):
         needed = spilled()
         assert needed > 0
+        saved = domains_of(device)[0]["memory"]["vtcm_backup"]
+        assert 0 < saved <= MIB, "what is in the graph's VTCM"
         with device.create_context_from_binary(binary):
             assert spilled() == 2 * needed
     size = needed + MIB
@@ -200,7 +202,7 @@ def test_contexts_of_a_group_hold_one_spill_fill_buffer(maker: htp.Device, backe
     joining = htp.GroupRegistration(first=first)
     second = device.create_context_from_binary(binary, register_multi_contexts=joining)
     assert spilled() == size
-    assert domains_of(device)[0]["memory"]["vtcm_backup"] == 2 * MIB, "each graph has its own"
+    assert domains_of(device)[0]["memory"]["vtcm_backup"] == 2 * saved, "each graph has its own"
     first.free()
     assert spilled() == size
     second.free()

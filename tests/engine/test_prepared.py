@@ -184,7 +184,7 @@ def test_made_for_another_soc(packed: PackedGraph, caplog: pytest.LogCaptureFixt
 def test_no_key(program: HtpProgram, packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENHTP_KEY_FILE", "/dev/null/key")
     assert load(packed) is None
-    assert OrtEngine().pack(program) is None
+    assert OrtEngine().pack(program).prepared is None
 
 
 def test_another_machine(
@@ -374,7 +374,7 @@ def test_what_lowering_could_not_have_made_is_not_sealed(
 
     real: Any = ort.prepare
     monkeypatch.setattr(ort, "prepare", prepare)
-    assert OrtEngine().pack(program) is None
+    assert OrtEngine().pack(program).prepared is None
     assert "stored without its prepared form: a part has the operator my.library:Anything" in caplog.text
 
 

@@ -13,7 +13,7 @@ from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import STANDARD_OUTPUT, JsonFile, errors_reported, say, show, write_file, write_json
 from openhtp.core.units import MIB, bytes_in_words
-from openhtp.memory.needs import vtcm_of
+from openhtp.memory.needs import backup_of
 from openhtp.program.binary import ContextBinary
 from openhtp.report.context_binary import ApiVersions, context_binary_json
 from openhtp.runtime.binaries import check_data, open_given
@@ -56,14 +56,14 @@ def _print(binary: ContextBinary, *, checked: bool) -> None:
     for name in binary.graph_names:
         graph = binary.packed(name)
         info = graph.info()
-        backup = vtcm_of(info, about.vtcm_mb * MIB)
+        backup = backup_of(info, graph.vtcm_peak_bytes, about.vtcm_mb * MIB)
         sheet.add(
             name,
             ", ".join(map(str, info.inputs)),
             ", ".join(map(str, info.outputs)),
             bytes_in_words(sum(blob.nbytes for blob in graph.blobs)),
             bytes_in_words(graph.spill_fill_bytes),
-            bytes_in_words(backup) if backup else "all VTCM",
+            bytes_in_words(backup) if backup or graph.vtcm_peak_bytes == 0 else "all VTCM",
             "yes" if graph.prepared is not None else "no",
         )
     show(sheet)

@@ -32,6 +32,7 @@ class Unloaded:
 
     steps = 1
     spill_fill_bytes = 0
+    vtcm_peak_bytes = 0
 
     def bind(self, arrays: Arrays) -> Run:
         """Refused: there is nothing to run."""

@@ -69,7 +69,7 @@ def make_ready(
     manner = manner or Manner()
     graphs = packed_at(binary, places)
     stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
-    room.take(needs_of(stored, largest_backup=room.largest_backup))
+    room.take(needs_of(stored, largest_backup=room.largest_backup, compiled_next=True))
     make = _only_prepared if room.prepare_only else _make_ready
     several = len(graphs) > 1
     with Workshop(
@@ -79,7 +79,7 @@ def make_ready(
         done = _all_at_once if manner.accelerated and several else _in_turn
         ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
     try:
-        room.correct([made.loaded.spill_fill_bytes for made in ready])
+        room.correct([(made.info, made.loaded) for made in ready])
     except BaseException:
         close_all(ready)
         raise
@@ -152,7 +152,7 @@ def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Read
 
 
 def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | None:
-    """The program and its prepared form as a binary. None if the target makes none, or there is no program."""
+    """The program as the target stores it, as a binary. None if it stores none, or there is no program."""
     if program is None or not isinstance(target, PreparingTarget):
         return None
     packed = target.pack(program)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openhtp.device.contexts import DeviceContext
+from openhtp.engine.protocol import LoadedProgram
 from openhtp.memory.ledger import Held
-from openhtp.memory.needs import ContextNeeds
+from openhtp.memory.needs import ContextNeeds, backup_of
+from openhtp.program.packed import GraphInfo
 
 
 class Room:
@@ -39,18 +41,21 @@ class Room:
         self._io = needs.io_bytes if context.io_room or context.keep_io_room else 0
         self._take(new=new)
 
-    def correct(self, spill_fill_bytes: Sequence[int]) -> None:
-        """The graphs are ready, and only now is it known what those spill that had no prepared form."""
-        found = self._spilled(spill_fill_bytes)
-        if found == self._spill_fill:
+    def correct(self, ready: Sequence[tuple[GraphInfo, LoadedProgram]]) -> None:
+        """The graphs are ready, and only now is it known what those hold that had not been compiled before."""
+        spill_fill = self._spilled([loaded.spill_fill_bytes for _, loaded in ready])
+        peaks = ((info, loaded.vtcm_peak_bytes) for info, loaded in ready)
+        backup = sum(backup_of(info, peak, self.largest_backup) for info, peak in peaks)
+        if self.prepare_only or (spill_fill, backup) == (self._spill_fill, self._backup):
             return
-        self._spill_fill = found
-        self.held.give_back()
+        self._spill_fill, self._backup = spill_fill, backup
         # Its first graphs decide where a context is: with more to hold, that may be elsewhere.
         new = not self._context.graphs and not self._context.memories
-        if new:
-            self._ledger.leave(self._context.tenant)
-        self._take(new=new)
+        with self._ledger.undisturbed():
+            self.held.give_back()
+            if new:
+                self._ledger.leave(self._context.tenant)
+            self._take(new=new)
 
     def give_back(self) -> None:
         """The graphs are not wanted, or could not be made ready."""

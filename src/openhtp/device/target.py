@@ -27,7 +27,7 @@ class PreparingTarget(Target, Protocol):
         """Make a stored graph ready from its prepared form. None if that must not be used: load its program."""
 
     def pack(self, program: QnnProgram) -> PackedGraph | None:
-        """The program together with its prepared form. None if there is no use in one."""
+        """The program with what it needs of memory and any prepared form. None if the engine tells neither."""
 
 
 class EmulatedChip:

@@ -6,6 +6,7 @@ takes is for its runner to say. Outputs keep what is in their memory.
 
 from __future__ import annotations
 
+from openhtp.compiler.vtcm_peak import vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.engine.protocol import Arrays
@@ -29,6 +30,7 @@ class ModelledProgram:
         self._specs = (*program.inputs, *program.outputs)
         self.steps = len(program.steps)
         self.spill_fill_bytes = spill_fill_bytes(program)
+        self.vtcm_peak_bytes = vtcm_peak_bytes(program)
 
     def bind(self, arrays: Arrays) -> ModelledRun:
         """Check that every input and output has an array of a shape that it may have."""

@@ -8,12 +8,14 @@ outputs are bound to the caller's arrays, so nothing is copied on the way.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from openhtp.compiler.vtcm_peak import vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
@@ -30,7 +32,7 @@ from openhtp.engine.workshop import Workshop, give_back_copies
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
-from openhtp.program.packed import GraphInfo, PackedGraph
+from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.spilling import spill_fill_bytes
 
 log = logging.getLogger(__name__)
@@ -95,15 +97,16 @@ class OrtProgram:
         specs: Sequence[TensorSpec],
         staged: Staged,
         names: Mapping[str, str],
-        spill_fill_bytes: int,
+        memory: tuple[int, int | None],
         updateable: Mapping[str, Array],
         native_kv: tuple[NativeKv, Mirrors] | None = None,
     ) -> None:
         """``specs`` are inputs, outputs and what is ``updateable``, whose data is given.
 
-        ``names`` says what those that are used are called in the sessions.
+        ``names`` says what those that are used are called in the sessions. ``memory`` is the spill-fill buffer and
+        the most that is in VTCM at once.
         """
-        self.spill_fill_bytes = spill_fill_bytes
+        self.spill_fill_bytes, self.vtcm_peak_bytes = memory
         self._updateable = dict(updateable)
         self.name = name
         self._native_kv = native_kv
@@ -194,7 +197,8 @@ class OrtEngine:
         source, native = program.source, self._native(program.native_kv)
         specs = (*program.inputs, *program.outputs, *source.updateable_statics)
         updateable = {spec.name: source.statics[spec.name] for spec in source.updateable_statics}
-        return OrtProgram(program.name, specs, staged, names, spill_fill_bytes(program), updateable, native)
+        memory = spill_fill_bytes(program), vtcm_peak_bytes(program)
+        return OrtProgram(program.name, specs, staged, names, memory, updateable, native)
 
     def load_packed(
         self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
@@ -214,13 +218,20 @@ class OrtEngine:
         specs = (*info.inputs, *info.outputs, *info.updateable_statics)
         updateable = packed.updateable_data() if info.updateable_statics else {}
         native = self._native(native_kv)
-        return OrtProgram(info.name, specs, staged, names, packed.spill_fill_bytes, updateable, native)
+        memory = packed.spill_fill_bytes, packed.vtcm_peak_bytes
+        return OrtProgram(info.name, specs, staged, names, memory, updateable, native)
 
     def _native(self, native_kv: NativeKv | None) -> tuple[NativeKv, Mirrors] | None:
         return None if native_kv is None else (native_kv, self._mirrors)
 
-    def pack(self, program: HtpProgram) -> PackedGraph | None:
-        """The program together with its prepared form. None if it is ready quickly without one."""
+    def pack(self, program: HtpProgram) -> PackedGraph:
+        """The program with what it needs of memory, and with its prepared form unless it is quick without one."""
+        packed = self._packed_with_form(program) or pack_program(program.source)[0]
+        return dataclasses.replace(
+            packed, spill_fill_bytes=spill_fill_bytes(program), vtcm_peak_bytes=vtcm_peak_bytes(program)
+        )
+
+    def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:
         key = read_key()
         if key is None:
             return None

@@ -32,7 +32,6 @@ from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.sources import File, Rooms
-from openhtp.program.spilling import spill_fill_bytes
 
 Array = npt.NDArray[Any]
 
@@ -156,12 +155,7 @@ def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> Packed
         ],
     )
     words = msgspec.msgpack.encode(manifest)
-    return dataclasses.replace(
-        packed,
-        prepared=make_section(words),
-        seal=seal.sealed(key, words),
-        spill_fill_bytes=spill_fill_bytes(program),
-    )
+    return dataclasses.replace(packed, prepared=make_section(words), seal=seal.sealed(key, words))
 
 
 def open_prepared(

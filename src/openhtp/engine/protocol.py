@@ -38,6 +38,10 @@ class LoadedProgram(Protocol):
     def spill_fill_bytes(self) -> int:
         """The spill-fill buffer that it needs on the chip."""
 
+    @property
+    def vtcm_peak_bytes(self) -> int | None:
+        """The most that it has in VTCM at once. None if nobody knows: it may be all that the graph was given."""
+
     def bind(self, arrays: Arrays) -> Run:
         """Bind every input and output tensor, by name, to an array that the run reads or writes in place.
 
@@ -79,5 +83,5 @@ class PreparingEngine(Engine, Protocol):
         A form that was prepared for another SoC than this one must not. ``workshop`` is of the whole binary.
         """
 
-    def pack(self, program: HtpProgram) -> PackedGraph | None:
-        """The program together with its prepared form. None if there is no use in one."""
+    def pack(self, program: HtpProgram) -> PackedGraph:
+        """The program with what it needs of memory, and with its prepared form if there is a use in one."""

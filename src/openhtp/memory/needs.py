@@ -17,7 +17,7 @@ _PAGE = 4096
 class GraphNeeds:
     """One graph: data that no other graph of its context has, its buffers, its inputs and outputs.
 
-    Its spill-fill buffer has what does not fit into its VTCM, its backup buffer has all of that while it yields.
+    Its spill-fill buffer has what does not fit into its VTCM, its backup buffer has what is there while it yields.
     """
 
     name: str
@@ -120,15 +120,31 @@ def _too_small(option: str, chosen: int, name: str, nbytes: int) -> InvalidArgum
 
 
 def vtcm_of(info: GraphInfo, vtcm_bytes: int) -> int:
-    """VTCM of a graph on a chip with so much of it (0 if nobody knows), and thus what it saves when it yields."""
+    """VTCM of a graph on a chip with so much of it (0 if nobody knows)."""
     wanted = info.options.vtcm_bytes or vtcm_bytes
     return min(wanted, vtcm_bytes or wanted)
 
 
-def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]], *, largest_backup: int) -> ContextNeeds:
+def backup_of(info: GraphInfo, peak_bytes: int | None, vtcm_bytes: int) -> int:
+    """What a graph saves when it yields: the most that it has in VTCM at once, in whole pages.
+
+    A graph that nobody compiled (its peak is None) may have there all that it was given.
+    """
+    most = vtcm_of(info, vtcm_bytes)
+    if peak_bytes is None:
+        return most
+    saved = -(-peak_bytes // _PAGE) * _PAGE
+    return min(saved, most or saved)
+
+
+def needs_of(
+    graphs: Sequence[tuple[PackedGraph, Sequence[int]]], *, largest_backup: int, compiled_next: bool = False
+) -> ContextNeeds:
     """What stored graphs need, each given with numbers that tell equal data of different graphs.
 
     ``largest_backup`` is the size of the VTCM backup buffer of a graph that has all VTCM there is.
+    ``compiled_next`` says that graphs are compiled before they are held: one that nobody compiled yet counts no
+    backup until then.
     """
     users = Counter(number for _, numbers in graphs for number in set(numbers))
     sizes: dict[int, int] = {}
@@ -136,13 +152,13 @@ def needs_of(graphs: Sequence[tuple[PackedGraph, Sequence[int]]], *, largest_bac
     for packed, numbers in graphs:
         held = dict(zip(numbers, (blob.record.nbytes for blob in packed.blobs), strict=True))
         sizes |= held
-        info = packed.info()
+        info, peak = packed.info(), packed.vtcm_peak_bytes
         found.append(
             GraphNeeds(
                 name=packed.name,
                 own_bytes=_pages(sum(nbytes for number, nbytes in held.items() if users[number] == 1)),
                 spill_fill_bytes=packed.spill_fill_bytes,
-                backup_bytes=vtcm_of(info, largest_backup),
+                backup_bytes=0 if peak is None and compiled_next else backup_of(info, peak, largest_backup),
                 io_bytes=sum(spec.nbytes for spec in (*info.inputs, *info.outputs)),
             )
         )

@@ -103,7 +103,7 @@ DEVICE = Table(
             name="domain_mb",
             kind=Whole(1, SESSION_LIMIT_BYTES // MIB, "MB"),
             about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then;"
-            " VTCM backup buffers are then counted to the same scale.",
+            " The largest VTCM backup buffer is then counted to the same scale.",
         ),
         Option(
             name="host",

@@ -120,6 +120,7 @@ def _record(graph: PackedGraph, places: Sequence[int]) -> records.GraphRecord:
         ids=list(graph.ids),
         static_bytes=graph.static_bytes,
         spill_fill_bytes=graph.spill_fill_bytes,
+        vtcm_peak_bytes=graph.vtcm_peak_bytes,
     )
 
 
@@ -202,6 +203,7 @@ class ContextBinary:
             tuple(record.ids),
             record.static_bytes,
             record.spill_fill_bytes,
+            record.vtcm_peak_bytes,
         )
         if container.joint_checksum(packed.sections) != record.checksum:
             raise BadBinary(

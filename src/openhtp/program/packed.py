@@ -62,6 +62,7 @@ class PackedGraph:
     ids: tuple[int, ...] = ()
     static_bytes: int = 0
     spill_fill_bytes: int = 0
+    vtcm_peak_bytes: int | None = None
     _told: list[GraphInfo] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property

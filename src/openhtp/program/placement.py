@@ -7,6 +7,7 @@ kernel ``first`` to the kernel ``last``, both included. Times come with a ``Sche
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass, field
 
 
@@ -67,8 +68,12 @@ class Placed:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is used at once: the end of the highest range."""
-        return max((each.offset + each.nbytes for each in self.placements), default=0)
+        """The most that is in VTCM at once. That is no one range: weights lie apart, at the end of VTCM."""
+        changes = [0] * (max((each.last for each in self.placements), default=0) + 2)
+        for each in self.placements:
+            changes[each.first] += each.nbytes
+            changes[each.last + 1] -= each.nbytes
+        return max(itertools.accumulate(changes))
 
     def moved(self, *moves: Move) -> int:
         """Bytes moved for these reasons."""

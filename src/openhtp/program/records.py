@@ -136,9 +136,9 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ``checksum`` is that of the checksums of its sections, in order: none of them is another's.
     ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is what
     an engine made of the program, so that it need not do so again. Only the engine can read that, and believes it
-    only under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes`` and
-    ``spill_fill_bytes`` are for making room before it is loaded; nothing is known of the latter for a graph that
-    was not prepared.
+    only under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes``, ``spill_fill_bytes``
+    and ``vtcm_peak_bytes`` are for making room before it is loaded; nothing is known of the latter two for a graph
+    that no device compiled.
     """
 
     ends: EndsRecord
@@ -150,6 +150,7 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ids: list[Count] = []
     static_bytes: Count = 0
     spill_fill_bytes: Count = 0
+    vtcm_peak_bytes: Count | None = None
 
 
 _PARAM_TYPES = {

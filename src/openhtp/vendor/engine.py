@@ -108,6 +108,7 @@ class VendorProgram:
 
     steps = 1
     spill_fill_bytes = 0  # what it needs is the library's own
+    vtcm_peak_bytes = None
 
     def __init__(self, engine: VendorEngine, context: ContextRef, graph: GraphRef) -> None:
         self._engine = engine
