@@ -53,8 +53,8 @@ sweep-bench: $(SWEEP)/.installed  ## points per second of sweeps, and what Ray a
 sweep-ray: $(SWEEP)/.installed  ## sweeps on a Ray cluster of two nodes here, one of which is killed
 	$(SWEEP)/bin/python -m pytest -m ray tests/sweep --timeout 900
 
-conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply
-	$(BIN)/python -W ignore tests/conformance/suite.py
+conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply; ARGS=--record
+	$(BIN)/python -W ignore tests/conformance/suite.py $(ARGS)
 
 trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized, against ONNX Runtime: a table
 	$(BIN)/python tools/trained_networks.py $(ARGS)

@@ -1,22 +1,28 @@
 """Runs ONNX's own node tests on the emulator and sorts the results.
 
 ``python tests/conformance/suite.py`` prints the counts per operator; ``exceptions.toml`` says why some do not
-apply.
+apply. ``passed.txt`` names those that passed when it was written, with ``--record``, and which onnx they are of.
 """
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
+import sys
+import time
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, numpy_helper
+from rich.console import Console
+from rich.table import Table
 
 from openhtp.core.errors import QnnError
 from openhtp.onnx import backend
@@ -90,33 +96,96 @@ def reason_for(name: str, reasons: dict[str, str]) -> str | None:
     return next((reason for pattern, reason in reasons.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
-def main() -> None:
-    """Print counts per operator and the listed exceptions."""
-    from rich.console import Console
-    from rich.table import Table
+GONE = "it is no longer among the tests that are run"
 
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Names of tests that passed before, of that version of onnx."""
+
+    onnx_version: str
+    names: frozenset[str]
+
+    @classmethod
+    def read(cls) -> Record:
+        """As it was written."""
+        version, *names = _RECORD.read_text().splitlines()
+        return cls(version.removeprefix(_VERSION), frozenset(names))
+
+    def lost(self, outcomes: Sequence[Outcome]) -> dict[str, str]:
+        """Those that pass no longer, and what is wrong with each. Another onnx may have other tests."""
+        problems = {outcome.name: outcome.problem for outcome in outcomes}
+        if self.is_of_this_onnx:
+            problems = dict.fromkeys(self.names, GONE) | problems
+        return {name: problem for name, problem in problems.items() if problem and name in self.names}
+
+    def gained(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Those that pass and are not recorded, though this onnx is."""
+        passed = [outcome.name for outcome in outcomes if not outcome.problem]
+        return [name for name in passed if name not in self.names] if self.is_of_this_onnx else []
+
+    @property
+    def is_of_this_onnx(self) -> bool:
+        """Whether the tests are the ones that are installed."""
+        return self.onnx_version == onnx.__version__
+
+
+_RECORD = Path(__file__).with_name("passed.txt")
+_VERSION = "# onnx "
+
+
+def write_record(outcomes: Sequence[Outcome]) -> None:
+    """Record what passes now."""
+    passed = sorted(outcome.name for outcome in outcomes if not outcome.problem)
+    _RECORD.write_text("\n".join([_VERSION + onnx.__version__, *passed, ""]))
+
+
+def main() -> int:
+    """Print counts per operator, the listed exceptions and what changed since the record."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--record", action="store_true", help="write the names of those that pass to passed.txt")
+    wanted = parser.parse_args()
+    outcomes = [run_case(case) for case in cases()]
+    console = Console()
+    failed = _print_table(outcomes, console)
+    record = Record.read()
+    lost = record.lost(outcomes)
+    for name, problem in lost.items():
+        console.print(f"passed before: {name}: {problem}", markup=False)
+    for name in record.gained(outcomes):
+        console.print(f"passes now: {name}; record it (--record)", markup=False)
+    if wanted.record:
+        write_record(outcomes)
+    console.print(
+        f"{len(outcomes)} tests of onnx {onnx.__version__} in {time.process_time():.0f} s of processor time"
+    )
+    return 1 if failed or (lost and not wanted.record) else 0
+
+
+def _print_table(outcomes: Sequence[Outcome], console: Console) -> int:
+    """Show the counts; returns how many failed."""
     reasons, table = exceptions(), Table("operator", "passed", "failed", "not applicable")
     counts: dict[str, Counter[str]] = {}
     why: Counter[str] = Counter()
-    for case in cases():
-        outcome = run_case(case)
+    for outcome in outcomes:
         reason = reason_for(outcome.name, reasons)
         kind = "passed" if not outcome.problem else "not applicable" if reason else "failed"
         counts.setdefault(outcome.operator, Counter())[kind] += 1
         if kind == "not applicable":
             why[str(reason)] += 1
         if kind == "failed":
-            Console().print(f"[red]failed[/] {outcome.name}: {outcome.problem}")
+            console.print(f"failed {outcome.name}: {outcome.problem}", style="red", markup=False)
     for operator in sorted(counts):
         row = counts[operator]
         table.add_row(operator, *(str(row[kind]) for kind in ("passed", "failed", "not applicable")))
     total = sum(counts.values(), Counter())
     table.add_section()
     table.add_row("all", *(str(total[kind]) for kind in ("passed", "failed", "not applicable")))
-    Console().print(table)
+    console.print(table)
     for reason, count in why.most_common():
-        Console().print(f"{count:4} {reason}")
+        console.print(f"{count:4} {reason}")
+    return total["failed"]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

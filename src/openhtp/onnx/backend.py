@@ -68,8 +68,12 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
         if self._ready is None or self._ready[0] != key:
             imported = import_typed(read_model(self._model, freeze=constants))
             context = _device().create_context()
-            graph = context.compose_graph(imported.graph)
-            graph.finalize()
+            try:
+                graph = context.compose_graph(imported.graph)
+                graph.finalize()
+            except BaseException:
+                context.free()  # nobody else knows it
+                raise
             if self._ready is not None:
                 self._ready[1].context.free()
             self._ready = key, graph, imported
