@@ -12,11 +12,12 @@ from suite import GONE, Outcome, Record, cases, exceptions, reason_for, run_case
 
 import openhtp as htp
 from openhtp.onnx import backend
+from openhtp.runtime import rescue
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    """All of them, in one process and on one device, which has a context for each in the end."""
+    """All of them, in one process and on one device."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [run_case(case) for case in cases()]
@@ -62,6 +63,33 @@ def test_a_single_node_runs() -> None:
     assert not backend.supports_device("CUDA")
 
 
+def test_a_model_that_nobody_has_any_more_leaves_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite prepares hundreds, and each that runs has open files."""
+    x = np.ones((2, 3), np.float32)
+    with htp.Backend() as htp_backend:
+        device = htp_backend.create_device(transport="inprocess")
+        monkeypatch.setattr(backend, "_device", lambda: device)
+        kept = backend.prepare(_one_op("Relu"))
+        backend.run_model(_one_op("Abs"), [x])
+        rescue.flush()
+        assert _contexts_of(device) == 1
+        assert kept.run([x])[0].tolist() == x.tolist()
+        del kept
+        rescue.flush()
+        assert _contexts_of(device) == 0
+
+
+def _contexts_of(device: htp.Device) -> int:
+    (session,) = device.info()["sessions"]
+    return int(session["contexts"])
+
+
+def _one_op(op_type: str) -> onnx.ModelProto:
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "g", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
 def test_a_model_that_does_not_fit_leaves_no_context_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1024]) for name in "xy"]
@@ -71,4 +99,4 @@ def test_a_model_that_does_not_fit_leaves_no_context_behind(monkeypatch: pytest.
         monkeypatch.setattr(backend, "_device", lambda: device)
         with pytest.raises(htp.OutOfMemory):
             backend.prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
-        assert device.info()["sessions"][0]["contexts"] == 0
+        assert _contexts_of(device) == 0

@@ -8,8 +8,10 @@ Models run on an emulated HTP inside this process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,9 @@ from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_import import Imported, import_model, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.static_inputs import STATIC_INPUTS
+from openhtp.runtime import rescue
 from openhtp.runtime.backend import Backend as HtpBackend
+from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
 
@@ -40,7 +44,8 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
     """A prepared model.
 
     An HTP graph is compiled for fixed shapes, axes and bounds. A model that takes those as inputs (ONNX's node
-    tests do) is compiled when they are known: at the first run, and again whenever they change.
+    tests do) is compiled when they are known: at the first run, and again whenever they change. When nobody has it
+    any more it is unloaded.
     """
 
     def __init__(self, model: ModelProto) -> None:
@@ -49,6 +54,7 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
         self._names = [value.name for value in model.graph.input if value.name not in held]
         self._fixed = [name for name in self._names if name in _read_as_static(model)]
         self._ready: tuple[bytes, Graph, Imported] | None = None
+        self._give_up: Callable[[], object] = int
         if not self._fixed:
             self._compiled({})
 
@@ -74,10 +80,18 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
             except BaseException:
                 context.free()  # nobody else knows it
                 raise
-            if self._ready is not None:
-                self._ready[1].context.free()
+            self._give_up()
+            # Not here and now: the garbage collector may come for it while anything runs.
+            ending = weakref.finalize(self, rescue.post, (_free, (context,)))
+            ending.atexit = False
+            self._give_up = ending
             self._ready = key, graph, imported
         return self._ready[1], self._ready[2]
+
+
+def _free(context: Context) -> None:
+    with contextlib.suppress(QnnError):  # the device is gone, and the context with it
+        context.free()
 
 
 def _read_as_static(model: ModelProto) -> set[str]:
