@@ -13,6 +13,7 @@ import pytest
 
 import openhtp
 from openhtp.ops import op_names
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src/openhtp").rglob("*.py"))
@@ -203,4 +204,4 @@ def test_doors_open_from_the_package_itself() -> None:
         assert result["A"].max == 5
         openhtp.InferenceSession, openhtp.onnx.load, openhtp.testing.hold
     """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE_S)

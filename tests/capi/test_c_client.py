@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.capi.conftest import build_script
+from tests.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 PACKAGES = [str(HERE.parents[1] / "src"), sysconfig.get_paths()["purelib"]]
@@ -42,7 +43,7 @@ def run(client: Path, lib_dir: Path, *words: str, **environment: str) -> subproc
         env={**plain, "OPENHTP_LIBPYTHON": str(LIBPYTHON), "OPENHTP_SITE": ":".join(packages), **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
 

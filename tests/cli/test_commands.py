@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from openhtp.vendor.library import find_library
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "openhtp"
@@ -27,7 +28,7 @@ def run(tmp_path: Path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
@@ -134,7 +135,7 @@ def test_bench_of_loading(run, tmp_path: Path) -> None:
 def test_bench_of_loading_where_nothing_can_be_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENHTP_KEY_FILE", "/dev/null/key")
     words = ["bench", "load", "--network", "small_cnn", "--rounds", "1", "--no-large"]
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=110, check=True)
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert "could not use" in done.stdout
 
 

@@ -20,6 +20,7 @@ from openhtp.cli import _device_status
 from openhtp.cli.main import app
 from openhtp.rpc import windows
 from tests.conftest import relu_graph
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_a_device_is_shown_with_who_runs_and_who_waits(device: htp.Device) -> No
     assert all(len(line) <= 80 for line in text.splitlines())
     htp.testing.release(device)
     for execution in pending:
-        execution.result(30)
+        execution.result(PATIENCE_S)
     done, text = status("--pid", str(device.pid), "--json", "-")
     assert done == 0
     (shown_device,) = json.loads(text)["devices"]
@@ -107,7 +108,7 @@ def test_a_device_that_dies_while_it_is_watched(backend: htp.Backend) -> None:
         backend.free()
         assert any("no device is running" in line for line in seen)
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(10) in (0, 130)
+        assert watching.wait(PATIENCE_S) in (0, 130)
     finally:
         watching.kill()
         watching.wait()

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -36,7 +38,7 @@ def shell(tmp_path_factory):
     def run(command: str) -> None:
         words = shlex.split(command)
         done = subprocess.run(
-            words, cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False
+            words, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from openhtp import zoo
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).parent / "openhtp"
@@ -78,7 +79,7 @@ def call(folder: Path, words: list[object], **extra: str) -> subprocess.Complete
         cwd=ROOT,
         env=environment(folder, **extra),
         capture_output=True,
-        timeout=110,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -126,7 +127,11 @@ def test_json_on_standard_output_is_alone_there(folder, name) -> None:
 
 def test_python_m_openhtp(folder) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "openhtp", "--version"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "openhtp", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     assert done.stdout.startswith("openhtp ")
 
@@ -146,7 +151,7 @@ def in_terminal(folder: Path, words: list[object], **extra: str) -> str:
     os.close(follower)
     written = b""
     try:
-        while select.select([leader], [], [], 110)[0]:
+        while select.select([leader], [], [], PATIENCE_S)[0]:
             chunk = os.read(leader, 65536)
             if not chunk:
                 break
@@ -155,7 +160,7 @@ def in_terminal(folder: Path, words: list[object], **extra: str) -> str:
         pass
     finally:
         os.close(leader)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     return written.decode()
 
 
@@ -178,7 +183,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(folder, words) -> None:
         env=environment(folder),
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=110,
+        timeout=PATIENCE_S,
         check=False,
     )
     os.close(writer)
@@ -201,7 +206,7 @@ def test_ctrl_c_ends_it_quietly(folder) -> None:
         sys.exit(main())
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, env=environment(folder), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment(folder), capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 130
     assert (done.stdout, done.stderr) == (b"", b"")
 
@@ -233,7 +238,12 @@ def test_completion_installs_and_works(shell, tmp_path) -> None:
 
     def run(script: str) -> str:
         done = subprocess.run(
-            [shell, "-c", script], env={**kept, **extra}, capture_output=True, text=True, timeout=60, check=True
+            [shell, "-c", script],
+            env={**kept, **extra},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
         )
         return done.stdout
 

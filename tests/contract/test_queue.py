@@ -27,6 +27,7 @@ from openhtp.vendor.library import find_library
 from tests.capi.conftest import ROOT, build_script
 from tests.conftest import ramp, relu_graph
 from tests.contract import c_table
+from tests.waiting import PATIENCE_S
 
 STEP_NS = 1_000_000
 
@@ -120,7 +121,7 @@ class Log:
             self._all.set()
 
     def wait(self) -> list[tuple[object, int]]:
-        assert self._all.wait(10)
+        assert self._all.wait(PATIENCE_S)
         return self.seen
 
 
@@ -130,7 +131,7 @@ def test_equal_priority_completes_in_order(rig: Rig) -> None:
     rig.stall()
     executions = [graph.execute_async({"x": ramp()}, notify=log, notify_param=n) for n in range(30)]
     rig.go_on()
-    executions[-1].result(10)
+    executions[-1].result(PATIENCE_S)
     assert log.wait() == [(n, 0) for n in range(30)]
 
 
@@ -144,7 +145,7 @@ def test_higher_priority_overtakes_waiting_ones(rig: Rig) -> None:
     executions.append(high.execute_async({"x": ramp()}, notify=log, notify_param="high"))
     rig.go_on()
     for execution in executions:
-        execution.result(10)
+        execution.result(PATIENCE_S)
     order = [param for param, _ in log.wait()]
     # The first low one had already been given the device when the high one came.
     assert order.index("high") <= 1
@@ -166,7 +167,7 @@ def test_depth_bounds_what_is_accepted(rig: Rig) -> None:
     rig.go_on()
     fourth = graph.execute_async({"x": ramp()})
     for execution in (*executions, fourth):
-        execution.result(10)
+        execution.result(PATIENCE_S)
     assert context.pending == 0
 
 
@@ -175,7 +176,7 @@ def test_blocked_submitter_goes_on_when_a_place_is_free(rig: Rig) -> None:
     results = [graph.execute_async({"x": ramp() + n}) for n in range(5)]  # blocks four times
     for n, execution in enumerate(results):
         # The vendor's library is off by one unit in the last place of a float32.
-        np.testing.assert_allclose(execution.result(10)["y"], np.maximum(ramp() + n, 0), rtol=1e-6)
+        np.testing.assert_allclose(execution.result(PATIENCE_S)["y"], np.maximum(ramp() + n, 0), rtol=1e-6)
 
 
 def test_abort_ends_a_waiting_execution_only(rig: Rig) -> None:
@@ -188,9 +189,9 @@ def test_abort_ends_a_waiting_execution_only(rig: Rig) -> None:
     third = graph.execute_async({"x": ramp()}, notify=log, notify_param=3)
     abort.trigger()
     rig.go_on()
-    assert isinstance(second.exception(10), htp.Aborted)
-    assert first.exception(10) is None
-    assert third.exception(10) is None
+    assert isinstance(second.exception(PATIENCE_S), htp.Aborted)
+    assert first.exception(PATIENCE_S) is None
+    assert third.exception(PATIENCE_S) is None
     assert sorted(log.wait()) == [(1, 0), (2, 6031), (3, 0)]
 
 
@@ -200,10 +201,10 @@ def test_timeout_runs_from_the_call(rig: Rig) -> None:
     blocker = graph.execute_async({"x": ramp()})
     late = graph.execute_async({"x": ramp()}, signal=rig.backend.create_signal(timeout_us=1500))
     early = graph.execute_async({"x": ramp()}, signal=rig.backend.create_signal(timeout_us=60_000_000))
-    assert isinstance(late.exception(10), htp.TimedOut)
+    assert isinstance(late.exception(PATIENCE_S), htp.TimedOut)
     rig.go_on()
-    assert blocker.exception(10) is None
-    assert early.exception(10) is None
+    assert blocker.exception(PATIENCE_S) is None
+    assert early.exception(PATIENCE_S) is None
 
 
 def test_cancel(rig: Rig) -> None:
@@ -215,8 +216,8 @@ def test_cancel(rig: Rig) -> None:
     second = graph.execute_async({"x": ramp()})
     assert second.cancel()
     rig.go_on()
-    assert first.exception(10) is None
-    assert isinstance(second.exception(10), htp.Aborted)
+    assert first.exception(PATIENCE_S) is None
+    assert isinstance(second.exception(PATIENCE_S), htp.Aborted)
     assert second.cancelled()
     assert not second.cancel()
 
@@ -229,7 +230,7 @@ def test_sync_and_async_share_one_queue(rig: Rig) -> None:
     # Equal standing: what was queued before the synchronous call was also run before it, so no one waits now.
     rig.stall()
     for execution in queued:
-        assert execution.exception(10) is None
+        assert execution.exception(PATIENCE_S) is None
 
 
 def test_every_accepted_call_notifies_exactly_once(rig: Rig) -> None:
@@ -245,7 +246,7 @@ def test_every_accepted_call_notifies_exactly_once(rig: Rig) -> None:
             signal.trigger()
     rig.go_on()
     for execution in executions:
-        execution.exception(10)
+        execution.exception(PATIENCE_S)
     seen = log.wait()
     assert sorted(param for param, _ in seen) == list(range(120))
     aborted = {param for param, status in seen if status == 6031}

@@ -11,6 +11,7 @@ from openhtp.device.config import DeviceConfig
 from openhtp.device.faults import FaultReach
 from openhtp.device.server import Server
 from openhtp.rpc import rendezvous
+from tests.waiting import PATIENCE_S
 
 NAME = "here"
 
@@ -30,7 +31,7 @@ def serving(reach: FaultReach = FaultReach.NOBODY, config: DeviceConfig | None =
         assert thread.is_alive(), "the loop has ended"
     finally:
         server._on_signal(0, None)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         for connection in list(server._connections.values()):
             server._drop(connection)
     assert not thread.is_alive()
@@ -41,7 +42,7 @@ def settled(server: Server) -> None:
     for _ in range(1000):
         done = threading.Event()
         server._post(done.set)
-        assert done.wait(10)
+        assert done.wait(PATIENCE_S)
         if not server.core.closing:
             return
     raise AssertionError("sessions are still being closed")

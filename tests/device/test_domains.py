@@ -10,6 +10,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core.units import KIB, MIB
+from tests.waiting import PATIENCE_S
 
 # The document's sizes, with 4 MiB for each GB: a domain has 15.
 DOMAIN_MB = 15
@@ -315,7 +316,7 @@ def test_compression_does_not_go_with_shared_spill_fill_buffers(
         with pytest.raises(htp.UnsupportedFeature, match="do not go with shared spill-fill buffers"):
             device.create_context_from_binary(binary, **sharing)
     creation = device.create_contexts_from_binaries([binary], share_resources=True)
-    assert isinstance(creation.exception(30), htp.UnsupportedFeature)
+    assert isinstance(creation.exception(PATIENCE_S), htp.UnsupportedFeature)
     with device.create_context_from_binary(binary) as context:
         assert context.graph("g").options[option]
     assert domains_of(device)[0]["bytes"] == 0
@@ -332,6 +333,6 @@ def test_a_list_that_runs_at_the_same_time_shares_by_priority(maker: htp.Device,
         configs=[{"priority": level} for level in levels],
         share_resources=True,
         share_resources_optimization_type="concurrent_optimization",
-    ).result(60)
+    ).result(PATIENCE_S)
     assert domains_of(device)[0]["memory"]["spill_fill"] == 2 * needed
     assert domains_of(device)[0]["memory"]["vtcm_backup"] == 2 * 8 * MIB

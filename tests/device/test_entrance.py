@@ -12,6 +12,7 @@ import pytest
 from openhtp.device.entrance import Entrance
 from openhtp.rpc import rendezvous
 from tests.device.serving import serving, settled
+from tests.waiting import PATIENCE_S
 
 
 class Listener:
@@ -76,7 +77,7 @@ def test_a_resting_door_opens_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         caller = rendezvous.connect("here")
         assert caller is not None
         with caller:
-            caller.settimeout(20)
+            caller.settimeout(PATIENCE_S)
             caller.send(b"not a message")
             assert caller.recv(100) == b""  # let in, heard, and cut off
         settled(server)

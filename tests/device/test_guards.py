@@ -23,6 +23,7 @@ from openhtp.sched.actions import ArmTimer, Finish, Grant, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, StepDone, Submitted, TimerFired
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
+from tests.waiting import PATIENCE_S
 
 ERRORS = (RuntimeError, MemoryError, RecursionError, struct.error, KeyError, AssertionError)
 
@@ -63,7 +64,7 @@ class Client:
         self.graph = relu_graph(self.context)
 
     def works(self) -> None:
-        result = self.graph.execute_async({"x": ramp()}).result(10)["y"]
+        result = self.graph.execute_async({"x": ramp()}).result(PATIENCE_S)["y"]
         np.testing.assert_array_equal(result, np.maximum(ramp(), 0))
 
 
@@ -82,7 +83,7 @@ def neighbour(server: Server) -> Iterator[Client]:
 
 
 def execute(client: Client) -> None:
-    client.graph.execute_async({"x": ramp()}).result(10)
+    client.graph.execute_async({"x": ramp()}).result(PATIENCE_S)
 
 
 def time_out(client: Client) -> None:
@@ -90,7 +91,7 @@ def time_out(client: Client) -> None:
     app.run_async(5e6)
     signal = client.backend.create_signal(timeout_us=1000)
     try:
-        client.graph.execute_async({"x": ramp()}, signal=signal).result(10)
+        client.graph.execute_async({"x": ramp()}, signal=signal).result(PATIENCE_S)
     except htp.QnnError as error:
         if "TIMED_OUT" not in error.name:
             raise
@@ -99,7 +100,7 @@ def time_out(client: Client) -> None:
 def cancel(client: Client) -> None:
     run = client.context.create_app("slow", hvx=1).run_async(5e6)
     run.cancel()
-    run.result(10)
+    run.result(PATIENCE_S)
 
 
 def load(client: Client) -> None:
@@ -188,7 +189,7 @@ def test_a_failure_is_its_owners(
         act(victim)
     except htp.QnnError as failure:
         caught = failure
-    assert bomb.went_off.wait(10)
+    assert bomb.went_off.wait(PATIENCE_S)
     if loses == "session":
         assert isinstance(caught, htp.DeviceLost)
     else:
@@ -215,8 +216,8 @@ def test_the_neighbours_of_a_failed_action_are_served(server: Server, victim: Cl
     server.core.executions.released = bomb  # type: ignore[method-assign]
     bomb.armed = True
     with pytest.raises(htp.QnnError, match="bug of openhtp"):
-        run.result(10)
-    waiting.result(10)
+        run.result(PATIENCE_S)
+    waiting.result(PATIENCE_S)
     assert bomb.went_off.is_set()
 
 
@@ -231,7 +232,7 @@ def test_dropping_a_client_that_cannot_be_removed(
     waiting = neighbour.graph.execute_async({"x": ramp()})
     bomb.armed = True
     victim.backend.free()
-    waiting.result(10)
+    waiting.result(PATIENCE_S)
     assert bomb.went_off.is_set()
     settled(server)
     server.core.loop.scheduler.check()

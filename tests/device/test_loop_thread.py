@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from openhtp.device.loop_thread import LoopOver, LoopThread
+from tests.waiting import PATIENCE_S
 
 
 class Idle:
@@ -47,7 +48,7 @@ def test_what_is_asked_is_done_on_the_thread_in_order(watched: int) -> None:
 def test_after_its_end_everybody_is_told(watched: int) -> None:
     thread, ended = started(watched)
     os.eventfd_write(watched, 1)
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_S)
     with pytest.raises(LoopOver):
         thread.post(lambda: None)
     with pytest.raises(LoopOver):
@@ -60,8 +61,8 @@ def test_who_waits_when_it_ends_is_told_too(watched: int) -> None:
     thread, ended = started(watched)
     caught: list[BaseException] = []
     held, go = threading.Event(), threading.Event()
-    thread.post(lambda: (held.set(), go.wait(10)))  # type: ignore[arg-type, func-returns-value]
-    assert held.wait(10)
+    thread.post(lambda: (held.set(), go.wait(PATIENCE_S)))  # type: ignore[arg-type, func-returns-value]
+    assert held.wait(PATIENCE_S)
 
     def wait() -> None:
         try:
@@ -75,7 +76,7 @@ def test_who_waits_when_it_ends_is_told_too(watched: int) -> None:
     while not thread._waiting:
         pass
     go.set()
-    waiting.join(10)
-    assert ended.wait(10)
+    waiting.join(PATIENCE_S)
+    assert ended.wait(PATIENCE_S)
     assert len(caught) == 1
     thread.stop()

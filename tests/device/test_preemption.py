@@ -10,6 +10,7 @@ import pytest
 import openhtp as htp
 from openhtp.testing import virtual_device
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 STEP_NS = 1_000_000
 TWO_CORES = "SA8775P"
@@ -56,8 +57,8 @@ def test_a_running_graph_is_preempted_and_its_results_are_the_same(
         profile = backend.create_profile()
         disturbed = low.execute_async(feed, profile=profile)
         urgent = high.execute_async({"x": ramp()})
-        assert urgent.exception(10) is None
-        np.testing.assert_array_equal(disturbed.result(10)["y"], undisturbed)
+        assert urgent.exception(PATIENCE_S) is None
+        np.testing.assert_array_equal(disturbed.result(PATIENCE_S)["y"], undisturbed)
         assert disturbed.record is not None
         assert urgent.record is not None
         assert urgent.record.finished_ns <= disturbed.record.finished_ns
@@ -74,8 +75,8 @@ def test_equal_priority_does_not_preempt(device: htp.Device, feed: dict[str, np.
     context = device.create_context()
     first, second = long_graph(context), relu_graph(context, "second")
     running, waiting = first.execute_async(feed), second.execute_async({"x": ramp()})
-    waiting.result(10)
-    running.result(10)
+    waiting.result(PATIENCE_S)
+    running.result(PATIENCE_S)
     assert running.record is not None
     assert waiting.record is not None
     assert running.record.yields == 0
@@ -128,8 +129,8 @@ def test_windows_platform_ignores_priorities(backend: htp.Backend, feed: dict[st
     low = long_graph(context, priority="low")
     high = relu_graph(context, "high", priority="high")
     running, urgent = low.execute_async(feed), high.execute_async({"x": ramp()})
-    urgent.result(10)
-    assert running.result(10)
+    urgent.result(PATIENCE_S)
+    assert running.result(PATIENCE_S)
     assert running.record is not None
     assert running.record.yields == 0
 
@@ -141,7 +142,7 @@ def test_parallel_graphs_share_the_device(backend: htp.Backend, feed: dict[str, 
     a = long_graph(context, "a", vtcm_mb=4, hvx_threads=2)
     b = long_graph(context, "b", vtcm_mb=4, hvx_threads=2)
     first, second = a.execute_async(feed), b.execute_async(feed)
-    np.testing.assert_array_equal(first.result(10)["y"], second.result(10)["y"])
+    np.testing.assert_array_equal(first.result(PATIENCE_S)["y"], second.result(PATIENCE_S)["y"])
     assert first.record is not None
     assert second.record is not None
     assert second.record.started_ns < first.record.finished_ns
@@ -156,8 +157,8 @@ def test_graphs_on_two_cores_do_not_wait_for_each_other(backend: htp.Backend, fe
     short.add_node("Relu", inputs=[x], outputs=[y])
     short.finalize()
     running, beside = long.execute_async(feed), short.execute_async({"x": ramp()})
-    beside.result(10)
-    running.result(10)
+    beside.result(PATIENCE_S)
+    running.result(PATIENCE_S)
     assert running.record is not None
     assert beside.record is not None
     assert beside.record.finished_ns < running.record.finished_ns

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from openhtp.rpc import channel, frames, rendezvous
 from openhtp.rpc import messages as ms
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def named(backend: htp.Backend, runtime_dir: Path) -> Iterator[htp.Device]:
     return backend.create_device(name="car")
 
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
-    """Whether a process ends in time (a zombie has ended)."""
+def gone(pid: int) -> bool:
+    """Whether a process ends (a zombie has ended)."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([fd], [], [], seconds)[0])
+        return bool(select.select([fd], [], [], PATIENCE_S)[0])
     finally:
         os.close(fd)
 
@@ -110,9 +110,7 @@ def test_killed_client_does_not_disturb_others(named: htp.Device) -> None:
     assert device_pid == named.pid
     with client:
         client.kill()
-    deadline = time.monotonic() + 5
-    while len(named.info()["sessions"]) > 1:
-        assert time.monotonic() < deadline
+    wait_until(lambda: len(named.info()["sessions"]) == 1)
     np.testing.assert_array_equal(graph.execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
 
 
@@ -125,11 +123,9 @@ def test_restart(backend: htp.Backend) -> None:
     hold(device)
     pending = [graph.execute_async({"x": ramp()}, notify=lambda p, s: statuses.append(s)) for _ in range(40)]
     old = device.pid
-    begin = time.monotonic()
     os.kill(old, signal.SIGKILL)
     for execution in pending:
-        assert isinstance(execution.exception(1.0), htp.DeviceLost)
-    assert time.monotonic() - begin < 1.0
+        assert isinstance(execution.exception(PATIENCE_S), htp.DeviceLost)
     for stale in (
         lambda: graph.execute({"x": ramp()}),
         lambda: graph.execute_async({"x": ramp()}),
@@ -165,7 +161,7 @@ def test_contexts_can_be_built_as_soon_as_the_loss_is_notified(backend: htp.Back
     hold(device)
     graph.execute_async({"x": ramp()}, notify=on_lost)
     os.kill(device.pid, signal.SIGKILL)
-    assert rebuilt.wait(10)
+    assert rebuilt.wait(PATIENCE_S)
     np.testing.assert_array_equal(results[0], np.maximum(ramp(), 0))
 
 
@@ -184,10 +180,9 @@ def test_restart_wakes_a_blocked_submitter(backend: htp.Backend) -> None:
 
     thread = threading.Thread(target=submit)
     thread.start()
-    while not graph.context._places._waiters:
-        time.sleep(0.001)
+    wait_until(lambda: graph.context._places._waiters)
     os.kill(device.pid, signal.SIGKILL)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert [type(error) for error in caught] == [htp.DeviceLost]
 
 
@@ -196,8 +191,7 @@ def test_restart_of_a_named_device(named: htp.Device, runtime_dir: Path) -> None
         same = other.create_device(name="car")
         old = named.pid
         os.kill(old, signal.SIGKILL)
-        while same.pid == old or named.pid == old:
-            time.sleep(0.01)
+        wait_until(lambda: old not in (same.pid, named.pid))
         assert same.pid == named.pid  # both clients meet at one fresh device
     pid = named.pid
     named.free()
@@ -212,12 +206,12 @@ class Raw:
         control = rendezvous.connect(name)
         assert control is not None
         self.control = control
-        self.control.settimeout(5)
+        self.control.settimeout(PATIENCE_S)
         self.data, theirs = channel.socket_pair()
         with theirs:
             hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
             self.ask(hello, (theirs.fileno(),))
-        self.data.settimeout(5)
+        self.data.settimeout(PATIENCE_S)
 
     def ask(self, message: ms.Request, fds: tuple[int, ...] = ()) -> ms.Reply:
         channel.send(self.control, ms.encode(message), fds)
@@ -337,7 +331,7 @@ def test_lies_about_memory_are_caught_on_the_device(named: htp.Device) -> None:
 
         @property
         def status(self) -> int:
-            assert self._told.wait(5)
+            assert self._told.wait(PATIENCE_S)
             return self._status
 
     for lie in lies:

@@ -14,6 +14,7 @@ from openhtp.rpc import messages as ms
 from tests.conftest import ramp, relu_graph
 from tests.device.raw_messages import assorted_descriptors, messages, throw
 from tests.device.test_process import Raw
+from tests.waiting import PATIENCE_S
 
 COUNT = 2600
 
@@ -67,11 +68,11 @@ def test_raw_messages_hurt_nobody_else(
     for index, message in enumerate(messages(seed, COUNT // 2)):
         thrower.throw(message, descriptors)
         if index % 50 == 0:
-            result = graph.execute_async({"x": ramp()}).result(20)["y"]
+            result = graph.execute_async({"x": ramp()}).result(PATIENCE_S)["y"]
             np.testing.assert_array_equal(result, np.maximum(ramp(), 0))
     thrower.raw.close()
     channel.close_all(descriptors)
-    graph.execute_async({"x": ramp()}).result(20)
+    graph.execute_async({"x": ramp()}).result(PATIENCE_S)
     assert device.pid == pid
     assert device.restarts == 0
     assert thrower.connections > 10

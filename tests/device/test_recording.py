@@ -11,6 +11,7 @@ from openhtp.testing import hold, release, virtual_device
 from openhtp.trace.phases import Phase, phases_of
 from openhtp.trace.records import Ended, Granted, Queued, Stepped
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_recording_that_begins_while_executions_are_under_way_has_their_beginn
     device.start_trace()  # it is on already: nothing is told twice
     release(device)
     for execution in under_way:
-        execution.result(10)
+        execution.result(PATIENCE_S)
     trace = device.stop_trace()
     kinds = [type(record) for record in trace.records]
     assert (kinds.count(Queued), kinds.count(Granted), kinds.count(Ended)) == (2, 2, 2)
@@ -85,7 +86,7 @@ def test_sessions_and_cores_are_told_apart(backend: htp.Backend) -> None:
     graphs = [relu_graph(context, "a"), relu_graph(context, "b", core=1)]
     device.start_trace()
     for execution in [graph.execute_async({"x": ramp()}) for graph in graphs]:
-        execution.result(10)
+        execution.result(PATIENCE_S)
     trace = device.stop_trace()
     assert sorted((track.name, track.core) for track in trace.tracks.values()) == [("a", 0), ("b", 1)]
     assert [record.core for record in trace.records if isinstance(record, Granted)] == [0, 1]

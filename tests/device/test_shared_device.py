@@ -19,6 +19,7 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import ramp, relu_graph
 from tests.device.test_process import Raw, execute_frame
+from tests.waiting import PATIENCE_S
 
 HOUR_LONG = 10**18
 FIFO_FULL = "QNN_GRAPH_ERROR_EXECUTION_ASYNC_FIFO_FULL"
@@ -48,7 +49,7 @@ def raw(named: htp.Device) -> Iterator[Raw]:
 
 
 def works(graph: htp.Graph) -> None:
-    result = graph.execute_async({"x": ramp()}).result(20)["y"]
+    result = graph.execute_async({"x": ramp()}).result(PATIENCE_S)["y"]
     np.testing.assert_array_equal(result, np.maximum(ramp(), 0))
 
 
@@ -100,7 +101,7 @@ def test_what_a_client_started_ends_with_it(named: htp.Device) -> None:
     raw.ask(ms.Inspect())
     waiting = relu_graph(named.create_context(priority="low"), priority="low").execute_async({"x": ramp()})
     raw.close()
-    waiting.result(20)
+    waiting.result(PATIENCE_S)
 
 
 # Descriptors
@@ -153,14 +154,14 @@ def test_newcomers_are_turned_away_when_there_are_no_descriptors(neighbour: htp.
     for _ in range(12):
         caller = rendezvous.connect("car")
         assert caller is not None
-        caller.settimeout(10)
+        caller.settimeout(PATIENCE_S)
         data, theirs = channel.socket_pair()
         callers += [caller, data]
         with theirs:
             hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid())
             try:
                 channel.send(caller, ms.encode(hello), (theirs.fileno(),))
-                assert select.select([caller], [], [], 10)[0], "neither a reply nor the end"
+                assert select.select([caller], [], [], PATIENCE_S)[0], "neither a reply nor the end"
                 channel.receive(caller)
             except (channel.Disconnected, channel.ProtocolError):
                 cut_off += 1
@@ -240,7 +241,7 @@ def test_a_flood_does_not_drown_the_neighbour(neighbour: htp.Graph, raw: Raw) ->
             pass
         over.set()
 
-    raw.data.settimeout(60)
+    raw.data.settimeout(PATIENCE_S)
     threading.Thread(target=flood, daemon=True).start()
     completions = 0
     while not over.is_set():
@@ -249,7 +250,7 @@ def test_a_flood_does_not_drown_the_neighbour(neighbour: htp.Graph, raw: Raw) ->
         completions += 1
     assert completions > 10
     raw.close()
-    neighbour.execute_async({"x": ramp()}).result(10)
+    neighbour.execute_async({"x": ramp()}).result(PATIENCE_S)
 
 
 def test_a_client_with_many_jobs_is_cleared_away_between_others(neighbour: htp.Graph) -> None:

@@ -29,6 +29,7 @@ from openhtp.trace.records import Stepped
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
 from tests.device.test_preemption import TWO_CORES, long_graph
+from tests.waiting import PATIENCE_S
 
 HALF = {"vtcm_mb": 4, "hvx_threads": 2}
 DEVICES = {
@@ -48,7 +49,7 @@ class Stage:
 
     def step(self, run: OrtRun, index: int, original: Callable[[OrtRun, int], None]) -> None:
         self._begun.release()
-        assert self._go.wait(20)
+        assert self._go.wait(PATIENCE_S)
         if self.failing is not None:
             error, self.failing = self.failing, None
             raise error
@@ -57,7 +58,7 @@ class Stage:
     def await_begun(self, steps: int) -> None:
         """Wait until so many steps are under way at once."""
         for _ in range(steps):
-            assert self._begun.acquire(timeout=10), "the step waits for the other one's end"
+            assert self._begun.acquire(timeout=PATIENCE_S), "the step waits for the other one's end"
 
     def go_on(self) -> None:
         self._go.set()
@@ -119,7 +120,7 @@ def test_both_compute_at_the_same_time_and_the_device_still_answers(pair: Pair, 
     assert session["pending"] == 2
     stage.go_on()
     for execution in under_way:
-        np.testing.assert_array_equal(execution.result(10)["y"], RELU)
+        np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], RELU)
     steps = [record for record in pair.device.stop_trace().records if isinstance(record, Stepped)]
     assert len({step.job for step in steps}) == len(steps) == 2
     assert max(step.t for step in steps) < min(step.end for step in steps)
@@ -136,7 +137,7 @@ def test_a_step_ends_when_it_ended_not_when_the_loop_reports_it(server: Server, 
     reported_after_ns = pair.context._link.now()
     release(pair.device)
     for execution in under_way:
-        execution.result(10)
+        execution.result(PATIENCE_S)
     steps = [record for record in pair.device.stop_trace().records if isinstance(record, Stepped)]
     assert len(steps) == 2
     assert all(step.t < step.end < reported_after_ns for step in steps)
@@ -151,7 +152,7 @@ def test_both_are_aborted_at_the_ends_of_their_steps(server: Server, pair: Pair,
     settled(server)
     stage.go_on()
     for execution in under_way:
-        assert isinstance(execution.exception(10), htp.Aborted)
+        assert isinstance(execution.exception(PATIENCE_S), htp.Aborted)
     assert not server.core.executions.jobs
     np.testing.assert_array_equal(pair.graphs[0].execute({"x": ramp()})["y"], RELU)
 
@@ -163,7 +164,7 @@ def test_both_time_out_while_they_compute(server: Server, pair: Pair, stage: Sta
         settled(server)
     stage.go_on()
     for execution in under_way:
-        assert isinstance(execution.exception(10), htp.TimedOut)
+        assert isinstance(execution.exception(PATIENCE_S), htp.TimedOut)
 
 
 def test_a_step_that_fails_is_its_own_jobs_failure(pair: Pair, stage: Stage) -> None:
@@ -171,7 +172,7 @@ def test_a_step_that_fails_is_its_own_jobs_failure(pair: Pair, stage: Stage) -> 
     under_way = pair.start()
     stage.await_begun(2)
     stage.go_on()
-    errors = [execution.exception(10) for execution in under_way]
+    errors = [execution.exception(PATIENCE_S) for execution in under_way]
     assert sorted(error is None for error in errors) == [False, True]
     assert "bad luck" in str(next(error for error in errors if error is not None))
 
@@ -188,7 +189,7 @@ def test_a_client_goes_while_both_compute(server: Server, pair: Pair, stage: Sta
         settled(server)
         stage.go_on()
         for execution in under_way:
-            assert isinstance(execution.exception(10), htp.DeviceLost)
+            assert isinstance(execution.exception(PATIENCE_S), htp.DeviceLost)
         np.testing.assert_array_equal(neighbour.execute({"x": ramp()})["y"], RELU)
         settled(server)
         server.core.loop.scheduler.check()
@@ -207,8 +208,8 @@ def test_an_urgent_graph_takes_over_from_all_that_stand_in_its_way(
     settled(server)
     settled(server)
     stage.go_on()
-    np.testing.assert_array_equal(first.result(10)["y"], RELU)
-    results = [execution.result(20)["y"] for execution in under_way]
+    np.testing.assert_array_equal(first.result(PATIENCE_S)["y"], RELU)
+    results = [execution.result(PATIENCE_S)["y"] for execution in under_way]
     np.testing.assert_array_equal(*results)
     yields = [execution.record.yields for execution in under_way if execution.record is not None]
     assert yields == ([1, 1] if kind == "parallel graphs" else [1, 0])
@@ -273,7 +274,7 @@ def test_only_steps_longer_than_a_wake_up_are_handed_out() -> None:
     assert runner.soon(0)
     assert [ended.job for ended in (runner.run_one(0), runner.run_one(0)) if ended] == [1, 3]
     assert (runner.next_at(7), runner.soon(7), runner.run_one(7)) == (None, False, None)
-    posted.get(timeout=10)()
+    posted.get(timeout=PATIENCE_S)()
     assert (runner.next_at(7), runner.soon(7)) == (7, True)
     ended = runner.run_one(7)
     assert ended is not None
@@ -292,7 +293,7 @@ def test_how_long_a_step_took_elsewhere_is_remembered() -> None:
         for _ in range(2):
             if elsewhere:
                 assert runner.run_one(0) is None
-                posted.get(timeout=10)()
+                posted.get(timeout=PATIENCE_S)()
             assert runner.run_one(0) is not None
         assert all((name != HERE) is elsewhere for name in computed_on.values())
 
@@ -309,9 +310,9 @@ def test_a_device_ends_while_both_compute(backend: htp.Backend, kind: str, numbe
     x = np.ones((512, 512), np.float32)
     begun = threading.Event()
     under_way = [graph.execute_async({"x": x}, notify=lambda *_: begun.set()) for graph in 8 * graphs]
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE_S)
     os.kill(device.pid, number)
-    errors = [execution.exception(20) for execution in under_way]
+    errors = [execution.exception(PATIENCE_S) for execution in under_way]
     assert any(isinstance(error, htp.DeviceLost) for error in errors)
     assert all(error is None or isinstance(error, htp.DeviceLost) for error in errors)
 
@@ -342,7 +343,7 @@ class Mixed:
             except htp.TimedOut:
                 assert limit is not None
         for execution, expected, limit in pending:
-            error = execution.exception(60)
+            error = execution.exception(PATIENCE_S)
             if error is None:
                 np.testing.assert_array_equal(execution.result()["y"], expected)
             else:

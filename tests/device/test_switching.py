@@ -12,6 +12,7 @@ import pytest
 import openhtp as htp
 from openhtp.core.units import MIB
 from openhtp.runtime.events import GRAPH_SWITCH
+from tests.waiting import PATIENCE_S
 
 WIDE = 512
 SWITCHING = {"is_persistent_binary": True, "memory_limit_hint": 1}
@@ -127,7 +128,7 @@ def test_queued_executions_are_served_in_order_and_none_beside_another(device: h
         for name in names
     ]
     for name, execution in zip(names, pending, strict=True):
-        np.testing.assert_allclose(execution.result(30)["y"], WIDE * factor_of(name))
+        np.testing.assert_allclose(execution.result(PATIENCE_S)["y"], WIDE * factor_of(name))
     trace = device.stop_trace()
     context.free()
     context.device.backend.free()
@@ -164,11 +165,11 @@ def test_what_waits_for_its_turn_can_be_cancelled_and_times_out(
     gone = context.graph("C").execute_async(inputs)
     gone.cancel()
     with pytest.raises(htp.Aborted):
-        gone.result(30)
+        gone.result(PATIENCE_S)
     with pytest.raises(htp.TimedOut):
-        late.result(30)
+        late.result(PATIENCE_S)
     htp.testing.release(device)
-    running.result(30)
+    running.result(PATIENCE_S)
     run(context, "D")
     assert loaded(device) == "D"
 
@@ -178,7 +179,9 @@ def test_a_context_that_is_freed_takes_its_executions_with_it(device: htp.Device
     pending = [context.graph(name).execute_async({"x": np.ones((1, WIDE), "f4")}) for name in "ABCD" * 4]
     context.free()
     for execution in pending:
-        assert execution.exception(30) is None or execution.exception(30).name.endswith("INVALID_CONTEXT")
+        assert execution.exception(PATIENCE_S) is None or execution.exception(PATIENCE_S).name.endswith(
+            "INVALID_CONTEXT"
+        )
     again = device.create_context_from_binary(binary, **SWITCHING)
     run(again, "B")
 

@@ -21,7 +21,7 @@ from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import relu_graph
 from tests.device.serving import NAME, serving, settled
 from tests.device.test_process import Raw
-from tests.runtime.test_stopping import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 SESSION = Session(1, pid=1, label="")
 
@@ -111,13 +111,13 @@ def test_tasks_of_a_context_are_done_in_order_and_those_of_others_beside_them() 
 
     pool = Pool(lambda call: call())
     one, two = context(1), context(2)
-    pool.submit(task(one, lambda: goes_on.wait(10)), then("first"))
+    pool.submit(task(one, lambda: goes_on.wait(PATIENCE_S)), then("first"))
     pool.submit(task(one), then("second"))
     pool.submit(task(two), then("other", other_is_done))
     pool.submit(task(one), then("third", all_are_done))
-    assert other_is_done.wait(10)
+    assert other_is_done.wait(PATIENCE_S)
     goes_on.set()
-    assert all_are_done.wait(10)
+    assert all_are_done.wait(PATIENCE_S)
     assert done == ["other", "first", "second", "third"]
     pool.close()
 
@@ -134,7 +134,7 @@ def test_an_end_that_cannot_be_told_does_not_end_the_pool() -> None:
     pool = Pool(post, threads=1)
     for then in (fail, told.set):
         pool.submit(Task("waiting", context(1), work=lambda task: 0, finish=lambda _: ms.Reply()), then)
-    assert told.wait(10)
+    assert told.wait(PATIENCE_S)
     pool.close()
 
 
@@ -152,7 +152,7 @@ class Gate:
         def make(*args: Any) -> loading.Ready:
             if self.made:
                 self.reached.set()
-                assert self.open.wait(10)
+                assert self.open.wait(PATIENCE_S)
             self.made.append(real(*args))
             return self.made[-1]
 
@@ -193,7 +193,7 @@ def test_freeing_a_context_cancels_what_is_loaded_into_it(
 ) -> None:
     gate, raw = Gate(monkeypatch), Raw(NAME)
     number = start_loading(raw, binary)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     (session,) = raw.ask(ms.Inspect()).info["sessions"]  # type: ignore[misc]
     assert session["tasks"] == [{"what": "loading", "state": "running", "done": 1, "total": 3, "now": "b"}]
     assert raw.ask(ms.FreeContext(context=number)).error == ""
@@ -213,7 +213,7 @@ def test_a_client_that_leaves_cancels_its_tasks(
 ) -> None:
     gate, raw = Gate(monkeypatch), Raw(NAME)
     start_loading(raw, binary)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     (session,) = server.core.sessions.values()
     (task,) = session.tasks
     raw.close()
@@ -282,7 +282,7 @@ def test_nothing_is_left_of_a_context_whose_making_is_cancelled(
 ) -> None:
     gate, raw = Gate(monkeypatch), Raw(NAME)
     start_opening(raw, binary)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     assert contexts(raw) == 1
     raw.ask(ms.Cancel(request=77))
     gate.open.set()

@@ -15,6 +15,7 @@ from openhtp.core import interpreter
 from openhtp.core.errors import DeviceLost
 from openhtp.vendor.child import Child
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 TRAPS = ("json", "numpy", "openhtp", "msgspec", "argparse", "socket", "onnxruntime", "sitecustomize")
 
@@ -54,7 +55,7 @@ def test_a_private_device(trap: Path, path: str | None, monkeypatch: pytest.Monk
 def test_a_device_started_by_the_command(trap: Path) -> None:
     tool = Path(sys.executable).parent / "openhtp"
     for words in (("start", "--name", "trapped"), ("list",), ("stop", "--name", "trapped")):
-        subprocess.run([tool, "device", *words], capture_output=True, check=True, timeout=60)
+        subprocess.run([tool, "device", *words], capture_output=True, check=True, timeout=PATIENCE_S)
     assert sprung(trap) == []
 
 

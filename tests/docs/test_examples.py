@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Arguments, and words of the output; a file that is not named here has tests of its own.
@@ -22,7 +23,7 @@ RUNS = {
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     arguments, words = RUNS[name]
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert words in done.stdout
 
@@ -33,7 +34,7 @@ def test_a_missed_deadline_fails_the_job(tmp_path: Path) -> None:
         "device: {soc: SM8650}\nclients: [{name: a, deadline: 5}]\nevents: [{client: a, at: 0, run: 9}]\n"
     )
     command = [sys.executable, str(EXAMPLES / "plan_in_ci.py"), str(scenario)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 1, done.stderr
     assert "1 missed of 5" in done.stdout
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.waiting import PATIENCE_S
 
 import openhtp
 
@@ -23,7 +24,7 @@ _LOADED = re.compile(
 def build(folder: Path) -> subprocess.CompletedProcess[str]:
     program = "from zensical.main import cli; cli()"
     command = [sys.executable, "-c", program, "build", "--strict"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=110)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 import typer
+from tests.waiting import PATIENCE_S
 
 from openhtp.cli.main import app
 
@@ -41,7 +42,7 @@ def test_the_python_of_a_tutorial_runs(page: Path, tmp_path: Path) -> None:
     program = tmp_path / f"tutorial_{page.stem}.py"
     program.write_text(program_of(page), encoding="utf-8")
     command = [sys.executable, "-W", "error::ResourceWarning", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 0, f"{page}: {done.stderr}"
 
 

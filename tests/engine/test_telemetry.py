@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 
@@ -42,7 +43,7 @@ def test_a_fresh_home_stays_empty(tmp_path: Path, script: str) -> None:
     dropped = ("XDG_CACHE_HOME", TELEMETRY_SWITCH)
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment |= {"HOME": str(home), "OPENHTP_KEY_FILE": str(tmp_path / "key"), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=PATIENCE_S)
     assert list(home.rglob("*")) == []
 
 
@@ -55,6 +56,6 @@ def test_the_users_own_choice_is_kept(value: str) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.stdout.strip() == value

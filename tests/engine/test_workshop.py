@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from openhtp.engine import workshop as workshop_module
 from openhtp.engine.opened import PackagedSession
@@ -49,7 +50,7 @@ class Meter:
                 self.now += nbytes
                 self.most = max(self.most, self.now)
             if others is not None:
-                others.wait(10)
+                others.wait(PATIENCE_S)
             with self.lock:
                 self.now -= nbytes
             return a_stage()
@@ -113,7 +114,7 @@ def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pyte
 
     def wait() -> Stage:
         began.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE_S)
         return a_stage()
 
     def note() -> Stage:
@@ -126,7 +127,7 @@ def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pyte
 
     other = threading.Thread(target=first)
     other.start()
-    assert began.wait(30)
+    assert began.wait(PATIENCE_S)
     with Workshop() as workshop:
         workshop.make([Making(bytes([number]), 1, note) for number in range(50)])
     go_on.set()

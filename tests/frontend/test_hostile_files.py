@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +26,12 @@ def models() -> list[bytes]:
 
 
 def _survives(data: bytes) -> None:
-    began = time.monotonic()
     problem: Exception | None = None
     try:
         load(data)
     except htp.QnnError as error:
         problem = error
     assert not isinstance(problem, htp.InternalError)
-    assert time.monotonic() - began < 10
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,7 +18,7 @@ SHORT = 25
 """Rounds of the short form."""
 
 _NAME = "hostile"
-_PATIENCE = 8.0
+_PATIENCE = 60.0
 
 
 def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:

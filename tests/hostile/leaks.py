@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.hostile.tally import Watch
 
-_PATIENCE = 8.0
+_PATIENCE = 60.0
 
 
 class Holdings:

@@ -14,7 +14,6 @@ import random
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -27,6 +26,7 @@ from openhtp.runtime import locks, rescue
 from openhtp.runtime.calls import execution
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S, wait_until
 
 # A socket whose maker was interrupted is closed by being dropped, which Python warns of in development mode.
 pytestmark = [
@@ -72,8 +72,7 @@ class Rig:
         return int(self.session()["contexts"])
 
     def graphs_on_device(self) -> set[str]:
-        while self.session()["tasks"]:
-            time.sleep(0.0005)
+        wait_until(lambda: not self.session()["tasks"])
         return set(self.session()["graphs"])
 
     # What is interrupted
@@ -115,10 +114,9 @@ class Rig:
 
     def settle(self) -> None:
         rescue.flush()
-        deadline = time.monotonic() + 10
-        while self.context.pending or self.signal.in_use or self.profile._sheet.holder is not None:
-            assert time.monotonic() < deadline, "something is held for good"
-            time.sleep(0.0005)
+        wait_until(
+            lambda: not (self.context.pending or self.signal.in_use or self.profile._sheet.holder is not None)
+        )
 
     def check(self) -> None:
         self.settle()
@@ -140,7 +138,7 @@ class Rig:
         inputs = [ramp() + number for number in range(self.context.queue_depth)]
         runs = [self.graph.execute_async({"x": x}) for x in inputs]
         for x, run in zip(inputs, runs, strict=True):
-            np.testing.assert_array_equal(run.result(10)["y"], np.maximum(x, 0))
+            np.testing.assert_array_equal(run.result(PATIENCE_S)["y"], np.maximum(x, 0))
         np.testing.assert_array_equal(self.other.execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
 
 
@@ -302,8 +300,7 @@ def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
     runs = [rig.graph.execute_async({"x": ramp()}) for _ in range(3)]
 
     def interrupt() -> None:
-        while not rig.context._places._waiters:
-            time.sleep(0.001)
+        wait_until(lambda: rig.context._places._waiters)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -319,5 +316,5 @@ def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
     assert not rig.context._places._waiters
     release(rig.device)
     for run in runs:
-        run.result(10)
+        run.result(PATIENCE_S)
     rig.check_results()

@@ -154,7 +154,6 @@ def test_detail_of_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert openhtp.plan.plan(scenario, window=(0, 10)).marks()
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("kind", ["pipe", "zero"])
 def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "pipe"

@@ -20,6 +20,7 @@ import pytest
 import openhtp as htp
 from openhtp import zoo
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 class Whole(int):
@@ -125,7 +126,7 @@ def _sync(w: SimpleNamespace, *args: Any, **given: Any) -> object:
 
 
 def _async(w: SimpleNamespace, *args: Any, **given: Any) -> object:
-    return w.graph.execute_async({"x": ramp()}, *args, **given).result(10)
+    return w.graph.execute_async({"x": ramp()}, *args, **given).result(PATIENCE_S)
 
 
 def _binary(w: SimpleNamespace, **given: Any) -> object:
@@ -134,7 +135,7 @@ def _binary(w: SimpleNamespace, **given: Any) -> object:
 
 def _done(w: SimpleNamespace) -> htp.Execution:
     execution = w.graph.execute_async({"x": ramp()})
-    execution.result(10)
+    execution.result(PATIENCE_S)
     return execution
 
 
@@ -143,7 +144,7 @@ def _waited(w: SimpleNamespace, timeout: Any) -> None:
     try:
         execution.result(timeout)
     finally:
-        execution.exception(10)
+        execution.exception(PATIENCE_S)
 
 
 def _session(w: SimpleNamespace, **given: Any) -> object:
@@ -190,8 +191,8 @@ RUNTIME: dict[str, Call] = {
     "create_app.hvx": lambda w, v: w.context.create_app("a", hvx=v),
     "create_app.vtcm_bytes": lambda w, v: w.context.create_app("a", vtcm_bytes=v),
     "App.run_async.duration_us": lambda w, v: w.app.run_async(v).cancel(),
-    "App.run_async.eviction_us": lambda w, v: w.app.run_async(1, eviction_us=v).result(10),
-    "App.run_async.notify": lambda w, v: w.app.run_async(1, notify=v).result(10),
+    "App.run_async.eviction_us": lambda w, v: w.app.run_async(1, eviction_us=v).result(PATIENCE_S),
+    "App.run_async.notify": lambda w, v: w.app.run_async(1, notify=v).result(PATIENCE_S),
     "Context.graph": lambda w, v: w.context.graph(v),
     "register_memory": lambda w, v: w.context.register_memory(v).free(),
     "Context.set_config.priority": lambda w, v: w.device.create_context().set_config(priority=v),
@@ -258,7 +259,7 @@ FRONT: dict[str, Call] = {
     "run.output_names": lambda w, v: None if _is_endless(v) else w.session.run(v, w.feeds),
     "run.input_feed": lambda w, v: w.session.run(None, v),
     "run.a feed": lambda w, v: w.session.run(None, dict.fromkeys(w.feeds, v)),
-    "run_async.callback": lambda w, v: w.queued.run_async(None, w.feeds, v).result(10),
+    "run_async.callback": lambda w, v: w.queued.run_async(None, w.feeds, v).result(PATIENCE_S),
     "onnx.load.source": lambda w, v: htp.onnx.load(v),
     "onnx.load.dims": lambda w, v: htp.onnx.load(w.model, dims=v),
     "onnx.load.a dim": lambda w, v: htp.onnx.load(w.model, dims={"x": v}),

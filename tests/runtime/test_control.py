@@ -15,6 +15,7 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.links.control import Control
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def test_a_request_that_is_too_long_is_refused_before_it_is_sent(device: htp.Dev
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"hvx": "2"}, {"hvx": 1 << 70}, {"vtcm_bytes": -(1 << 63)}, {"hmx": object()}, {"hmx": 1.5}], ids=str
+    "wrong",
+    [{"hvx": "2"}, {"hvx": 1 << 70}, {"vtcm_bytes": -(1 << 63)}, {"hmx": object()}, {"hmx": 1.5}],
+    ids=["a word", "a large number", "a negative number", "an object", "a fraction"],
 )
 def test_a_client_side_mistake_never_loses_the_device(device: htp.Device, wrong: dict[str, object]) -> None:
     context = device.create_context()
@@ -69,7 +72,7 @@ class Ends:
     def __init__(self) -> None:
         ours, self.device = channel.socket_pair()
         self.control = Control(ours)
-        self.device.settimeout(10)
+        self.device.settimeout(PATIENCE_S)
 
     def next_request(self) -> ms.Request:
         return ms.decode_request(channel.receive(self.device)[0])

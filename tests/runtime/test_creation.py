@@ -20,7 +20,8 @@ from openhtp.device import loading
 from openhtp.device.server import Server
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving
-from tests.runtime.test_stopping import Gate, holdings, wait_until
+from tests.runtime.test_stopping import Gate, holdings
+from tests.waiting import PATIENCE_S, wait_until
 
 GRAPH, CONTEXT = htp.NotifyType.GRAPH_INIT, htp.NotifyType.CONTEXT_INIT
 
@@ -60,7 +61,7 @@ class Told:
 def delivered(backend: htp.Backend) -> None:
     done = threading.Event()
     backend._notifier.post(done.set)
-    assert done.wait(10)
+    assert done.wait(PATIENCE_S)
 
 
 def test_every_graph_and_every_context_is_told_of(
@@ -71,7 +72,7 @@ def test_every_graph_and_every_context_is_told_of(
     path.write_bytes(binaries[1])
     told = Told()
     creation = device.create_contexts_from_binaries([binaries[0], path, str(path)], notify=told, queue_depth=7)
-    contexts = creation.result(60)
+    contexts = creation.result(PATIENCE_S)
     assert creation.done()
     assert creation.contexts == contexts
     assert creation.errors == [None, None, None]
@@ -93,7 +94,7 @@ def test_one_that_fails_ends_none_of_the_others(backend: htp.Backend, binaries: 
     bad[3] ^= 0xFF
     with device.create_contexts_from_binaries([binaries[0], bad, "/nowhere/a.bin"], notify=told) as creation:
         with pytest.raises(htp.BadBinary):
-            creation.result(60)
+            creation.result(PATIENCE_S)
         assert isinstance(creation.exception(), htp.BadBinary)
         first, second, third = creation.contexts
         assert first is not None
@@ -111,7 +112,7 @@ def test_graphs_that_are_left_out_say_so(backend: htp.Backend, binaries: list[by
     device = backend.create_device()
     told = Told()
     configs = [{"enable_graphs": ["b"]}, {"priority": "high"}]
-    contexts = device.create_contexts_from_binaries(binaries[:2], notify=told, configs=configs).result(60)  # type: ignore[arg-type]
+    contexts = device.create_contexts_from_binaries(binaries[:2], notify=told, configs=configs).result(PATIENCE_S)  # type: ignore[arg-type]
     delivered(backend)
     statuses = {call[2]: call[5] for call in told.of(0)}
     assert statuses["b"] == statuses[None] == 0
@@ -123,7 +124,7 @@ def test_contexts_are_made_side_by_side(
     server: Server, backend: htp.Backend, binaries: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are made ready at once: each waits for the other to have begun."""
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE_S)
     real = loading._make_ready
 
     def meet(*args: Any) -> Any:
@@ -132,7 +133,7 @@ def test_contexts_are_made_side_by_side(
 
     monkeypatch.setattr(loading, "_make_ready", meet)
     device = backend.create_device(name=NAME)
-    assert len(device.create_contexts_from_binaries(binaries[1:]).result(30)) == 2
+    assert len(device.create_contexts_from_binaries(binaries[1:]).result(PATIENCE_S)) == 2
 
 
 @pytest.mark.parametrize("way", ["signal", "timeout", "cancel", "with"])
@@ -144,7 +145,7 @@ def test_what_is_not_ready_can_be_ended(
     signal = None if way in ("cancel", "with") else backend.create_signal(30_000 if way == "timeout" else None)
     told = Told()
     creation = device.create_contexts_from_binaries(binaries, notify=told, signal=signal)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     if way == "with":
         with creation:
             pass
@@ -153,7 +154,7 @@ def test_what_is_not_ready_can_be_ended(
     elif way == "signal":
         assert signal is not None
         signal.trigger()
-    error = creation.exception(10)
+    error = creation.exception(PATIENCE_S)
     assert error is not None
     assert error.name == f"QNN_CONTEXT_ERROR_{'TIMED_OUT' if way == 'timeout' else 'ABORTED'}"
     assert not creation.cancel()
@@ -183,7 +184,7 @@ def test_a_device_that_dies_is_told_to_all(backend: htp.Backend, binaries: list[
     with pytest.raises(TimeoutError, match="0 of 3"):
         creation.result(0.001)
     os.kill(device.pid, signals.SIGKILL)
-    assert isinstance(creation.exception(20), htp.DeviceLost)
+    assert isinstance(creation.exception(PATIENCE_S), htp.DeviceLost)
     delivered(backend)
     assert all(error is None or isinstance(error, htp.DeviceLost) for error in creation.errors)
     assert len([call for call in told.calls if call[3] is CONTEXT]) == 3
@@ -195,19 +196,19 @@ def test_the_child_of_a_fork_is_not_left_waiting(
     device = backend.create_device(name=NAME)
     gate = Gate(monkeypatch, loading, "_make_ready")
     creation = device.create_contexts_from_binaries(binaries)
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     child = os.fork()
     if child == 0:
         answer = 1
         try:
-            creation.result(5)
+            creation.result(PATIENCE_S)
         except htp.InvalidHandle:
             answer = 7
         finally:
             os._exit(answer)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     gate.open.set()
-    assert len(creation.result(20)) == 3
+    assert len(creation.result(PATIENCE_S)) == 3
 
 
 @pytest.mark.parametrize(
@@ -248,8 +249,8 @@ def test_a_device_that_is_freed_meanwhile_did_not_go_away(
     with htp.Backend() as backend:
         device = backend.create_device(name=NAME)
         creation = device.create_contexts_from_binaries(binaries)
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(PATIENCE_S)
         device.free()
         gate.open.set()
         with pytest.raises(htp.QnnError, match="freed"):
-            creation.result(10)
+            creation.result(PATIENCE_S)

@@ -17,6 +17,7 @@ from openhtp.testing import hold, release, virtual_device
 from openhtp.trace.phases import phases_of
 from openhtp.trace.records import Queued
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 MILLISECOND = 1_000
 STEP_NS = 1_000_000
@@ -58,7 +59,7 @@ def test_the_nearest_deadline_goes_first_under_edf(
     }
     release(device)
     for execution in under_way.values():
-        execution.result(10)
+        execution.result(PATIENCE_S)
     assert sorted(under_way, key=lambda name: under_way[name].record.finished_ns) == expected  # type: ignore[union-attr]
 
 
@@ -103,7 +104,7 @@ def test_an_app_may_have_a_deadline_too(backend: htp.Backend) -> None:
     device = virtual(backend, "edf")
     app = device.create_context().create_app("camera")
     device.start_trace()
-    app.run_async(500, deadline_us=400).result(10)
+    app.run_async(500, deadline_us=400).result(PATIENCE_S)
     with pytest.raises(htp.InvalidArgument, match="deadline_us"):
         app.run_async(500, deadline_us=0)
     assert [job.deadline_ns is not None for job in phases_of(device.stop_trace()).ended] == [True]

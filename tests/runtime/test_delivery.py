@@ -13,6 +13,7 @@ import pytest
 import openhtp as htp
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 def until_idle(context: htp.Context) -> None:
@@ -45,7 +46,7 @@ def test_executions_outlive_the_loop_that_awaited_them(backend: htp.Backend) -> 
         asyncio.run(give_up())
     release(device)
     for execution in executions:
-        np.testing.assert_array_equal(execution.result(10)["y"], np.maximum(ramp(), 0))
+        np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
     until_idle(context)
     backend.free()
     assert sorted(told) == list(range(8))
@@ -82,9 +83,9 @@ def test_an_output_that_cannot_be_written(
     spoil(target)
     release(device)
     with pytest.raises(htp.ExecutionError, match="output 'y'"):
-        bad.result(10)
+        bad.result(PATIENCE_S)
     for execution in (good, also_good):
-        np.testing.assert_array_equal(execution.result(10)["y"], np.maximum(ramp(), 0))
+        np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
     assert context.pending == 0
     backend._notifier.close()
     assert told == [htp.ExecutionError("").code]
@@ -101,9 +102,9 @@ def test_what_a_callback_raises_stays_with_it(
         raise raised
 
     with caplog.at_level(logging.ERROR):
-        graph.execute_async({"x": ramp()}, notify=fail).result(10)
-        graph.execute_async({"x": ramp()}, notify=lambda *_: after.set()).result(10)
-        assert after.wait(10)
+        graph.execute_async({"x": ramp()}, notify=fail).result(PATIENCE_S)
+        graph.execute_async({"x": ramp()}, notify=lambda *_: after.set()).result(PATIENCE_S)
+        assert after.wait(PATIENCE_S)
     assert "raised" in caplog.text
 
 
@@ -112,7 +113,7 @@ def test_free_waits_for_the_last_slow_callback(backend: htp.Backend) -> None:
     may_go, told = threading.Event(), []
 
     def slow(number: int, _: int) -> None:
-        may_go.wait(10)
+        may_go.wait(PATIENCE_S)
         threading.Event().wait(0.4)  # what a slow callback does
         told.append(number)
 
@@ -129,15 +130,15 @@ def test_free_from_within_a_callback(backend: htp.Backend) -> None:
     both, freed, later = threading.Event(), threading.Event(), threading.Event()
 
     def free(_: object, __: int) -> None:
-        assert both.wait(10)  # what is freed takes no execution
+        assert both.wait(PATIENCE_S)  # what is freed takes no execution
         backend.free()
         freed.set()
 
     graph.execute_async({"x": ramp()}, notify=free)
     graph.execute_async({"x": ramp()}, notify=lambda *_: later.set())
     both.set()
-    assert freed.wait(10)
-    assert later.wait(10)
+    assert freed.wait(PATIENCE_S)
+    assert later.wait(PATIENCE_S)
     backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free
 
 
@@ -145,12 +146,12 @@ def test_who_asks_after_the_end_is_answered_and_no_thread_is_left() -> None:
     """A callback on an execution that is over, of a backend that was freed before it ever notified anybody."""
     with htp.Backend() as backend:
         execution = relu_graph(backend.create_device().create_context()).execute_async({"x": ramp()})
-        execution.result(10)
+        execution.result(PATIENCE_S)
     before = set(threading.enumerate())
     for _ in range(3):
         told = threading.Event()
         execution.add_done_callback(lambda _, told=told: told.set())
-        assert told.wait(10)
+        assert told.wait(PATIENCE_S)
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert not {thread for thread in threading.enumerate() if thread.name == "openhtp-notify"} - before

@@ -11,6 +11,7 @@ import pytest
 import openhtp as htp
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 def test_outputs_by_name(graph: htp.Graph) -> None:
@@ -37,7 +38,7 @@ def test_raw_inputs_may_change_after_execute_async_returns(graph: htp.Graph) -> 
         x[:] = 100
     finally:
         release(graph.context.device)
-    np.testing.assert_array_equal(execution.result(5)["y"], np.maximum(ramp(), 0))
+    np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
 
 
 def test_bytes_are_taken_as_a_raw_buffer(graph: htp.Graph) -> None:
@@ -131,8 +132,8 @@ def test_notify_runs_once_on_a_thread_of_the_backend(graph: htp.Graph) -> None:
         called.set()
 
     execution = graph.execute_async({"x": ramp()}, notify=notify, notify_param=7)
-    execution.result(5)
-    assert called.wait(5)
+    execution.result(PATIENCE_S)
+    assert called.wait(PATIENCE_S)
     graph.execute({"x": ramp()})
     assert seen == [(7, 0, "openhtp-notify")]
 
@@ -147,14 +148,14 @@ def test_execution_is_a_future(graph: htp.Graph) -> None:
         execution.result(timeout=0.01)
     execution.add_done_callback(lambda e: (seen.append(e), done.set()))
     release(graph.context.device)
-    np.testing.assert_array_equal(execution.result(5)["y"], np.maximum(ramp(), 0))
+    np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
     assert execution.done()
     assert execution.exception() is None
-    assert done.wait(5)
+    assert done.wait(PATIENCE_S)
     assert seen == [execution]
     again = threading.Event()
     execution.add_done_callback(lambda _: again.set())
-    assert again.wait(5)
+    assert again.wait(PATIENCE_S)
     assert execution.cancel() is False
 
 

@@ -18,6 +18,7 @@ from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.graph import Graph
 from openhtp.testing import inject
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 X = {"x": ramp()}
 
@@ -46,10 +47,10 @@ def test_a_restart_ends_a_queued_execution_with_a_notification(backend: htp.Back
     graph = relu_graph(device.create_context())
     told: queue.Queue[tuple[object, int]] = queue.Queue()
     with inject("ssr@graphExecuteAsync:2"):
-        assert graph.execute_async(X).exception(timeout=60) is None
+        assert graph.execute_async(X).exception(timeout=PATIENCE_S) is None
         lost = graph.execute_async(X, notify=lambda param, status: told.put((param, status)), notify_param=7)
-        assert isinstance(lost.exception(timeout=60), htp.DeviceLost)
-        assert told.get(timeout=60) == (7, 1007)
+        assert isinstance(lost.exception(timeout=PATIENCE_S), htp.DeviceLost)
+        assert told.get(timeout=PATIENCE_S) == (7, 1007)
 
 
 def test_every_other_call_that_may_fail(device: htp.Device) -> None:
@@ -89,7 +90,7 @@ def test_notifications_are_late_and_the_device_is_not(
     with inject("slow@notify:50ms:2"):
         for _ in range(3):
             graph.execute_async(X, notify=lambda _, status: told.put(status))
-        assert [told.get(timeout=60) for _ in range(3)] == [0, 0, 0]
+        assert [told.get(timeout=PATIENCE_S) for _ in range(3)] == [0, 0, 0]
     assert slept == [0.05]
 
 

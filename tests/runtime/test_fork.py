@@ -12,6 +12,8 @@ import textwrap
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 PRELUDE = """
 import os, sys, threading, time
 import multiprocessing
@@ -61,7 +63,9 @@ def run(program: str, transport: str = "rpc") -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source]
     # ONNX Runtime's telemetry, where it is on, does not survive a fork: the child hangs in its exit handler.
     environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
 
@@ -125,7 +129,7 @@ def test_executions_under_way_are_the_parents() -> None:
 
         assert in_child(child) == 0
         release(device)
-        assert (execution.result(10)["y"] == np.maximum(x, 0)).all()
+        assert (execution.result()["y"] == np.maximum(x, 0)).all()
         backend.free()
         assert told == [os.getpid()]
         """
@@ -143,7 +147,7 @@ def test_forks_while_other_threads_hold_locks() -> None:
         def work():
             while not stop.is_set():
                 try:
-                    graph.execute_async({"x": x}, notify=lambda *_: None).result(10)
+                    graph.execute_async({"x": x}, notify=lambda *_: None).result()
                     device.info()
                 except BaseException as error:
                     wrong.append(error)

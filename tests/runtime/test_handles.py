@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import openhtp as htp
 from openhtp.core import status as st
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.mark.parametrize("timeout", [0, -5, 1.5, "10", True])
@@ -52,11 +52,11 @@ def test_abort_reaches_a_call_that_waits_for_a_place(
         while not context._places._waiters:
             threading.Event().wait(0.001)
         abort.trigger()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         release(shared_device)
         assert [type(error) for error in caught] == [htp.Aborted]
         assert not abort.in_use
-        assert first.exception(5) is None
+        assert first.exception(PATIENCE_S) is None
 
 
 def test_abort_of_a_synchronous_execution(shared_backend: htp.Backend, graph: htp.Graph) -> None:
@@ -77,16 +77,16 @@ def test_abort_of_a_synchronous_execution(shared_backend: htp.Backend, graph: ht
     while abort._interrupt._target is None:
         threading.Event().wait(0.001)
     abort.trigger()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     release(device)
     assert [type(error) for error in caught] == [htp.Aborted]
-    assert blocker.exception(5) is None
+    assert blocker.exception(PATIENCE_S) is None
 
 
 @pytest.mark.parametrize("level", ["basic", "detailed"])
 def test_profile(shared_backend: htp.Backend, graph: htp.Graph, level: str) -> None:
     profile = shared_backend.create_profile(level)
-    graph.execute_async({"x": ramp()}, profile=profile).result(5)
+    graph.execute_async({"x": ramp()}, profile=profile).result(PATIENCE_S)
     values = {event.type: event.value for event in profile.events()}
     assert values[400] >= values[3001] >= values[3002] >= values[3004] >= values[3012]
     assert values[3009] == 0
@@ -117,7 +117,7 @@ def test_notify_that_raises_is_logged_and_harms_nobody(graph: htp.Graph, caplog:
     done = threading.Event()
     graph.execute_async({"x": ramp()}, notify=bad)
     graph.execute_async({"x": ramp()}, notify=lambda p, s: done.set())
-    assert done.wait(5)
+    assert done.wait(PATIENCE_S)
     assert "my own fault" in caplog.text
 
 
@@ -126,24 +126,24 @@ def test_notify_that_blocks_delays_only_later_notifications(graph: htp.Graph) ->
 
     def slow(param: object, status: int) -> None:
         blocked.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
 
     graph.execute_async({"x": ramp()}, notify=slow)
-    assert blocked.wait(5)
+    assert blocked.wait(PATIENCE_S)
     # More than the queue holds: places are given back and results arrive although a callback hangs.
     executions = [graph.execute_async({"x": ramp()}, notify=lambda p, s: later.set()) for _ in range(50)]
     for execution in executions:
-        execution.result(5)
+        execution.result(PATIENCE_S)
     assert not later.is_set()
     go_on.set()
-    assert later.wait(5)
+    assert later.wait(PATIENCE_S)
 
 
 def test_slow_notify_is_logged(graph: htp.Graph, caplog: pytest.LogCaptureFixture) -> None:
     done = threading.Event()
     graph.execute_async({"x": ramp()}, notify=lambda p, s: threading.Event().wait(0.02))
     graph.execute_async({"x": ramp()}, notify=lambda p, s: done.set())
-    assert done.wait(5)
+    assert done.wait(PATIENCE_S)
     assert "later notifications waited" in caplog.text
 
 
@@ -197,11 +197,12 @@ def test_interrupted_synchronous_call_leaves_the_device_usable(
     import signal as os_signal
 
     def interrupt() -> None:
+        wait_until(lambda: graph.context.pending)
         os_signal.pthread_kill(threading.main_thread().ident, os_signal.SIGINT)  # type: ignore[arg-type]
 
     before = os_signal.signal(os_signal.SIGINT, os_signal.default_int_handler)
     hold(shared_device)
-    timer = threading.Timer(0.05, interrupt)
+    timer = threading.Thread(target=interrupt)
     try:
         timer.start()
         with pytest.raises(KeyboardInterrupt):
@@ -210,8 +211,7 @@ def test_interrupted_synchronous_call_leaves_the_device_usable(
         timer.join()
         release(shared_device)
         os_signal.signal(os_signal.SIGINT, before)
-    while graph.context.pending:  # its place is free when the device has let go of it
-        time.sleep(0.001)
+    wait_until(lambda: not graph.context.pending)  # its place is free when the device has let go of it
     for number in range(5):
         np.testing.assert_array_equal(graph.execute({"x": ramp() + number})["y"], np.maximum(ramp() + number, 0))
 

@@ -10,6 +10,7 @@ import pytest
 import openhtp as htp
 from openhtp.runtime import locks
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 def test_a_lock_taken_out_of_order_is_refused() -> None:
@@ -62,6 +63,6 @@ def work_together(graph: htp.Graph) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), "deadlock"
     assert wrong == []

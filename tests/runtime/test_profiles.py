@@ -11,6 +11,7 @@ import openhtp as htp
 from openhtp.core.profile_events import EVENT_NAMES
 from openhtp.trace.profile import Method, walk
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 BASIC = [8001, 405, 3001, 3002, 3009, 3004, 3012, 400]
 DETAILED = [8001, 405, 3001, 3002, 3009, 3010, 3011, 407, 3003, 3004, 3012, 400]
@@ -52,7 +53,7 @@ def test_nodes_are_below_the_cycles(shared_backend: htp.Backend, graph: htp.Grap
 
 def test_a_queued_call_and_a_limit(shared_backend: htp.Backend, graph: htp.Graph) -> None:
     profile = shared_backend.create_profile("basic", max_events=3)
-    graph.execute_async({"x": ramp()}, profile=profile).result(5)
+    graph.execute_async({"x": ramp()}, profile=profile).result(PATIENCE_S)
     assert [event.type for event in profile.events()] == BASIC[:3]
     message = profile.message()
     assert message is not None
@@ -112,7 +113,7 @@ def test_a_profile_on_two_calls(shared_backend: htp.Backend, context: htp.Contex
         profile.free()
     assert caught.value.name == "QNN_PROFILE_ERROR_HANDLE_IN_USE"
     release(context.device)
-    first.result(5)
+    first.result(PATIENCE_S)
     assert profile.event(400) is not None
 
 

@@ -18,6 +18,7 @@ from openhtp.core.errors import UsageError
 from openhtp.runtime import property as table
 from openhtp.runtime.property import has_capability
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 TESTS = Path(__file__).parents[1]
 
@@ -81,7 +82,7 @@ def rig(device: htp.Device) -> Iterator[Rig]:
 
 def _list_async(rig: Rig) -> None:
     with rig.device.create_contexts_from_binaries([rig.binary] * 2) as creation:
-        assert len(creation.result(60)) == 2
+        assert len(creation.result(PATIENCE_S)) == 2
 
 
 def _callback(rig: Rig) -> None:
@@ -133,16 +134,16 @@ def _abort(rig: Rig) -> None:
     run = rig.graph.execute_async({"x": ramp()}, signal=signal)
     signal.trigger()
     htp.testing.release(rig.device)
-    assert isinstance(run.exception(30), htp.Aborted)
+    assert isinstance(run.exception(PATIENCE_S), htp.Aborted)
 
 
 def _timeout(rig: Rig) -> None:
     htp.testing.hold(rig.device)
     first = rig.graph.execute_async({"x": ramp()})
     run = rig.graph.execute_async({"x": ramp()}, signal=rig.backend.create_signal(timeout_us=1000))
-    assert isinstance(run.exception(30), htp.TimedOut)
+    assert isinstance(run.exception(PATIENCE_S), htp.TimedOut)
     htp.testing.release(rig.device)
-    first.result(30)
+    first.result(PATIENCE_S)
 
 
 def _memory(mem_type: str) -> Callable[[Rig], None]:
@@ -214,7 +215,7 @@ TRIES: dict[str, Callable[[Rig], Any]] = {
     "CONTEXT_SUPPORT_GRAPH_RETENTION_ORDER": _retained,
     "GRAPH_SUPPORT_CONFIG": lambda rig: rig.context.create_graph("c", vtcm_mb=2, optimization_level=3),
     "GRAPH_SUPPORT_SIGNALS": _abort,
-    "GRAPH_SUPPORT_ASYNC_EXECUTION": lambda rig: rig.graph.execute_async({"x": ramp()}).result(30),
+    "GRAPH_SUPPORT_ASYNC_EXECUTION": lambda rig: rig.graph.execute_async({"x": ramp()}).result(PATIENCE_S),
     "GRAPH_SUPPORT_NULL_INPUTS": _optional("optional_app_write"),
     "GRAPH_SUPPORT_PRIORITY_CONTROL": lambda rig: rig.graph.set_config(priority="high"),
     "GRAPH_SUPPORT_FINALIZE_SIGNAL": _signalled(lambda rig, signal: rig.context.finalize(signal=signal)),

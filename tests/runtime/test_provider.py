@@ -20,7 +20,8 @@ from openhtp.device.binary_files import BinaryFile
 from openhtp.rpc import messages as ms
 from openhtp.runtime import rescue
 from tests.device.serving import NAME, serving
-from tests.runtime.test_stopping import Gate, wait_until
+from tests.runtime.test_stopping import Gate
+from tests.waiting import PATIENCE_S, wait_until
 
 ROWS = 256
 X = (np.arange(ROWS, dtype=np.float32).reshape(1, ROWS) - 100) / 64
@@ -238,7 +239,7 @@ def test_buffers_are_released_once_whatever_happens(
                 signal = backend.create_signal()
 
                 def end() -> None:
-                    assert gate.reached.wait(10)
+                    assert gate.reached.wait(PATIENCE_S)
                     if how == "signal":
                         signal.trigger()
                     else:

@@ -11,6 +11,7 @@ import pytest
 import openhtp as htp
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 def fixed_graph(context: htp.Context) -> htp.Graph:
@@ -153,8 +154,8 @@ def test_memory_in_use_is_not_deregistered(shared_device: htp.Device, graph: htp
         queued = graph.execute_async({"x": x}, {"y": y})  # refused is as if it had not been asked
     finally:
         release(shared_device)
-    np.testing.assert_array_equal(execution.result(5)["y"], np.maximum(ramp(), 0))
-    queued.result(5)
+    np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
+    queued.result(PATIENCE_S)
     used.deregister()
     with pytest.raises(htp.InvalidHandle):
         graph.execute({"x": used})
@@ -173,7 +174,7 @@ def test_memory_of_a_synchronous_execution_is_in_use(shared_device: htp.Device, 
             memory.deregister()
     finally:
         release(shared_device)
-        thread.join(10)
+        thread.join(PATIENCE_S)
     memory.deregister()
 
 
@@ -187,5 +188,5 @@ def test_failed_and_cancelled_executions_let_go(shared_device: htp.Device, conte
         execution.cancel()
     finally:
         release(shared_device)
-    execution.exception(5)
+    execution.exception(PATIENCE_S)
     memory.deregister()

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import threading
-import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,21 @@ from openhtp.rpc import messages as ms
 from openhtp.runtime.context import Context
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def gone(pid: int) -> bool:
-    for _ in range(1000):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        with open(f"/proc/{pid}/stat") as file:
-            if file.read().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
+    """Wait until a process has ended; a zombie has."""
+
+    def ended() -> bool:
         gc.collect()  # the thread that told of the end may have held on to it the last time
-        time.sleep(0.01)
-    return False
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    wait_until(ended)
+    return True
 
 
 def test_graphs_are_made_while_the_device_goes(backend: htp.Backend) -> None:
@@ -57,7 +58,7 @@ def test_graphs_are_made_while_the_device_goes(backend: htp.Backend) -> None:
     old = device.pid
     os.kill(old, signal.SIGKILL)
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     stop.set()
     assert strays == []
     assert device.pid != old
@@ -83,7 +84,7 @@ def test_a_loss_that_cannot_be_told_still_gets_everyone_an_answer(
         patch.setattr(Context, "_lose", fail)
         os.kill(device.pid, signal.SIGKILL)
         with pytest.raises(htp.DeviceLost):
-            execution.result(10)
+            execution.result(PATIENCE_S)
         assert device.info()["pid"] == device.pid  # waits for the restart
     backend._notifier.close()
     assert len(told) == 1
@@ -97,8 +98,7 @@ def test_a_restart_that_fails_is_an_answer_too(backend: htp.Backend, monkeypatch
 
     monkeypatch.setattr(device, "_make_link", fail)
     os.kill(device.pid, signal.SIGKILL)
-    while device._ready.is_set() and device._failure is None:
-        time.sleep(0.001)
+    wait_until(lambda: not device._ready.is_set() or device._failure is not None)
     with pytest.raises(htp.DeviceLost, match="too many open files"):
         device.info()
 
@@ -107,7 +107,7 @@ def test_a_dropped_backend_ends_its_process() -> None:
     backend = htp.Backend()
     device = backend.create_device()
     graph = relu_graph(device.create_context())
-    graph.execute_async({"x": ramp()}, notify=lambda *_: None).result(10)
+    graph.execute_async({"x": ramp()}, notify=lambda *_: None).result(PATIENCE_S)
     pid = device.pid
     del backend, device, graph
     assert gone(pid)
@@ -123,8 +123,8 @@ def test_an_execution_under_way_keeps_its_device() -> None:
     del backend, device
     gc.collect()
     link.request(ms.Inject(hold=False))
-    np.testing.assert_array_equal(execution.result(10)["y"], np.maximum(ramp(), 0))
-    assert told.wait(10)
+    np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
+    assert told.wait(PATIENCE_S)
     del execution
     assert gone(pid)
 
@@ -133,7 +133,7 @@ def test_a_duct_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyP
     """The device goes while a thread asks it for a data socket of its own."""
     with htp.Backend() as backend:
         graph = relu_graph(backend.create_device().create_context())
-        graph.execute_async({"x": ramp()}).result(10)  # so that there is memory for its arrays
+        graph.execute_async({"x": ramp()}).result(PATIENCE_S)  # so that there is memory for its arrays
         link = graph.context._link
         made: list[Any] = []
         pair = channel.socket_pair
@@ -158,8 +158,6 @@ def test_who_is_late_hears_that_the_process_died_not_that_the_device_was_freed(b
     device = backend.create_device()
     old = device._link
     os.kill(device.pid, signal.SIGKILL)
-    until = time.monotonic() + 20
-    while device._link_now is old and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: device._link_now is not old)
     with pytest.raises(htp.DeviceLost, match="went away during Inspect"):
         old.request(ms.Inspect())

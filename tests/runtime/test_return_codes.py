@@ -13,6 +13,7 @@ import openhtp as htp
 from openhtp.core import status as st
 from openhtp.testing import fail_next, hold, release
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 def refused(graph: htp.Graph, *args: object, **kwargs: object) -> htp.QnnError:
@@ -25,7 +26,7 @@ def refused(graph: htp.Graph, *args: object, **kwargs: object) -> htp.QnnError:
 
 
 def test_success(graph: htp.Graph) -> None:
-    assert graph.execute_async({"x": ramp()}).exception(5) is None
+    assert graph.execute_async({"x": ramp()}).exception(PATIENCE_S) is None
 
 
 def test_invalid_handle(context: htp.Context) -> None:
@@ -165,7 +166,7 @@ def test_unsupported_feature_sync_and_async_at_once(graph: htp.Graph) -> None:
             graph.execute({"x": ramp()})
     finally:
         release(device)
-    execution.result(5)
+    execution.result(PATIENCE_S)
     graph.execute({"x": ramp()})  # one after the other is fine
 
 
@@ -179,8 +180,8 @@ def test_signal_in_use(graph: htp.Graph, shared_backend: htp.Backend) -> None:
         assert (error.name, error.code) == ("QNN_GRAPH_ERROR_SIGNAL_IN_USE", 6030)
     finally:
         release(device)
-    first.result(5)
-    graph.execute_async({"x": ramp()}, signal=abort).result(5)  # free again
+    first.result(PATIENCE_S)
+    graph.execute_async({"x": ramp()}, signal=abort).result(PATIENCE_S)  # free again
 
 
 def test_profile_in_use(graph: htp.Graph, shared_backend: htp.Backend) -> None:
@@ -192,7 +193,7 @@ def test_profile_in_use(graph: htp.Graph, shared_backend: htp.Backend) -> None:
         assert refused(graph, {"x": ramp()}, profile=profile).name == "QNN_GRAPH_ERROR_PROFILE_IN_USE"
     finally:
         release(device)
-    first.result(5)
+    first.result(PATIENCE_S)
 
 
 def test_aborted(graph: htp.Graph, shared_backend: htp.Backend) -> None:
@@ -203,13 +204,13 @@ def test_aborted(graph: htp.Graph, shared_backend: htp.Backend) -> None:
         blocker = graph.execute_async({"x": ramp()})
         waiting = graph.execute_async({"x": ramp()}, signal=abort)
         abort.trigger()
-        error = waiting.exception(5)  # ends at once, although the device stands still
+        error = waiting.exception(PATIENCE_S)  # ends at once, although the device stands still
     finally:
         release(device)
     assert isinstance(error, htp.Aborted)
     assert error.name == "QNN_GRAPH_ERROR_ABORTED"
     assert waiting.cancelled()
-    assert blocker.exception(5) is None
+    assert blocker.exception(PATIENCE_S) is None
 
 
 def test_timed_out(graph: htp.Graph, shared_backend: htp.Backend) -> None:
@@ -218,12 +219,12 @@ def test_timed_out(graph: htp.Graph, shared_backend: htp.Backend) -> None:
     try:
         blocker = graph.execute_async({"x": ramp()})
         late = graph.execute_async({"x": ramp()}, signal=shared_backend.create_signal(timeout_us=2000))
-        error = late.exception(5)
+        error = late.exception(PATIENCE_S)
     finally:
         release(device)
     assert isinstance(error, htp.TimedOut)
     assert (error.name, error.code) == ("QNN_GRAPH_ERROR_TIMED_OUT", 6033)
-    assert blocker.exception(5) is None
+    assert blocker.exception(PATIENCE_S) is None
 
 
 def test_disabled(graph: htp.Graph, shared_device: htp.Device) -> None:
@@ -262,7 +263,7 @@ def test_tensor_sparsity(context: htp.Context) -> None:
 def test_early_termination(graph: htp.Graph) -> None:
     """No op that we have ends a graph early, so the device is told to behave as if one did."""
     fail_next(graph, st.QNN_GRAPH_ERROR_EARLY_TERMINATION)
-    error = graph.execute_async({"x": ramp()}).exception(5)
+    error = graph.execute_async({"x": ramp()}).exception(PATIENCE_S)
     assert error is not None
     assert (error.name, error.code) == ("QNN_GRAPH_ERROR_EARLY_TERMINATION", 6038)
     graph.execute({"x": ramp()})
@@ -278,7 +279,7 @@ def test_invalid_context(shared_device: htp.Device) -> None:
     finally:
         release(shared_device)
     for execution in pending:
-        error = execution.exception(5)
+        error = execution.exception(PATIENCE_S)
         assert error is not None
         assert (error.name, error.code) == ("QNN_GRAPH_ERROR_INVALID_CONTEXT", 6039)
     assert refused(graph, {"x": ramp()}).name == "QNN_GRAPH_ERROR_INVALID_CONTEXT"
@@ -290,7 +291,7 @@ def test_system_communication(backend: htp.Backend) -> None:
     hold(device)
     pending = graph.execute_async({"x": ramp()})
     os.kill(device.pid, signal.SIGKILL)
-    error = pending.exception(1.0)
+    error = pending.exception(PATIENCE_S)
     assert isinstance(error, htp.DeviceLost)
     assert (error.name, error.code) == ("QNN_COMMON_ERROR_SYSTEM_COMMUNICATION", 1007)
     assert refused(graph, {"x": ramp()}).name == "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION"

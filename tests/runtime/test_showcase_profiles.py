@@ -15,6 +15,7 @@ from openhtp.trace.profile import Log
 from tests.conftest import ramp, relu_graph
 from tests.device.test_preemption import long_graph
 from tests.report.trace_rules import check_trace
+from tests.waiting import PATIENCE_S
 
 LINE = re.compile(
     r"   NetRun:  \d+ us"
@@ -141,8 +142,8 @@ def test_a_yield_is_in_the_op_trace(backend, clock):
     profile = backend.create_profile("optrace")
     for _ in range(50):  # until the high one came while the low one ran, which is nearly always at once
         disturbed = low.execute_async(feed, profile=profile)
-        high.execute_async({"x": ramp()}).result(10)
-        disturbed.result(10)
+        high.execute_async({"x": ramp()}).result(PATIENCE_S)
+        disturbed.result(PATIENCE_S)
         if disturbed.record.yields:
             break
     message, schematic = profile.message(), profile.schematic()

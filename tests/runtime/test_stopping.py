@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal as signals
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from openhtp.runtime import graph as client_graph
 from openhtp.runtime import rescue
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class Gate:
@@ -31,7 +32,7 @@ class Gate:
 
         def wait(*args: Any) -> Any:
             self.reached.set()
-            assert self.open.wait(10)
+            assert self.open.wait(PATIENCE_S)
             return real(*args)
 
         monkeypatch.setattr(module, name, wait)
@@ -65,17 +66,9 @@ def holdings(server: Server) -> list[tuple[int, int, int, int]]:
     return [(len(s.contexts), len(s.graphs), s.ledger.used, len(s.tasks)) for s in server.core.sessions.values()]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("it never came")
-
-
 def triggering(gate: Gate, signal: htp.Signal) -> threading.Thread:
     def trigger() -> None:
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(PATIENCE_S)
         signal.trigger()
 
     thread = threading.Thread(target=trigger)
@@ -184,7 +177,7 @@ def test_an_interrupted_finalize_leaves_no_graph(
     gate = Gate(monkeypatch, loading, "_make_ready")
 
     def interrupt() -> None:
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(PATIENCE_S)
         signals.pthread_kill(threading.main_thread().ident, signals.SIGINT)  # type: ignore[arg-type]
 
     before = signals.signal(signals.SIGINT, signals.default_int_handler)
@@ -213,7 +206,7 @@ def test_requests_do_not_wait_for_each_other(
     gate = Gate(monkeypatch, loading, "_make_ready")
     thread = threading.Thread(target=graph.finalize)
     thread.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     context.register_memory(64).deregister()
     gate.open.set()
     thread.join()

@@ -25,6 +25,7 @@ from openhtp.runtime.links import vendor_link
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.vendor_link import VendorLink
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 class FakeProcess:
@@ -121,11 +122,11 @@ def test_urgent_ones_overtake_what_waits_but_not_what_runs(device: htp.Device, p
     context = device.create_context()
     low, high = relu_graph(context, "low", priority="low"), relu_graph(context, "high", priority="high")
     first = low.execute_async({"x": ramp()})
-    assert process.busy.wait(10)
+    assert process.busy.wait(PATIENCE_S)
     later = [low.execute_async({"x": ramp()}), high.execute_async({"x": ramp()})]
     process.go_on()
     for execution in (first, *later):
-        execution.result(10)
+        execution.result(PATIENCE_S)
     assert process.ran == ["low", "high", "low"]
 
 
@@ -133,16 +134,16 @@ def test_a_waiting_one_ends_at_once_while_the_library_is_busy(device: htp.Device
     backend = device.backend
     graph = relu_graph(device.create_context())
     running = graph.execute_async({"x": ramp()})
-    assert process.busy.wait(10)
+    assert process.busy.wait(PATIENCE_S)
     abort, timeout = backend.create_signal(), backend.create_signal(timeout_us=1000)
     aborted = graph.execute_async({"x": ramp()}, signal=abort)
     late = graph.execute_async({"x": ramp()}, signal=timeout)
     abort.trigger()
-    assert isinstance(aborted.exception(10), htp.Aborted)
-    assert isinstance(late.exception(10), htp.TimedOut)
+    assert isinstance(aborted.exception(PATIENCE_S), htp.Aborted)
+    assert isinstance(late.exception(PATIENCE_S), htp.TimedOut)
     assert not running.done()
     process.go_on()
-    assert running.exception(10) is None
+    assert running.exception(PATIENCE_S) is None
     assert process.ran == ["g"]
 
 
@@ -180,12 +181,12 @@ def test_freeing_a_context_ends_its_executions(device: htp.Device, process: Fake
     context = device.create_context()
     graph = relu_graph(context)
     executions = [graph.execute_async({"x": ramp()}) for _ in range(3)]
-    assert process.busy.wait(10)
+    assert process.busy.wait(PATIENCE_S)
     context.free()
-    waiting = {execution.exception(10).code for execution in executions[1:]}
+    waiting = {execution.exception(PATIENCE_S).code for execution in executions[1:]}
     assert not executions[0].done()  # the library cannot be stopped
     process.go_on()
-    assert waiting == {executions[0].exception(10).code} == {st.QNN_GRAPH_ERROR_INVALID_CONTEXT.code}
+    assert waiting == {executions[0].exception(PATIENCE_S).code} == {st.QNN_GRAPH_ERROR_INVALID_CONTEXT.code}
 
 
 def test_a_lost_process_is_told_once_and_replaced(device: htp.Device, made: list[FakeProcess]) -> None:
@@ -200,10 +201,10 @@ def test_a_lost_process_is_told_once_and_replaced(device: htp.Device, made: list
 
     graph = relu_graph(device.create_context())
     executions = [graph.execute_async({"x": ramp()}, notify=notify, notify_param=n) for n in range(5)]
-    assert made[0].busy.wait(10)
+    assert made[0].busy.wait(PATIENCE_S)
     os.kill(device.pid, signal.SIGKILL)
-    assert all(isinstance(execution.exception(10), htp.DeviceLost) for execution in executions)
-    assert told.wait(10)
+    assert all(isinstance(execution.exception(PATIENCE_S), htp.DeviceLost) for execution in executions)
+    assert told.wait(PATIENCE_S)
     made[0].go_on()
     with pytest.raises(htp.DeviceLost):
         graph.execute({"x": ramp()})
@@ -223,7 +224,7 @@ def test_closing_ends_what_waits_and_closing_twice_is_fine(made: list[FakeProces
     execution = graph.execute_async({"x": ramp()})
     link.close()
     link.close()
-    assert isinstance(execution.exception(10), htp.DeviceLost)
+    assert isinstance(execution.exception(PATIENCE_S), htp.DeviceLost)
     assert not lost
 
 

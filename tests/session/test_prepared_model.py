@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp import zoo
@@ -45,7 +46,7 @@ def test_first_fast_then_best_then_from_the_cache(source: Path, cache: Path) -> 
     """The flow of the Hexagon NPU runtime driver's example."""
     with htp.PreparedModel(source, cache=cache, soc="SM8650", **OPTIONS) as model:
         fast = model.run(None, feed(model))
-        assert model.wait(60)
+        assert model.wait(PATIENCE_S)
         assert model.is_best
         assert whats(model) == ["prepared fast", "prepared well", "saved", "replaced"]
         best = model.run(None, feed(model))
@@ -61,7 +62,7 @@ def test_first_fast_then_best_then_from_the_cache(source: Path, cache: Path) -> 
 
 def test_levels_are_those_of_the_document(source: Path, cache: Path) -> None:
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
-        assert model.wait(60)
+        assert model.wait(PATIENCE_S)
         graph = model._now().session._loaded.graph  # type: ignore[union-attr]
         assert graph.options.optimization_level == 3
     with htp.PreparedModel(source, cache=cache, provider_options={"vtcm_mb": "4"}, **OPTIONS) as other:
@@ -72,14 +73,14 @@ def test_levels_are_those_of_the_document(source: Path, cache: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b"nonsense", "half", "flip"])
 def test_what_the_cache_cannot_use_is_made_again(source: Path, cache: Path, damage: Any) -> None:
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
-        assert model.wait(60)
+        assert model.wait(PATIENCE_S)
         expected = model.run(None, feed(model))
     whole = model.cache_path.read_bytes()
     data = {"half": whole[: len(whole) // 2], "flip": whole[:3000] + b"\0\1\2\3" + whole[3004:]}
     model.cache_path.write_bytes(data[damage] if isinstance(damage, str) else damage)
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as again:
         np.testing.assert_allclose(again.run(None, feed(again))[0], expected[0], atol=1e-3)
-        assert again.wait(60)
+        assert again.wait(PATIENCE_S)
         assert again.is_best
         np.testing.assert_allclose(again.run(None, feed(again))[0], expected[0], atol=1e-3)
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as third:
@@ -92,7 +93,7 @@ def test_runs_go_on_while_it_is_replaced(source: Path, cache: Path, monkeypatch:
     real_form, real_close = prepared_model.PreparedModel._best_form, htp.InferenceSession.close
 
     def best_form(self: htp.PreparedModel) -> htp.InferenceSession:
-        assert begin.wait(30)
+        assert begin.wait(PATIENCE_S)
         return real_form(self)
 
     def close(self: htp.InferenceSession) -> None:
@@ -114,12 +115,12 @@ def test_runs_go_on_while_it_is_replaced(source: Path, cache: Path, monkeypatch:
         first = model._now().session
         queued = [model.run_async(None, values) for _ in range(5)]
         begin.set()
-        assert model.wait(60)
+        assert model.wait(PATIENCE_S)
         queued += [model.run_async(None, values) for _ in range(5)]
         over.set()
         for thread in threads:
             thread.join()
-        results += [run.result(30)[0] for run in queued]
+        results += [run.result(PATIENCE_S)[0] for run in queued]
         for result in results:
             np.testing.assert_allclose(result, results[0], atol=1e-3)
         assert model._now().session is not first
@@ -136,7 +137,7 @@ def test_failing_to_prepare_well_keeps_what_runs(
 
     monkeypatch.setattr(prepared_model.PreparedModel, "_best_form", fail)
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
-        assert model.wait(60)
+        assert model.wait(PATIENCE_S)
         assert not model.is_best
         assert whats(model) == ["prepared fast", "failed to prepare well"]
         assert model.run(None, feed(model))
@@ -149,7 +150,7 @@ def test_a_full_disk_costs_only_the_cache(source: Path, cache: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fail)
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
-        assert model.wait(60)
+        assert model.wait(PATIENCE_S)
         assert model.is_best
         assert "failed to save" in whats(model)
     assert [path.name for path in cache.iterdir() if not path.name.endswith(".lock")] == []
@@ -159,7 +160,7 @@ PROGRAM = """
 import sys, openhtp as htp, numpy as np
 with htp.PreparedModel(sys.argv[1], cache=sys.argv[2], transport="inprocess") as model:
     print("ready", flush=True)
-    model.wait(60)
+    model.wait()
     print(",".join(event.what for event in model.events), flush=True)
     model.run(None, {item.name: np.zeros(item.shape, np.float32) for item in model.get_inputs()})
 """
@@ -173,7 +174,7 @@ def started(source: Path, cache: Path) -> subprocess.Popen[str]:
 
 def test_processes_make_it_once(source: Path, cache: Path) -> None:
     programs = [started(source, cache) for _ in range(2)]
-    told = [program.communicate(timeout=100)[0] for program in programs]
+    told = [program.communicate(timeout=PATIENCE_S)[0] for program in programs]
     assert all(program.returncode == 0 for program in programs)
     assert sum("saved" in words for words in told) == 1
     assert len([path for path in cache.iterdir() if path.suffix == ".onnx"]) == 1
@@ -206,25 +207,25 @@ def test_killed_while_it_writes_leaves_no_torn_file(source: Path, cache: Path) -
 def test_one_who_waits_for_another_can_be_closed(source: Path, cache: Path) -> None:
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as probe:
         entry = probe._entry
-        assert probe.wait(60)
+        assert probe.wait(PATIENCE_S)
     entry.discard()
     with entry.locked(threading.Event()):
         with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
             assert model.run(None, feed(model))
             assert not model.wait(0)
-        assert model.wait(20)
+        assert model.wait(PATIENCE_S)
     assert not entry.exists()
 
 
 def test_the_child_of_a_fork_does_not_wait(source: Path, cache: Path) -> None:
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as probe:
         entry = probe._entry
-        assert probe.wait(60)
+        assert probe.wait(PATIENCE_S)
     entry.discard()
     with entry.locked(threading.Event()), htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
         child = os.fork()
         if child == 0:
-            os._exit(5 if model.wait(10) else 1)
+            os._exit(5 if model.wait(PATIENCE_S) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 
 
@@ -265,18 +266,18 @@ def test_a_program_that_ends_meanwhile_says_nothing_of_it(source: Path, cache: P
         "begun, gone = threading.Event(), threading.Event()\n"
         "def go():\n"  # registered first, so called last: as devices go
         "    gone.set()\n"
-        "    model._settled.wait(20)\n"
+        "    model._settled.wait(300)\n"
         "atexit.register(go)\n"
         "import openhtp as htp\n"
         "def prepare(model):\n"
         "    begun.set()\n"
-        "    gone.wait(20)\n"
+        "    gone.wait(300)\n"
         "    raise RuntimeError('the device has gone')\n"
         "htp.PreparedModel._best_form = prepare\n"
         "model = htp.PreparedModel(sys.argv[1], cache=sys.argv[2])\n"
-        "begun.wait(20)\n"
+        "begun.wait(300)\n"
         "print('ends')\n"
     )
     command = [sys.executable, "-c", ends, str(source), str(cache)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert (done.stdout, "stays as it is" in done.stderr) == ("ends\n", False)

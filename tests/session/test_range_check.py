@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp.engine.onnxruntime import onnxruntime
@@ -137,7 +138,7 @@ def test_the_first_queued_run_is_looked_into_when_it_is_over(caplog: pytest.LogC
         runs = [session.run_async(None, changed) for _ in range(3)]
         assert all(run.result()[0] == 0 for run in runs)
         changed["x"][:] = 0
-        assert told.wait(30)
+        assert told.wait(PATIENCE_S)
         assert session.run_async(None, FEEDS).result()[0] == 0
     (message,) = _warnings(caplog)
     assert "node 'sum'" in message

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp import zoo
@@ -97,7 +98,7 @@ def test_callback_gets_results_and_user_data(session, feeds) -> None:
         over.set()
 
     pending = session.run_async(None, feeds, callback, "mine")
-    assert over.wait(10)
+    assert over.wait(PATIENCE_S)
     results, user_data, error = seen[0]
     assert (user_data, error, len(seen)) == ("mine", "", 1)
     assert np.array_equal(results[0], pending.result()[0])
@@ -128,7 +129,7 @@ def test_cancelled_run_reports_to_its_callback(session, feeds) -> None:
     runs = [session.run_async(None, feeds) for _ in range(8)]
     last = session.run_async(None, feeds, callback)
     last.cancel()
-    assert over.wait(10)
+    assert over.wait(PATIENCE_S)
     for run in runs:
         run.result()
     results, error = seen[0]
@@ -198,7 +199,7 @@ def test_profile_is_written_as_csv(model, feeds, tmp_path) -> None:
         noted = threading.Event()
         pending = session.run_async(None, feeds, lambda *_: noted.set())
         pending.result()
-        assert noted.wait(10)  # what a run cost is written down before its callback is called
+        assert noted.wait(PATIENCE_S)  # what a run cost is written down before its callback is called
         assert pending.profile.event(400).value > 0
         assert session.end_profiling() == str(path)
     rows = list(csv.DictReader(path.read_text().splitlines()))
@@ -378,4 +379,4 @@ def test_a_model_without_inputs_runs() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     session = htp.InferenceSession(model.SerializeToString())
     np.testing.assert_array_equal(session.run(None, {})[0], -np.arange(4))
-    np.testing.assert_array_equal(session.run_async(None, {}).result(10)[0], -np.arange(4))
+    np.testing.assert_array_equal(session.run_async(None, {}).result(PATIENCE_S)[0], -np.arange(4))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from openhtp import BadModel, InferenceSession, InvalidArgument, zoo
 from openhtp.engine.onnxruntime import onnxruntime
@@ -75,7 +76,7 @@ def test_a_run_votes_and_leaves_another(model: bytes, asynchronous: bool) -> Non
         options = run_options(htp_perf_mode="burst", htp_perf_mode_post_run="low_power_saver")
         if asynchronous:
             pending = session.run_async(None, feeds(session), run_options=options)
-            pending.result(30)
+            pending.result(PATIENCE_S)
             session.run(None, feeds(session))
             while votes(session)[0]["perf_profile"] != "low_power_saver":
                 pass

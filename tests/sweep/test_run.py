@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from openhtp.sweep.pool import LocalPool
 from openhtp.sweep.store import Store
 from openhtp.sweep.worker import measure
 from tests.sweep.studies import estimates, plans
+from tests.waiting import wait_until
 
 
 class Here:
@@ -168,11 +168,8 @@ def test_a_killed_driver_leaves_what_was_finished(tmp_path):
     script = f"import openhtp; openhtp.sweep({study!r}, store={str(tmp_path / 'store')!r}, workers=1)"
     process = subprocess.Popen([sys.executable, "-c", script])
     try:
-        deadline = time.monotonic() + 60
-        rows = []
-        while not rows and time.monotonic() < deadline:
-            if (tmp_path / "store" / "sweep.sqlite").exists():
-                rows = _rows(tmp_path / "store")
+        wait_until(lambda: (tmp_path / "store" / "sweep.sqlite").exists() and _rows(tmp_path / "store"))
+        rows = _rows(tmp_path / "store")
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.kill()

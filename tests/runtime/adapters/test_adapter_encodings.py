@@ -12,7 +12,7 @@ import pytest
 import openhtp as htp
 from openhtp.testing import hold, release
 from tests.runtime.adapters.test_adapters import lora_graph
-from tests.runtime.test_stopping import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 XQ, WQ, TQ, YQ = (
     htp.ScaleOffset(0.05, -128),
@@ -125,9 +125,9 @@ def test_executions_under_way_keep_their_encodings(backend: htp.Backend) -> None
     new = graph.execute_async({"x": XS})
     release(device)
     for run in old:
-        np.testing.assert_array_equal(run.result(10)["y"], base)
-    assert np.abs(new.result(10)["y"].astype(int) - base).max() > 1
-    np.testing.assert_array_equal(new.result(10)["y"], graph.execute({"x": XS})["y"])
+        np.testing.assert_array_equal(run.result(PATIENCE_S)["y"], base)
+    assert np.abs(new.result(PATIENCE_S)["y"].astype(int) - base).max() > 1
+    np.testing.assert_array_equal(new.result(PATIENCE_S)["y"], graph.execute({"x": XS})["y"])
 
 
 def test_what_is_wrong_about_encodings_changes_nothing(context: htp.Context) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.testing import hold, release
-from tests.runtime.test_stopping import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 SIZE, RANK = 32, 4
 DICE = np.random.default_rng(5)
@@ -131,9 +131,9 @@ def test_executions_under_way_keep_their_adapter(backend: htp.Backend) -> None:
     new = [graph.execute_async({"x": X}) for _ in range(3)]
     release(device)
     for run in old:
-        close(run.result(10)["y"], expected["base"])
+        close(run.result(PATIENCE_S)["y"], expected["base"])
     for run in new:
-        close(run.result(10)["y"], expected["first"])
+        close(run.result(PATIENCE_S)["y"], expected["first"])
     close(result(graph), expected["first"])
 
 
