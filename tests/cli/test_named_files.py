@@ -17,8 +17,6 @@ from openhtp.cli.main import app
 from openhtp.frontend.calibration import read_samples
 from openhtp.onnx import load
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(params=["pipe", "zero", "folder"])
 def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
@@ -35,6 +33,22 @@ def test_commands(no_file: Path, tmp_path: Path, command: str) -> None:
     result = CliRunner().invoke(app, [command, str(no_file), *more])
     assert result.exit_code == 2, result.output
     assert "regular file" in result.output or "is a directory" in result.output
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "200"])
+def test_an_error_stays_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    """However wide the terminal is and however long the path: somebody will copy it."""
+    monkeypatch.setenv("COLUMNS", columns)
+    missing = tmp_path / ("a" * 100) / "model.onnx"
+    for words in (
+        ["quantize", str(missing), "--random", "2"],
+        ["plan", str(missing)],
+        ["quantize", "--" + "o" * 90],
+    ):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2, result.output
+        (line,) = (line for line in result.output.splitlines() if "rror: " in line)
+        assert words[1] in line
 
 
 def test_calls(no_file: Path) -> None:

@@ -35,6 +35,12 @@ class _Folder(TyperGroup):
         command.name = cmd_name
         return command
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print help in boxes, as every command's own help is. Errors of usage have none (see ``app``)."""
+        from typer import rich_utils
+
+        rich_utils.rich_format_help(obj=self, ctx=ctx, markup_mode="rich")
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; if its reader has gone, or on Ctrl-C, end with the status that shells expect."""
         try:
@@ -50,6 +56,8 @@ app = typer.Typer(
     help="An open HTP: queue graphs, plan and see what several models do to each other on one NPU.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # In a box, an error would be broken wherever the terminal ends, in the middle of the path that it names.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
