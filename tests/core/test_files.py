@@ -10,6 +10,7 @@ import pytest
 
 from openhtp.core.errors import BadModel
 from openhtp.core.files import read_file
+from openhtp.rpc import rendezvous
 
 
 def read(path: object, most: int = 100, **part: int) -> bytes:
@@ -39,11 +40,11 @@ def test_too_large_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
     assert read(path, offset=1 << 39, nbytes=4) == bytes(4)
 
 
-@pytest.mark.timeout(20)
 def test_only_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as end:
-        end.bind(str(tmp_path / "socket"))
+        with rendezvous.address(tmp_path / "socket") as where:
+            end.bind(where)
         for path, words in {
             tmp_path: "it is a folder; expected a regular file with a thing",
             tmp_path / "pipe": "it is a pipe; expected a regular",

@@ -12,6 +12,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.rpc import channel, rendezvous
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -25,7 +26,8 @@ def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def listener(tmp_path: Path) -> Iterator[socket.socket]:
     """A socket outside of the meeting place, which records nothing and answers nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.bind(str(tmp_path / "elsewhere.sock"))
+        with rendezvous.address(tmp_path / "elsewhere.sock") as where:
+            sock.bind(where)
         sock.listen(8)
         yield sock
 
@@ -43,7 +45,7 @@ def create(name: str) -> BaseException | None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), "still waiting"
     return caught[0] if caught else None
 
@@ -65,7 +67,8 @@ def test_a_listener_that_does_not_even_accept_is_given_up(runtime_dir: Path) -> 
             caller.setblocking(False)
             waiting.append(caller)
             try:
-                caller.connect(str(runtime_dir / "full.sock"))
+                with rendezvous.address(runtime_dir / "full.sock") as where:
+                    caller.connect(where)
             except BlockingIOError:
                 break
         error = create("full")
@@ -75,8 +78,8 @@ def test_a_listener_that_does_not_even_accept_is_given_up(runtime_dir: Path) -> 
     assert "did not answer" in str(error)
 
 
-def test_a_link_is_not_followed(runtime_dir: Path, listener: socket.socket) -> None:
-    (runtime_dir / "linked.sock").symlink_to(listener.getsockname())
+def test_a_link_is_not_followed(runtime_dir: Path, tmp_path: Path, listener: socket.socket) -> None:
+    (runtime_dir / "linked.sock").symlink_to(tmp_path / "elsewhere.sock")
     error = create("linked")
     assert isinstance(error, htp.QnnError)
     assert "is not the socket of a device" in str(error)

@@ -15,7 +15,7 @@ import openhtp as htp
 from openhtp.device.onlookers import MOST
 from openhtp.rpc import channel, rendezvous, windows
 from openhtp.rpc import messages as ms
-from tests.runtime.test_stopping import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -27,8 +27,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def at_window(place: Path) -> socket.socket:
     (path,) = place.glob("*.window")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.settimeout(10)
-    sock.connect(str(path))
+    sock.settimeout(PATIENCE_S)
+    with rendezvous.address(path) as where:
+        sock.connect(where)
     return sock
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import openhtp as htp
+from openhtp.rpc import rendezvous, windows
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.memories import Memories
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def _freed_context(device: htp.Device, binary: bytes) -> None:
     graph.execute({"x": x}, {"y": y})
     graph.execute({"x": memory}, {"y": memory})
     graph.execute({"x": ramp()})
-    graph.execute_async({"x": ramp()}).result(5)
+    graph.execute_async({"x": ramp()}).result(PATIENCE_S)
     context.free()
 
 
@@ -119,7 +121,7 @@ def test_one_of_several_threads_finalizes(shared_device: htp.Device, context: ht
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert sorted(outcomes) == ["QNN_GRAPH_ERROR_GRAPH_FINALIZED"] * 2 + ["finalized"]
     assert loaded() == before + 1
     graph.execute({"x": ramp()})
@@ -178,13 +180,18 @@ def test_shapes_are_whole_numbers(context: htp.Context, shape: object) -> None:
         context.create_graph("g").add_tensor("x", shape, "float32")  # type: ignore[arg-type]
 
 
-def test_a_socket_path_that_is_too_long_is_named(
+def test_a_folder_for_sockets_may_have_a_long_name(
     backend: htp.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(htp.InvalidArgument, match="device name"):
         backend.create_device(name="x" * 300)
     monkeypatch.delenv("OPENHTP_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("d" * 120)))
+    name = "c" * 64
+    with htp.Backend() as other:
+        assert other.create_device(name=name).pid == backend.create_device(name=name).pid
+        assert [seen["name"] for seen in windows.look()] == [name]
+    monkeypatch.setattr(rendezvous, "_OPEN_FILES", tmp_path / "nothing")
     with pytest.raises(htp.ResourceError, match=r"d{120}.*OPENHTP_RUNTIME_DIR"):
         backend.create_device(name="camera")
 

@@ -23,6 +23,7 @@ PATIENCE_S = 30.0
 
 # What the kernel takes as the name of a socket, without its final zero.
 _LONGEST_PATH = 107
+_OPEN_FILES = Path("/proc/self/fd")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -57,14 +58,26 @@ def socket_path(name: str) -> Path:
             f"device name {name!r}; expected up to 64 letters, digits, '.', '_' or '-', a letter or digit first",
             st.QNN_DEVICE_ERROR_INVALID_ARGUMENT,
         )
-    path = directory() / f"{name}.sock"
-    if len(os.fsencode(path)) > _LONGEST_PATH:
+    return directory() / f"{name}.sock"
+
+
+@contextlib.contextmanager
+def address(path: Path) -> Iterator[str]:
+    """The name by which the kernel takes a socket: its path, or a shorter way through its folder, held open."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    if not _OPEN_FILES.is_dir():
         raise ResourceError(
-            f"the socket path {path} of device {name!r} has more than {_LONGEST_PATH} bytes; set"
-            " OPENHTP_RUNTIME_DIR to a shorter directory",
+            f"the socket path {path} has more than {_LONGEST_PATH} bytes and cannot be shortened without"
+            f" {_OPEN_FILES}; set OPENHTP_RUNTIME_DIR to a shorter directory",
             st.QNN_COMMON_ERROR_SYSTEM,
         )
-    return path
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield str(_OPEN_FILES / str(folder) / path.name)
+    finally:
+        os.close(folder)
 
 
 @contextlib.contextmanager
@@ -93,7 +106,8 @@ def connect(name: str) -> socket.socket | None:
         # Whoever does not accept keeps us waiting once its backlog is full. Not by settimeout, with which a local
         # socket would not wait at all.
         _limit_waiting(sock, PATIENCE_S)
-        sock.connect(str(path))
+        with address(path) as where:
+            sock.connect(where)
         _, uid = channel.peer_credentials(sock)
         if uid != os.getuid():
             raise _refused(path, f"user {uid} listens there")
@@ -150,8 +164,13 @@ def _refused(path: Path, reason: str) -> ResourceError:
 def listen(name: str) -> socket.socket:
     """Open the door of a named device. Call under ``locked`` and after ``connect`` said None."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.bind(str(socket_path(name)))
-    sock.listen(16)
+    try:
+        with address(socket_path(name)) as where:
+            sock.bind(where)
+        sock.listen(16)
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 

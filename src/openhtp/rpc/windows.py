@@ -54,7 +54,8 @@ def open_window() -> Window | None:
         try:
             # Found by others only once somebody listens there: who meets a deaf socket clears it away.
             early = path.with_suffix(".new")
-            listener.bind(str(early))
+            with rendezvous.address(early) as where:
+                listener.bind(where)
             listener.listen(_BACKLOG)
             early.rename(path)
         except BaseException:
@@ -73,7 +74,8 @@ def _clear_away() -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock, contextlib.suppress(OSError):
                 sock.setblocking(False)
                 try:
-                    sock.connect(str(path))
+                    with rendezvous.address(path) as where:
+                        sock.connect(where)
                 except ConnectionRefusedError:
                     path.unlink()
 
@@ -118,7 +120,8 @@ def _call(path: Path) -> tuple[socket.socket, int] | None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.setblocking(False)
-        sock.connect(str(path))
+        with rendezvous.address(path) as where:
+            sock.connect(where)
         pid, uid = channel.peer_credentials(sock)
         if uid == os.getuid():
             channel.send(sock, ms.encode(ms.Inspect(number=1)))
