@@ -7,14 +7,18 @@ STAMP := $(VENV)/.installed
 VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
+# Tests run side by side, one worker for each core. More than eight would only import all tests more often.
+WORKERS := -n auto --maxprocesses 8 --dist worksteal
+# Tests start hundreds of processes, which start in half the time if they need not compile the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
 
-test: $(STAMP) lint  ## linters, types, layers and the default tests (under 15 minutes)
-	$(BIN)/python -m pytest
+test: $(STAMP) lint  ## linters, types, layers and the default tests (ARGS=--durations=20 lists the slowest)
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

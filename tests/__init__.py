@@ -1,0 +1,7 @@
+"""The tests. Folders mirror ``src``; what many share is in ``conftest.py``, ``waiting.py`` and ``browser.py``."""
+
+import os
+
+# Before numpy is loaded, here and in processes that tests start. Threads that wait for each other's part of a
+# small product keep other tests from the processors: beside others, an export took eight times as much of them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
