@@ -1,8 +1,8 @@
 """The queue's contract, by the same tests wherever there is a queue.
 
-That is: in Python and through the table of functions of our own C library; on a device process, on a thread of this
-process and on a device with a name; on the virtual clock; and on the vendor's library. Contexts have the queue
-depth that a test needs, and the default where it needs none.
+That is: in Python and through the table of functions of our own C library; on a device process, on a thread of
+this process and on a device with a name; on the virtual clock; and on the vendor's library. Contexts have the
+queue depth that a test needs, and the default where it needs none.
 
 ``Rig.stall`` makes the device busy until ``Rig.go_on``: it is held, or the virtual device simply has not been run
 yet. No test waits for time to pass.
