@@ -19,9 +19,11 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [*RUNS, pytest.param("ort_two_sessions.py", marks=[pytest.mark.vendor, pytest.mark.slow])]
+)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
-    arguments, words = RUNS[name]
+    arguments, words = RUNS.get(name, ([], "background low, urgent high"))
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from rich.progress import Progress as Bar
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench import (
+    c_calls,
     cancelling,
     language,
     loading,
@@ -45,6 +46,7 @@ R = TypeVar(
     profiling.ProfilingResult,
     cancelling.CancelResult,
     provider.ProviderResult,
+    c_calls.CCallsResult,
     language.LanguageResult,
 )
 
@@ -166,6 +168,37 @@ def ort_(
         ratio, times = ("-", "-") if row.ratio is None else (f"{row.ratio:.3f}", f"{1 / row.ratio:.1f}")
         sheet.add(row.model, f"{row.openhtp_us:,.1f}", vendor, ratio, times)
     show(sheet)
+    if not result.vendor_installed:
+        say(HOW_TO_INSTALL)
+    _warn_of_noise(result)
+    write_json(json_file, msgspec.to_builtins(result))
+
+
+@app.command("c")
+def c_(
+    json_file: JsonFile = None,
+    pieces: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 15,
+    samples: Annotated[int, typer.Option(min=20, help="Urgent executions of each kind.")] = 300,
+    network: ZooNetwork = "resnet50",
+) -> None:
+    """Measure a program in C: calls of a trivial graph, and an urgent graph beside a long one."""
+    with errors_reported():
+        result = _last(c_calls.run(pieces=pieces, samples=samples, network=network))
+    calls = Sheet(
+        "calls of a trivial graph from C (measured, wall clock, medians)",
+        ("call", "OpenHTP\nus", "vendor\nus", "ratio"),
+    )
+    for row in result.calls:
+        vendor = "-" if row.vendor_us is None else f"{row.vendor_us:,.1f}"
+        ratio = "-" if row.vendor_us is None else f"{row.openhtp_us / row.vendor_us:.3f}"
+        calls.add(row.what, f"{row.openhtp_us:,.1f}", vendor, ratio)
+    show(calls)
+    title = f"an urgent graph beside {network}, {result.long_ms:.1f} ms alone (measured, parts of the long run)"
+    beside = Sheet(title, ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %"))
+    for urgent in result.urgent:
+        shares = (urgent.median_share, urgent.p99_share, urgent.p99_share_all)
+        beside.add(urgent.what, *(f"{share:.1%}" for share in shares))
+    show(beside)
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
     _warn_of_noise(result)
@@ -344,6 +377,7 @@ def _warn_of_noise(
     | parallelism.ParallelResult
     | polling.PollingResult
     | provider.ProviderResult
+    | c_calls.CCallsResult
     | language.LanguageResult,
 ) -> None:
     if result.noisy_pieces:

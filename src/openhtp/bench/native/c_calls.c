@@ -1,0 +1,290 @@
+/* What calls of the C interface take. Prints a line for each piece: a word, numbers, and the time of a fixed loop right
+   before and after it, by which whoever reads the lines tells a quiet machine from a busy one.
+
+   usage: c_calls LIBRARY calls PIECES
+          c_calls LIBRARY urgent FILE SAMPLES     (FILE: see read_network) */
+#include <openhtp_qnn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+enum { SIZE = 64, CALLS = 400, DEPTH = 10, MOST = 64 };
+
+static const qnn_functions *qnn;
+static qnn_handle backend, device;
+
+static double now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
+}
+
+static double probe_us(void)
+{
+    double begin = now_us();
+    for (volatile int i = 0; i < 300000; i++)
+        ;
+    return now_us() - begin;
+}
+
+/* Libraries print, too: a sign before each line tells ours from theirs. */
+static void tell(const char *what, double took_us, double before_us, double after_us)
+{
+    printf("= %s %.3f %.1f %.1f\n", what, took_us, before_us, after_us);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, count, sizeof *values, by_size);
+    return values[count / 2];
+}
+
+typedef struct {
+    qnn_handle context, graph;
+    uint32_t n_in, n_out;
+    qnn_tensor in[MOST], out[MOST];
+} network;
+
+static qnn_handle new_context(uint32_t priority)
+{
+    qnn_config urgency = {.option = QNN_CONTEXT_PRIORITY, .of.number = priority};
+    const qnn_config *configs[] = {&urgency, NULL};
+    qnn_handle context;
+    QNN_NEED(qnn->context_create(backend, device, configs, &context));
+    return context;
+}
+
+/* o = a + b, on bytes. */
+static void build_addition(network *n, uint32_t priority)
+{
+    static uint32_t dims[] = {1, 4, 4, 4};
+    const char *names[] = {"a", "b", "o"};
+    qnn_tensor tensors[3];
+    n->context = new_context(priority);
+    QNN_NEED(qnn->graph_create(n->context, "add", NULL, &n->graph));
+    for (int i = 0; i < 3; i++) {
+        tensors[i] = (qnn_tensor){.version = 1, .name = names[i], .kind = i < 2 ? QNN_APP_WRITE : QNN_APP_READ,
+                                  .type = QNN_UFIXED8, .rank = 4, .dims = dims};
+        tensors[i].quant.defined = 1;
+        tensors[i].quant.of.plain = (qnn_scale_offset){i < 2 ? 0.02f : 0.04f, -128};
+        QNN_NEED(qnn->tensor_create(n->graph, &tensors[i]));
+    }
+    qnn_op add = {1, "add0", "qti.aisw", "ElementWiseAdd", 0, NULL, 2, tensors, 1, tensors + 2};
+    QNN_NEED(qnn->graph_add_node(n->graph, add));
+    QNN_NEED(qnn->graph_finalize(n->graph, NULL, NULL));
+    for (int i = 0; i < 3; i++)
+        tensors[i].raw.data = calloc(1, SIZE), tensors[i].raw.size = SIZE;
+    n->n_in = 2, n->n_out = 1;
+    memcpy(n->in, tensors, 2 * sizeof *tensors), n->out[0] = tensors[2];
+}
+
+/* A file of lines: the path of a context binary; the graph's name; numbers of inputs and outputs; and for each of those
+   its id, bytes, rank and dimensions. */
+static void read_network(network *n, const char *path, uint32_t priority)
+{
+    char binary[4096], name[256];
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%4095[^\n] %255s %u %u", binary, name, &n->n_in, &n->n_out) != 4 || n->n_in > MOST ||
+        n->n_out > MOST)
+        exit((fprintf(stderr, "%s is no description of a network\n", path), 1));
+    for (uint32_t i = 0; i < n->n_in + n->n_out; i++) {
+        qnn_tensor *t = i < n->n_in ? &n->in[i] : &n->out[i - n->n_in];
+        uint32_t bytes = 0;
+        *t = (qnn_tensor){.version = 1, .name = "", .kind = i < n->n_in ? QNN_APP_WRITE : QNN_APP_READ};
+        if (fscanf(file, "%u %u %u", &t->id, &bytes, &t->rank) != 3 || t->rank > 8)
+            exit((fprintf(stderr, "%s: tensor %u\n", path, i), 1));
+        t->dims = calloc(8, sizeof *t->dims);
+        for (uint32_t d = 0; d < t->rank; d++)
+            if (fscanf(file, "%u", &t->dims[d]) != 1)
+                exit(1);
+        t->raw.data = calloc(1, bytes), t->raw.size = bytes;
+    }
+    fclose(file);
+    FILE *data = fopen(binary, "rb");
+    if (!data || fseek(data, 0, SEEK_END))
+        exit((perror(binary), 1));
+    long size = ftell(data);
+    char *blob = malloc(size);
+    rewind(data);
+    if (fread(blob, 1, size, data) != (size_t)size)
+        exit((perror(binary), 1));
+    fclose(data);
+    qnn_config urgency = {.option = QNN_CONTEXT_PRIORITY, .of.number = priority};
+    const qnn_config *configs[] = {&urgency, NULL};
+    QNN_NEED(qnn->context_from_binary(backend, device, configs, blob, size, &n->context, NULL));
+    QNN_NEED(qnn->graph_retrieve(n->context, name, &n->graph));
+}
+
+static void run(network *n)
+{
+    QNN_NEED(qnn->graph_execute(n->graph, n->in, n->n_in, n->out, n->n_out, NULL, NULL));
+}
+
+static qnn_code queue(network *n, qnn_notify notify, void *param)
+{
+    return qnn->graph_execute_async(n->graph, n->in, n->n_in, n->out, n->n_out, NULL, NULL, notify, param);
+}
+
+/* ---- calls of a trivial graph --------------------------------------------------------------------------------- */
+
+static atomic_int ended;
+
+static void count_end(void *param, qnn_code status)
+{
+    (void)param;
+    if (status)
+        exit((fprintf(stderr, "an execution ended with %lu\n", (unsigned long)status), 1));
+    atomic_fetch_add(&ended, 1);
+}
+
+static double round_trip_us(network *n)
+{
+    int before = atomic_load(&ended);
+    double begin = now_us();
+    if (queue(n, count_end, NULL))
+        return -1;
+    while (atomic_load(&ended) == before)
+        ;
+    return now_us() - begin;
+}
+
+static double queued_us(network *n)
+{
+    atomic_store(&ended, 0);
+    double begin = now_us();
+    for (int i = 0; i < CALLS; i++)
+        QNN_NEED(queue(n, count_end, NULL));
+    while (atomic_load(&ended) < CALLS)
+        ;
+    return (now_us() - begin) / CALLS;
+}
+
+static void calls(int pieces)
+{
+    static double times[CALLS];
+    static network cold, n;
+    build_addition(&cold, QNN_PRIORITY_NORMAL);
+    double first = round_trip_us(&cold);
+    int can_queue = first >= 0;
+    if (can_queue)
+        tell("cold", first, 0, 0);
+    /* The first asynchronous call of a context that has run its graph before. */
+    for (int round = 0; round < pieces; round++) {
+        build_addition(&n, QNN_PRIORITY_NORMAL);
+        for (int i = 0; i < 20; i++)
+            run(&n);
+        double before = probe_us();
+        if (can_queue) {
+            first = round_trip_us(&n);
+            tell("first", first, before, probe_us());
+        }
+        if (round + 1 < pieces)
+            QNN_NEED(qnn->context_free(n.context, NULL));
+    }
+    for (int piece = 0; piece < pieces; piece++) {
+        double before = probe_us();
+        for (int i = 0; i < CALLS; i++) {
+            double begin = now_us();
+            run(&n);
+            times[i] = now_us() - begin;
+        }
+        tell("sync", median(times, CALLS), before, probe_us());
+        if (!can_queue)
+            continue;
+        before = probe_us();
+        double each = queued_us(&n);
+        tell("async", each, before, probe_us());
+        before = probe_us();
+        for (int i = 0; i < 100; i++)
+            times[i] = round_trip_us(&n);
+        tell("later", median(times, 100), before, probe_us());
+    }
+}
+
+/* ---- an urgent graph beside a long one -------------------------------------------------------------------------- */
+
+static atomic_int wanted, under_way;
+
+static void *run_on(void *param)
+{
+    while (atomic_load(&wanted))
+        run(param);
+    return NULL;
+}
+
+static void queue_on(void *param, qnn_code status)
+{
+    if (atomic_load(&wanted) && !status)
+        QNN_NEED(queue(param, queue_on, param));
+    else
+        atomic_store(&under_way, 0);
+}
+
+static void beside(const char *words, network *background, network *urgent, int samples, double long_us, int async)
+{
+    pthread_t thread;
+    atomic_store(&wanted, 1), atomic_store(&under_way, async);
+    if (async)
+        queue_on(background, 0);
+    else
+        pthread_create(&thread, NULL, run_on, background);
+    srand(1);
+    for (int i = 0; i < samples; i++) {
+        struct timespec a_while = {0, 1000L * (long)(long_us * (0.2 + 1.3 * rand() / RAND_MAX))};
+        nanosleep(&a_while, NULL);
+        double before = probe_us(), begin = now_us(), took;
+        if (async)
+            took = round_trip_us(urgent);
+        else
+            run(urgent), took = now_us() - begin;
+        tell(words, took, before, probe_us());
+    }
+    atomic_store(&wanted, 0);
+    if (!async)
+        pthread_join(thread, NULL);
+    while (atomic_load(&under_way))
+        ;
+}
+
+static void urgent(const char *path, int samples)
+{
+    static network low, high, equal;
+    double times[10];
+    read_network(&low, path, QNN_PRIORITY_LOW);
+    build_addition(&equal, QNN_PRIORITY_LOW);
+    build_addition(&high, QNN_PRIORITY_HIGH);
+    for (int i = 0; i < 10; i++) {
+        run(&high), run(&equal);
+        double begin = now_us();
+        run(&low);
+        times[i] = now_us() - begin;
+    }
+    double long_us = median(times, 10);
+    tell("long", long_us, 0, 0);
+    beside("equal", &low, &equal, samples / 4, long_us, 0);
+    beside("sync", &low, &high, samples, long_us, 0);
+    if (round_trip_us(&high) >= 0)
+        beside("async", &low, &high, samples, long_us, 1);
+}
+
+int main(int count, char **words)
+{
+    if (count < 4)
+        return fprintf(stderr, "usage: %s LIBRARY calls PIECES | LIBRARY urgent FILE SAMPLES\n", words[0]), 2;
+    qnn = qnn_load(words[1]);
+    QNN_NEED(qnn->backend_create(NULL, NULL, &backend));
+    QNN_NEED(qnn->device_create(NULL, NULL, &device));
+    if (!strcmp(words[2], "calls"))
+        calls(atoi(words[3]));
+    else
+        urgent(words[3], atoi(words[4]));
+    return 0;
+}
