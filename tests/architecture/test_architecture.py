@@ -52,7 +52,7 @@ def test_layers() -> None:
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
     lines = text.count("\n")
-    assert lines <= 400 or path.name == "status.py", f"{path} has {lines} lines"
+    assert lines <= 600 or path.name == "status.py", f"{path} has {lines} lines"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1

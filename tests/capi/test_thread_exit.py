@@ -10,6 +10,7 @@ import pytest
 
 from openhtp.abi.tables import CORE
 from tests.capi.conftest import build_script
+from tests.waiting import PATIENCE_S
 
 PROGRAM = """
 import ctypes, sys
@@ -36,7 +37,7 @@ def test_a_thread_can_be_joined_by_who_holds_pythons_lock(lib_dir: Path, tmp_pat
     library = str(lib_dir / "libQnnHtp.so")
     program = PROGRAM.format(library=library, joiner=str(joiner), build_id=CORE["backendGetBuildId"].place)
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("v")

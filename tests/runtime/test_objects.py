@@ -11,6 +11,7 @@ import openhtp as htp
 from openhtp.runtime import lifecycle
 from openhtp.runtime.lifecycle import Life, State
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("depth", [0, 301, -1, 2.5, "ten", None, True])
@@ -146,7 +147,7 @@ def test_priority_cannot_change_after_the_first_asynchronous_execution(graph: ht
     graph.execute({"x": ramp()})
     graph.set_config(priority="high")  # as long as nothing was queued
     assert graph.priority is htp.Priority.HIGH
-    graph.execute_async({"x": ramp()}).result(60)
+    graph.execute_async({"x": ramp()}).result(PATIENCE_S)
     with pytest.raises(htp.WrongState, match="cannot change after its first asynchronous execution"):
         graph.set_config(priority="low")
     assert graph.priority is htp.Priority.HIGH
@@ -287,4 +288,4 @@ def test_bad_memory_sizes(context: htp.Context, size: object) -> None:
 def test_an_app_is_queued_on_a_thread_of_this_process_too() -> None:
     with htp.Backend() as backend:
         app = backend.create_device(host="thread").create_context().create_app("camera")
-        assert app.run_async(10).result(60) == {}
+        assert app.run_async(10).result(PATIENCE_S) == {}
