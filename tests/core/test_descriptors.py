@@ -1,0 +1,55 @@
+"""Descriptors that an interrupt cannot lose."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+
+from openhtp.core.descriptors import Descriptor
+from tests.hostile.interrupting import Interrupting, places_of
+from tests.hostile.leaks import open_files
+
+
+def _made() -> Descriptor:
+    return Descriptor(os.memfd_create, "openhtp-test")
+
+
+def test_it_is_closed_once() -> None:
+    made = _made()
+    number = made.number
+    os.fstat(number)
+    made.close()
+    other = os.dup(0)  # which gets the same number
+    try:
+        made.close()
+        assert made.number == -1
+        os.fstat(other)
+    finally:
+        os.close(other)
+
+
+def test_it_is_closed_when_it_is_dropped() -> None:
+    number = _made().number
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_what_cannot_be_made_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        Descriptor(os.open, "/nowhere/at/all", os.O_RDONLY)
+
+
+def test_no_interrupt_loses_it() -> None:
+    """While it is made or closed, that is. Python itself swallows what comes while it drops an object."""
+    before, kept = open_files(), []
+    for place in range(1, places_of(lambda: kept.append(_made())) + 1):
+        assert Interrupting(place, lambda: kept.append(_made())).happened
+        made = _made()
+        Interrupting(place, made.close)
+        made.close()
+        assert made.number == -1
+    kept.clear()
+    gc.collect()
+    assert open_files() == before
