@@ -13,6 +13,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from openhtp.core.descriptors import Descriptor
+
 # Why there can be no new file in a folder where an old one may well be written to.
 _NOTHING_NEW = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -34,16 +36,16 @@ def _write(path: Path, data: bytes) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        if mode is None or error.errno not in _NOTHING_NEW:
-            raise
-        path.write_bytes(data)
-        return
-    try:
-        with open(fd, "wb") as file:
+        try:
+            made = Descriptor(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if mode is None or error.errno not in _NOTHING_NEW:
+                raise
+            path.write_bytes(data)
+            return
+        with contextlib.closing(made), open(made.number, "wb", closefd=False) as file:
             if mode is not None:
-                os.fchmod(fd, stat.S_IMODE(mode))
+                os.fchmod(made.number, stat.S_IMODE(mode))
             file.write(data)
         os.replace(part, path)
     except BaseException:

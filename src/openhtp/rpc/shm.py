@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.descriptors import Descriptor
 from openhtp.core.errors import InvalidArgument, OutOfMemory
 from openhtp.core.units import bytes_in_words
 
@@ -54,13 +55,18 @@ def align(nbytes: int) -> int:
 class SharedBuffer:
     """A mapped piece of memory and the descriptor that shares it."""
 
-    __slots__ = ("_map", "address", "fd", "nbytes")
+    __slots__ = ("_descriptor", "_map", "address", "nbytes")
 
-    def __init__(self, fd: int, nbytes: int) -> None:
-        self.fd = fd
+    def __init__(self, descriptor: Descriptor, nbytes: int) -> None:
+        self._descriptor = descriptor
         self.nbytes = nbytes
-        self._map: mmap.mmap | None = mmap.mmap(fd, nbytes)
+        self._map: mmap.mmap | None = mmap.mmap(self.fd, nbytes)
         self.address = int(np.frombuffer(self._map, np.uint8).__array_interface__["data"][0])
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; -1 when the memory was given back."""
+        return self._descriptor.number
 
     @classmethod
     def create(cls, nbytes: int) -> SharedBuffer:
@@ -78,13 +84,13 @@ class SharedBuffer:
         """A buffer of which nothing is taken yet, to be shown to whoever grants memory; ``take`` then takes it."""
         if nbytes <= 0:
             raise InvalidArgument(f"shared memory of {nbytes} bytes; expected at least 1")
-        fd = _memory_file("openhtp", nbytes)
+        memory = _memory_file("openhtp", nbytes)
         try:
-            os.ftruncate(fd, nbytes)
-            fcntl.fcntl(fd, _F_ADD_SEALS, _FIXED_SIZE)
-            return cls(fd, nbytes)
+            os.ftruncate(memory.number, nbytes)
+            fcntl.fcntl(memory.number, _F_ADD_SEALS, _FIXED_SIZE)
+            return cls(memory, nbytes)
         except OSError as error:
-            os.close(fd)
+            memory.close()
             if error.errno in _NO_ROOM:
                 raise _no_room(nbytes, error) from error
             raise
@@ -114,18 +120,19 @@ class SharedBuffer:
         Raises InvalidArgument unless it is memory of a sealed size. With ``may_shrink`` any memory will do: who
         cuts it short ends the process that maps it.
         """
+        own = Descriptor(int, fd)
         size = _lasting_size(fd) or (may_shrink and _memory_size(fd))
         if not 0 <= nbytes <= size or not size:
             unsealed = _memory_size(fd) >= max(1, nbytes)
-            os.close(fd)
+            own.close()
             raise InvalidArgument(
                 _CAN_SHRINK if unsealed else "the descriptor is not shared memory of a sealed size",
                 st.QNN_MEM_ERROR_INVALID_ARGUMENT,
             )
         try:
-            return cls(fd, nbytes or size)
+            return cls(own, nbytes or size)
         except (OSError, OverflowError, ValueError) as error:
-            os.close(fd)
+            own.close()
             raise _no_room(nbytes or size, error) from error
 
     @classmethod
@@ -135,25 +142,26 @@ class SharedBuffer:
         The size of a memfd is sealed where it can be. Raises InvalidArgument for what is no memory.
         """
         try:
-            own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+            copy = Descriptor(fcntl.fcntl, fd, fcntl.F_DUPFD_CLOEXEC, 0)
         except (OSError, OverflowError) as error:
             raise InvalidArgument(
                 f"descriptor {fd} cannot be used: {error}", st.QNN_MEM_ERROR_INVALID_ARGUMENT
             ) from error
+        own = copy.number
         try:
             is_regular = stat.S_ISREG(os.fstat(own).st_mode)
             if is_regular and not _is_dma_buf(own):
                 _check_size(fd, os.fstat(own).st_size, nbytes)  # before anything is done about it
             _seal(own, fd)
             _check_size(fd, _lasting_size(own) or _memory_size(own), nbytes)
-            return cls(own, nbytes)
+            return cls(copy, nbytes)
         except (OSError, ValueError) as error:
-            os.close(own)
+            copy.close()
             raise InvalidArgument(
                 f"descriptor {fd} cannot be mapped for reading and writing: {error}", st.QNN_MEM_ERROR_MAPPING
             ) from error
         except BaseException:
-            os.close(own)
+            copy.close()
             raise
 
     @property
@@ -184,10 +192,7 @@ class SharedBuffer:
 
     def close(self) -> None:
         """Give the memory back. Arrays still in use keep it mapped until they are gone."""
-        if self.fd < 0:
-            return
-        fd, self.fd = self.fd, -1  # first: who is interrupted and comes again must not close another's
-        os.close(fd)
+        self._descriptor.close()
         # Not unmapped here: numpy arrays do not count as exports, so closing the map would pull it from under
         # them. Each array holds the map; the last to go unmaps it.
         self._map = None
@@ -242,27 +247,24 @@ def _seal(own: int, fd: int) -> None:
             ) from error
 
 
-def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> int:
-    """The descriptor of memory that holds these pieces, by their places, and zeros; nobody can write it any more.
+def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> Descriptor:
+    """Memory that holds these pieces, by their places, and zeros; nobody can write it any more.
 
     Only the pieces take room. Now and then the kernel is at the pages itself (it moves or reclaims them) and
     cannot promise that: the memory stays as it is then, and whoever gets it reads it as it reads files.
     """
-    fd = _memory_file("openhtp-binary", nbytes)
+    memory = _memory_file("openhtp-binary", nbytes)
     try:
-        os.ftruncate(fd, nbytes)
+        os.ftruncate(memory.number, nbytes)
         for offset, piece in pieces:
-            _write(fd, offset, memoryview(piece))
-        _fix(fd)
+            _write(memory.number, offset, memoryview(piece))
+        _fix(memory.number)
     except OSError as error:
-        os.close(fd)
+        memory.close()
         if error.errno in _NO_ROOM:
             raise _no_room(nbytes, error) from error
         raise
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return memory
 
 
 def _fix(fd: int) -> None:
@@ -293,10 +295,10 @@ def _write(fd: int, offset: int, left: memoryview) -> int:
     return offset
 
 
-def _memory_file(name: str, nbytes: int) -> int:
-    """The descriptor of an empty file in memory; ``nbytes`` is what it is wanted for."""
+def _memory_file(name: str, nbytes: int) -> Descriptor:
+    """An empty file in memory; ``nbytes`` is what it is wanted for."""
     try:
-        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        return Descriptor(os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         if error.errno is None:
             raise  # not the system's but a signal handler's
