@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,8 @@ from openhtp.trace.records import Trace
 
 log = logging.getLogger(__name__)
 
-_one_at_a_time = threading.Lock()
+# Who records, if anybody does: one at a time.
+_recording: dict[None, object] = {}
 
 
 @contextlib.contextmanager
@@ -41,9 +41,10 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     target = path_of(path)
     if target is None:
         raise InvalidArgument(f"path is {shown(path)}; expected the path of a file to write")
-    if not _one_at_a_time.acquire(blocking=False):
-        raise WrongState("a trace is being recorded already; end that block first")
+    me = object()
     try:
+        if _recording.setdefault(None, me) is not me:
+            raise WrongState("a trace is being recorded already; end that block first")
         if not target.parent.is_dir():
             raise InvalidArgument(f"{str(target)!r} cannot be written: there is no folder {str(target.parent)!r}")
         recording = _Recording()
@@ -57,7 +58,8 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
                 recording.end()
                 recording.write(target)
     finally:
-        _one_at_a_time.release()
+        if _recording.get(None) is me:
+            del _recording[None]
 
 
 class _Recording:

@@ -1,9 +1,8 @@
 """Exceptions out of nowhere: what Ctrl-C or an alarm raises on the main thread, at every place where it can.
 
 CPython runs signal handlers at the start of a function, after a call into C and at the end of a loop's turn, and
-nowhere else: not between taking a lock in a ``with`` and entering its body, not between a function's return and
-the assignment of its value. A profile function is called at the first two and may raise there, so one sweep over
-its events meets every such place once; signals then come at any time, in loops and in waiting calls too.
+nowhere else. One sweep over all places of a call (``interrupting.py``) meets each of the first two once; signals
+then come at any time, in loops and in waiting calls too. ``fuzz_interrupts.py`` sweeps over every public call.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from openhtp.runtime import locks, rescue
 from openhtp.runtime.calls import execution
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
+from tests.hostile.interrupting import Interrupt, Interrupting, places_of
 from tests.waiting import PATIENCE_S, wait_until
 
 # A socket whose maker was interrupted is closed by being dropped, which Python warns of in development mode.
@@ -37,10 +37,6 @@ pytestmark = [
 ROUNDS = int(os.environ.get("OPENHTP_HOSTILE_ROUNDS", "1"))
 # Events of an action at which the sweep stops if the action still has not come to its end.
 MOST_EVENTS = 5000
-
-
-class Interrupt(BaseException):
-    """Raised where nobody expects it."""
 
 
 class Rig:
@@ -155,43 +151,12 @@ def rig() -> Iterator[Rig]:
         execution.renew_lock()
 
 
-def interrupted_at(event: int, action: Callable[[], None]) -> bool:
+def interrupted_at(place: int, action: Callable[[], None]) -> bool:
     """Run an action and raise at its n-th place; False if it came to its end before."""
-    count = 0
-
-    def look(frame: FrameType, kind: str, argument: object) -> None:
-        nonlocal count
-        if kind not in ("call", "c_return") or "/openhtp/" not in frame.f_code.co_filename:
-            return
-        count += 1
-        if count == event:
-            sys.setprofile(None)
-            raise Interrupt
-
-    sys.setprofile(look)
-    try:
-        action()
-    except Interrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
-def places_of(action: Callable[[], None]) -> int:
-    """How many places an action has."""
-    count = 0
-
-    def look(frame: FrameType, kind: str, argument: object) -> None:
-        nonlocal count
-        count += kind in ("call", "c_return") and "/openhtp/" in frame.f_code.co_filename
-
-    sys.setprofile(look)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
+    tried = Interrupting(place, action)
+    if tried.error is not None and not isinstance(tried.error, Interrupt):
+        raise tried.error
+    return tried.happened
 
 
 ACTIONS = [

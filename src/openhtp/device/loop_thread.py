@@ -9,9 +9,10 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from openhtp.core.latches import Promise
+from openhtp.core.threads import OwnThread
 from openhtp.device.loop import Loop
 
 log = logging.getLogger(__name__)
@@ -32,16 +33,16 @@ class LoopThread:
         self._watched = watched
         self._lock = threading.Lock()
         self._posted: deque[Callable[[], None]] = deque()
-        self._waiting: set[Future[Any]] = set()
+        self._waiting: set[Promise[Any]] = set()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = select.poll()
         for fd in (self._wake, watched):
             self._poller.register(fd, select.POLLIN)
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
 
     def start(self, loop: Loop, on_end: Callable[[], None]) -> None:
         """Begin. ``on_end`` is called once, on the thread, when the loop is over."""
-        self._thread = threading.Thread(target=self._serve, args=(loop, on_end), name=self._name, daemon=True)
+        self._thread = OwnThread(self._serve, loop, on_end, name=self._name)
         self._thread.start()
 
     def post(self, call: Callable[[], None]) -> None:
@@ -59,18 +60,11 @@ class LoopThread:
 
     def ask(self, call: Callable[[], _T]) -> _T:
         """Do something on the loop's thread and wait for what it returns or raises. Raises LoopOver."""
-        answer: Future[_T] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(call())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        with self._lock:
-            self._waiting.add(answer)
+        answer: Promise[_T] = Promise()
         try:
-            self.post(work)
+            with self._lock:
+                self._waiting.add(answer)
+            self.post(lambda: answer.settle(call))
             return answer.result()
         finally:
             with self._lock:
@@ -107,8 +101,7 @@ class LoopThread:
         with self._lock:
             waiting = list(self._waiting)
         for answer in waiting:
-            if not answer.done():
-                answer.set_exception(LoopOver())
+            answer.fail(LoopOver())
 
     # The loop's inbox
 

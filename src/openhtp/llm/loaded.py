@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import math
@@ -19,6 +18,7 @@ from openhtp.core.errors import OutOfMemory, QnnError, UnsupportedFeature
 from openhtp.core.hmx_layout import tokens_from_native
 from openhtp.core.priority import Priority
 from openhtp.core.quant import ScaleOffset
+from openhtp.core.threads import beside
 from openhtp.core.units import bytes_in_words
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache, PartCache, part_shapes
@@ -154,7 +154,8 @@ class Sequencer:
         for number, stage in enumerate(stages):
             # Another sequence may change it while this one waits, so it is looked at until it is right.
             while not self._loaded.holds(stage.graph, self.adapter):
-                await asyncio.to_thread(self._loaded.apply, number, stage.graph, self.adapter)
+                apply = functools.partial(self._loaded.apply, number, stage.graph, self.adapter)
+                await beside(apply, name="openhtp-adapter")
             execution = stage.graph.execute_async(stage.inputs, stage.outputs)
             self._under_way.append(execution)
             if number:

@@ -165,10 +165,14 @@ class Backend:
         for device in list(self._devices):
             if device._life.state is not State.FREED:
                 device.free()
-        self._life.end(State.FREED)
-        self._end_of_notifier.detach()
-        self._notifier.close(patience_s)
-        forks.backends.discard(self)
+        try:
+            self._life.end(State.FREED)
+            self._end_of_notifier.detach()
+            self._notifier.close(patience_s)
+            forks.backends.discard(self)
+        except BaseException:
+            rescue.post((self._notifier.stop, ()))
+            raise
 
     def __enter__(self) -> Backend:
         return self

@@ -42,6 +42,7 @@ from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, chec
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.restoring import finalize_deferred
 from openhtp.runtime.saving import Saver
+from openhtp.runtime.stopping import OF_CONTEXT, carrying
 from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -302,8 +303,7 @@ class Context:
         if profile is None:
             self._free()
             return
-        with profile._sheet.filling() as fill:
-            fill(freed(self))
+        carrying(profile, None, "freeing a context", OF_CONTEXT, lambda fill, _: fill and fill(freed(self)))
 
     def _free(self) -> None:
         lost = self._life.state is State.LOST

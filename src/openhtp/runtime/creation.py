@@ -7,14 +7,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as OutOfTime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st
-from openhtp.core.errors import InternalError, QnnError
+from openhtp.core.errors import Aborted, InternalError, QnnError
+from openhtp.core.latches import Promise
 from openhtp.core.notify import NotifyType
+from openhtp.core.threads import OwnThread
 from openhtp.runtime import forks, rescue
 from openhtp.runtime.calls.interrupt import Interrupt
 from openhtp.runtime.lifecycle import Life, State, foreign_error
@@ -68,7 +68,7 @@ class Creation:
         self._errors: list[QnnError | None] = [None] * len(wanted)
         self._ended: set[int] = set()
         self._todo = list(reversed(range(len(wanted))))
-        self._outcome: Future[list[Context]] = Future()
+        self._outcome: Promise[list[Context]] = Promise()
         self._abandoned = False
         self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal._interrupt
         self._stop = Stop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
@@ -76,13 +76,13 @@ class Creation:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        forks.creations.add(self)
-        self._interrupt.begin(self, self._stop)
         try:
+            forks.creations.add(self)
+            self._interrupt.begin(self, self._stop)
             for _ in range(min(len(self._wanted), MOST_THREADS, max(2, len(os.sched_getaffinity(0))))):
-                threading.Thread(target=self._work, name="openhtp-creation", daemon=True).start()
+                OwnThread(self._work, name="openhtp-creation").start()
         except BaseException:
-            rescue.post((self._abandon, ()))
+            rescue.post((self._give_up, ()))
             raise
 
     # For the user
@@ -116,7 +116,7 @@ class Creation:
         timeout = check_timeout(timeout)
         try:
             return self._outcome.result(timeout)
-        except OutOfTime:
+        except TimeoutError:
             if self.done():
                 raise
             raise TimeoutError(
@@ -132,9 +132,7 @@ class Creation:
         return None
 
     def __await__(self) -> Generator[Any, None, list[Context]]:
-        import asyncio  # whoever awaits has it; others need not wait for it
-
-        return asyncio.shield(asyncio.wrap_future(self._outcome)).__await__()
+        return self._outcome.__await__()
 
     def free(self) -> None:
         """Cancel what is under way and free all contexts that were made."""
@@ -166,6 +164,8 @@ class Creation:
         names: tuple[str, ...] = ()
         try:
             self._stop.check()
+            if self._abandoned:
+                raise Aborted("the creation of contexts was given up", st.QNN_CONTEXT_ERROR_ABORTED)
             parsed = wanted.opened()
             names = parsed.graph_names
             return self.device._restore_context(parsed, wanted.chosen, self._stop, self.number), None, names
@@ -204,9 +204,9 @@ class Creation:
     def _settle(self) -> None:
         failed = next((error for error in self._errors if error is not None), None)
         if failed is not None:
-            self._outcome.set_exception(failed)
+            self._outcome.fail(failed)
         else:
-            self._outcome.set_result([context for context in self._contexts if context is not None])
+            self._outcome.keep([context for context in self._contexts if context is not None])
 
     def _abandon(self) -> None:
         """Nobody wants it: end what is under way, and free what is there, now or when it comes."""
@@ -218,12 +218,17 @@ class Creation:
         for context in made:
             _free(context)
 
+    def _give_up(self) -> None:
+        """Whoever started it was interrupted, perhaps before there was a thread: end what none has begun."""
+        self._abandon()
+        self._work()
+
     def _leave(self) -> None:
         """In the child of a fork: it is the parent's, and so are the threads that would end it."""
         self._lock = threading.Lock()
         if not self._outcome.done():
-            self._outcome = Future()
-            self._outcome.set_exception(foreign_error("the creation", st.QNN_CONTEXT_ERROR_INVALID_HANDLE))
+            self._outcome = Promise()
+            self._outcome.fail(foreign_error("the creation", st.QNN_CONTEXT_ERROR_INVALID_HANDLE))
 
 
 def _free(context: Context | None) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
@@ -12,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument
+from openhtp.core.latches import Latch
+from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
 from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue, watching
 from openhtp.runtime.binaries import BinarySummary, Given, check_fit, open_given, validate
+from openhtp.runtime.calls.sheet import Fill
 from openhtp.runtime.choosing import create_message, enabled_graphs, read_options
 from openhtp.runtime.context import Context
 from openhtp.runtime.context_profile import restored
@@ -34,7 +36,7 @@ from openhtp.runtime.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
 from openhtp.runtime.restoring import restore
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.stopping import OF_CONTEXT, Stop, stopping
+from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.stored import list_wanted
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
@@ -77,10 +79,10 @@ class Device:
         self._contexts: set[Context] = set()
         self._votes = Votes()
         self._failure: Exception | None = None
-        self._ready = threading.Event()
+        self._ready = Latch()  # open unless a restart is under way
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
         self._link_now = self._make_link()
-        self._ready.set()
+        self._ready.open()
         backend._devices.add(self)
         watching.watcher.device_made(self)
 
@@ -96,10 +98,16 @@ class Device:
             if device is not None:
                 device._on_lost(link)
 
-        link = self._connect(on_lost)
-        forks.links.add(link)
-        self._end_of_link = weakref.finalize(self, _close_soon, link)
-        self._end_of_link.atexit = False  # the backend frees its devices then
+        connect = functools.partial(self._connect, on_lost)
+        link = finish(connect, name="openhtp-connect", discard=lambda late: late.close())
+        try:
+            forks.links.add(link)
+            # Not here and now, which is wherever the garbage collector happens to run.
+            self._end_of_link = weakref.finalize(self, rescue.post, (link.close, ()))
+            self._end_of_link.atexit = False  # the backend frees its devices then
+        except BaseException:
+            rescue.post((link.close, ()))
+            raise
         return link
 
     @property
@@ -150,7 +158,7 @@ class Device:
         try:
             opens(context, message)
             self._contexts.add(context)
-            if not self._ready.is_set() or self._link_now is not link:
+            if not self._ready.is_open or self._link_now is not link:
                 context._lose()  # who tells contexts of the loss may have come by before this one
         except BaseException:
             rescue.post((context._discard, ()))
@@ -182,18 +190,17 @@ class Device:
         check_handle("profile", profile, Profile)
         chosen = self._read_options(options, Origin.BINARY)
         external = check_callback(callback, chosen)
-        filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
-        with filling as fill, stopping(signal, "creating a context from a binary", OF_CONTEXT) as stop:
-            if fill is None:
-                return self._restore_context(open_given(binary), chosen, stop, external=external)
+
+        def create(fill: Fill | None, stop: Stop | None) -> Context:
             parsed = open_given(binary)
-            context, noted = restored(
-                self,
-                lambda: self._restore_context(parsed, chosen, stop, external=external),
-                tells_heap=chosen.dsp_memory_profiling_enabled,
-            )
+            make = functools.partial(self._restore_context, parsed, chosen, stop, external=external)
+            if fill is None:
+                return make()
+            context, noted = restored(self, make, tells_heap=chosen.dsp_memory_profiling_enabled)
             fill(noted)
             return context
+
+        return carrying(profile, signal, "creating a context from a binary", OF_CONTEXT, create)
 
     def _live_contexts(self) -> list[Context]:
         return [context for context in list(self._contexts) if context._life.state is State.LIVE]
@@ -329,7 +336,7 @@ class Device:
             self._votes.free()
             self.backend._devices.discard(self)
             self._end_of_link.detach()
-            self._link_now.close()
+            finish(self._link_now.close, name="openhtp-close")
         except BaseException:
             rescue.post((self._link_now.close, ()))
             raise
@@ -343,7 +350,8 @@ class Device:
 
     def _on_lost(self, link: Link) -> None:
         """Runs on the link's own thread before pending executions are notified."""
-        self._ready.clear()
+        if self._ready.is_open:  # else a restart is under way, and so are those who wait for it
+            self._ready = Latch()
         self._votes.lose()
         for context in list(self._contexts):
             try:
@@ -352,7 +360,7 @@ class Device:
                 log.exception("telling %r of the loss of its device", context)
         log.warning("device process %d went away; starting a fresh one", link.pid)
         try:
-            threading.Thread(target=self._restart, args=(link,), name="openhtp-restart", daemon=True).start()
+            OwnThread(self._restart, link, name="openhtp-restart").start()
         except RuntimeError as error:  # no more threads to be had
             self._give_up(error)
 
@@ -361,7 +369,7 @@ class Device:
             self._end_of_link.detach()
             old.close()
             if self._was_freed():
-                self._ready.set()
+                self._ready.open()
                 return
             fresh = self._make_link()
             self._votes.restore(fresh)
@@ -372,7 +380,7 @@ class Device:
             self._link_now = fresh
             self.restarts += 1
             freed = self._was_freed()
-        self._ready.set()
+        self._ready.open()
         if freed:
             self._end_of_link.detach()
             fresh.close()
@@ -386,12 +394,7 @@ class Device:
         """Whoever waits for the restart gets an answer, if not the one that was hoped for."""
         log.error("the device process could not be started again: %s", error)
         self._failure = error
-        self._ready.set()
+        self._ready.open()
 
     def __repr__(self) -> str:
         return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"
-
-
-def _close_soon(link: Link) -> None:
-    """Not here and now, which is wherever the garbage collector happened to run."""
-    rescue.post((link.close, ()))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -31,7 +30,7 @@ from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.sending import enqueue, send
-from openhtp.runtime.calls.sheet import Noted
+from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.served import serving
@@ -41,7 +40,7 @@ from openhtp.runtime.modelled import Modelled
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.stopping import OF_GRAPH, stopping
+from openhtp.runtime.stopping import OF_GRAPH, Stop, carrying
 from openhtp.runtime.tensor import Tensor
 from openhtp.trace.profile import Method
 
@@ -106,8 +105,8 @@ class Graph:
         with error_context(graph=self.name):
             spec = tensor_spec(name, shape, dtype, quant, kind, dynamic, sparse_elements, data_format)
             held = static_data(spec, data)
-        with self._building("add_tensor") as builder:
-            builder.add_tensor(spec, held)
+        with self._build_lock:
+            self._builder_for("add_tensor").add_tensor(spec, held)
             tensor = self._tensors[spec.name] = Tensor(self.context._next_tensor_id(), spec, self)
         return tensor
 
@@ -122,7 +121,8 @@ class Graph:
         package: str = "qti.aisw",
     ) -> None:
         """Add a node after those that make its inputs. Op and parameter names are the API's."""
-        with self._building("add_node") as builder:
+        with self._build_lock:
+            builder = self._builder_for("add_node")
             op = check_name(op, "op")
             name = check_name(f"{op}_{self._nodes}" if name is None else name, "node")
             with error_context(graph=self.name, node=name):
@@ -130,13 +130,11 @@ class Graph:
             builder.add_node(call)
             self._nodes += 1
 
-    @contextlib.contextmanager
-    def _building(self, call: str) -> Iterator[GraphBuilder]:
-        """Change the graph: one thread at a time, and not while it is being finalized."""
-        with self._build_lock:
-            self._life.require(call)
-            assert self._builder is not None
-            yield self._builder
+    def _builder_for(self, call: str) -> GraphBuilder:
+        """What changes the graph: one thread at a time, which holds the lock, and not while it is finalized."""
+        self._life.require(call)
+        assert self._builder is not None
+        return self._builder
 
     def _compose(self, graph: IrGraph) -> None:
         """Take over a whole graph that was built and verified elsewhere (an importer, say)."""
@@ -166,12 +164,15 @@ class Graph:
         self.context._life.require("use")
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
-        filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
-        halting = stopping(signal, f"finalizing graph {self.name!r}", OF_GRAPH)
-        with self._building("finalize") as builder, filling as fill, halting as stop, serving() as served:
+        what = f"finalizing graph {self.name!r}"
+        with self._build_lock:
+            carrying(profile, signal, what, OF_GRAPH, functools.partial(self._finalize, profile))
+
+    def _finalize(self, profile: Profile | None, fill: Fill | None, stop: Stop | None) -> None:
+        compiling = functools.partial(_compiled, self._builder_for("finalize").finish(), self._options)
+        with serving() as served:
             link = self.context._link
             begin = link.now()
-            compiling = functools.partial(_compiled, builder.finish(), self._options)
             program, packed = compiling() if stop is None else stop.run(compiling)
             compiled = link.now()
             with error_context(graph=self.name):

@@ -131,7 +131,7 @@ def restart(device: Device) -> None:
         finally:
             os.close(watched)
     until = time.monotonic() + _PATIENCE_S
-    while device._link_now is link and device._ready.is_set():
+    while device._link_now is link and device._ready.is_open:
         if time.monotonic() > until:
             raise InternalError(f"device process {link.pid} was killed, and its device did not notice")
         time.sleep(_LOOK_S)

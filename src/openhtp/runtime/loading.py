@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -82,11 +81,8 @@ def stored(binary: ContextBinary, names: Sequence[str], external: External | Non
 
 @contextlib.contextmanager
 def _in_memory(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> Iterator[int]:
-    fd = unchangeable(nbytes, pieces)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    with contextlib.closing(unchangeable(nbytes, pieces)) as memory:
+        yield memory.number
 
 
 def load_graphs(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from openhtp.core.levels import LogLevel
+from openhtp.core.threads import finish
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.locks import make_lock
 
@@ -32,12 +33,8 @@ class Log(logging.Handler):
         self.log_level = level
         self._callback = callback
         self._life = Life("log", "")
-        with _lock:
-            if not _live:
-                _own_level[:] = [_logger.level]
-            _live.append(self)
-            _settle()
-        _logger.addHandler(self)
+        # Not on this thread: loggers have a lock that an interrupt would leave taken.
+        finish(self._join, name="openhtp-log", discard=lambda _: self._leave())
 
     def set_log_level(self, level: LogLevel | str | int) -> None:
         """Change the level."""
@@ -58,9 +55,22 @@ class Log(logging.Handler):
     def free(self) -> None:
         """Stop handing messages on."""
         self._life.require("free")
+        finish(self._leave, name="openhtp-log")
+
+    def _join(self) -> None:
+        with _lock:
+            if not _live:
+                _own_level[:] = [_logger.level]
+            _live.append(self)
+            _settle()
+        _logger.addHandler(self)
+
+    def _leave(self) -> None:
+        """Twice does nothing."""
         _logger.removeHandler(self)
         with _lock:
-            _live.remove(self)
+            if self in _live:
+                _live.remove(self)
             _settle()
         self._life.end(State.FREED)
 

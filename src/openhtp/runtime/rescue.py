@@ -17,6 +17,9 @@ import queue
 import threading
 from collections.abc import Callable
 
+from openhtp.core.latches import Latch
+from openhtp.core.threads import OwnThread
+
 log = logging.getLogger(__name__)
 
 Task = tuple[Callable[..., object], tuple[object, ...]]
@@ -31,20 +34,16 @@ post: Callable[[Task], None] = _tasks.put
 
 def start() -> None:
     """Have the thread ready before there is anything to rescue."""
-    global _thread  # noqa: PLW0603
     with _starting:
         if _thread is None:
-            thread = threading.Thread(target=_run, args=(_tasks,), name="openhtp-rescue", daemon=True)
-            thread.start()
-            _thread = thread
+            OwnThread(_run, _tasks, name="openhtp-rescue").start()
 
 
 def flush() -> None:
     """Wait until what was posted so far is done."""
-    done = threading.Lock()
-    done.acquire()
-    post((done.release, ()))
-    done.acquire()
+    done = Latch()
+    post((done.open, ()))
+    done.wait()
 
 
 def start_anew() -> None:
@@ -55,6 +54,11 @@ def start_anew() -> None:
 
 
 def _run(tasks: queue.SimpleQueue[Task]) -> None:
+    global _thread  # noqa: PLW0603
+    with _starting:
+        if _thread is not None or tasks is not _tasks:
+            return  # whoever started the other was interrupted, and did it again
+        _thread = threading.current_thread()
     while True:
         function, arguments = tasks.get()
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from openhtp.core.units import MIB
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
-from openhtp.runtime.calls.sheet import Noted
+from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.lifecycle import State
@@ -19,7 +18,7 @@ from openhtp.runtime.loading import Manner, load_graphs, stored
 from openhtp.runtime.options import check_handle
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.stopping import OF_GRAPH, stopping
+from openhtp.runtime.stopping import OF_GRAPH, carrying
 from openhtp.runtime.tensor import Tensor
 from openhtp.trace.profile import Method
 
@@ -58,14 +57,17 @@ def finalize_deferred(graphs: Sequence[Graph], profile: Profile | None, signal: 
     check_handle("profile", profile, Profile)
     check_handle("signal", signal, Signal)
     assert context._binary is not None
-    filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
-    halting = stopping(signal, f"finalizing {', '.join(map(repr, names))}", OF_GRAPH)
-    with filling as fill, halting as stop, serving() as served:
-        begin = context._link.now()
-        _load(context, context._binary, names, stop)
-        if fill is not None and profile is not None:
-            events = finalize_events(profile.level, begin, begin, context._link.now(), served)
-            fill(Noted(Method.FINALIZE, names[-1], events))
+    binary = context._binary
+
+    def load(fill: Fill | None, stop: Stop | None) -> None:
+        with serving() as served:
+            begin = context._link.now()
+            _load(context, binary, names, stop)
+            if fill is not None and profile is not None:
+                events = finalize_events(profile.level, begin, begin, context._link.now(), served)
+                fill(Noted(Method.FINALIZE, names[-1], events))
+
+    carrying(profile, signal, f"finalizing {', '.join(map(repr, names))}", OF_GRAPH, load)
 
 
 def _known(context: Context, binary: ContextBinary, name: str) -> Graph:

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, TimedOut
+from openhtp.core.latches import Promise
 from openhtp.core.status import Status
+from openhtp.core.threads import OwnThread
 from openhtp.runtime import rescue
 
 if TYPE_CHECKING:
     from openhtp.device.tasks import Task
     from openhtp.rpc import messages as ms
     from openhtp.runtime.calls.interrupt import Interrupt
+    from openhtp.runtime.calls.sheet import Fill
+    from openhtp.runtime.profile import Profile
     from openhtp.runtime.signal import Signal
 
 _T = TypeVar("_T")
@@ -82,42 +84,56 @@ class Stop:
     def run(self, work: Callable[[], _T], discard: Callable[[_T], object] = lambda result: None) -> _T:
         """Have work done on another thread. When the call ends before it, what comes of it is discarded."""
         self.check()
-        outcome: Future[_T] = Future()
+        outcome: Promise[_T] = Promise()
         news = News()
-        outcome.add_done_callback(lambda _: news.put(None))
-        threading.Thread(target=_do, args=(outcome, work), name="openhtp-stoppable", daemon=True).start()
+
+        def give_back() -> None:
+            if outcome.exception() is None:
+                discard(outcome.result())
+
         try:
+            outcome.then(lambda: news.put(None))
+            OwnThread(outcome.settle, work, name="openhtp-stoppable").start()
             self.wait(news, outcome.done)
+            return outcome.result()
         except BaseException:
-            outcome.add_done_callback(lambda late: None if late.exception() else discard(late.result()))
+            rescue.post((outcome.then, (give_back,)))
             raise
-        return outcome.result()
 
 
-def _do(outcome: Future[_T], work: Callable[[], _T]) -> None:
+def carrying(
+    profile: Profile | None,
+    signal: Signal | None,
+    what: str,
+    statuses: tuple[Status, Status],
+    work: Callable[[Fill | None, Stop | None], _T],
+) -> _T:
+    """Do work that carries handles: a profile that is filled in, a signal that may stop it.
+
+    No context manager: who is interrupted within ``__enter__`` or at the start of ``__exit__`` would keep both.
+    """
+    sheet = None if profile is None else profile._sheet
+    stop = None if signal is None else Stop(signal._interrupt, what, statuses)
+    holder = object()
+
+    def give_back() -> None:
+        if sheet is not None:
+            sheet.abandon(holder)
+        if signal is not None:
+            signal._interrupt.end(stop)
+
     try:
-        outcome.set_result(work())
-    except BaseException as error:
-        outcome.set_exception(error)
-
-
-@contextlib.contextmanager
-def stopping(signal: Signal | None, what: str, statuses: tuple[Status, Status]) -> Iterator[Stop | None]:
-    """Let a signal, if one is given, stop what is done within."""
-    if signal is None:
-        yield None
-        return
-    interrupt = signal._interrupt
-    stop = Stop(interrupt, what, statuses)
-    try:
-        try:
-            interrupt.begin(stop, stop)
-            yield stop
-        finally:
-            interrupt.end(stop)
+        if sheet is not None:
+            sheet.begin(holder)
+        if signal is not None and stop is not None:
+            signal._interrupt.begin(stop, stop)
+        result = work(None if sheet is None else sheet.note, stop)
+        give_back()
     except BaseException:
-        rescue.post((interrupt.end, (stop,)))  # again, since that may have been what was interrupted
+        rescue.post((give_back, ()))  # before anything else: what follows may be interrupted again
+        give_back()
         raise
+    return result
 
 
 def do_task(
@@ -136,6 +152,6 @@ def do_task(
         return work()
     try:
         return stop.run(work, take_back)
-    except (Aborted, TimedOut) as error:
-        task.cancel(error)
+    except BaseException as error:
+        task.cancel(error if isinstance(error, (Aborted, TimedOut)) else None)
         raise

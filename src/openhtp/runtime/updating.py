@@ -20,14 +20,14 @@ from openhtp.program.sections import pack_section, read_section
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.building import static_data
-from openhtp.runtime.calls.sheet import Noted
+from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.events import apply_events
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import fresh
 from openhtp.runtime.options import check_handle
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.signal import Signal
-from openhtp.runtime.stopping import OF_CONTEXT, stopping
+from openhtp.runtime.stopping import OF_CONTEXT, carrying
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
@@ -106,26 +106,28 @@ def apply_section(
             f"section is a {type(section).__name__}; expected bytes from get_binary_section",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
-    filling = contextlib.nullcontext() if profile is None else profile._sheet.filling()
-    halting = stopping(signal, f"applying a section to graph {graph.name!r}", OF_CONTEXT)
-    with filling as fill, halting as stop, serving() as served:
-        begin = context._link.now()
-        data = bytes(section)
-        validate = not context._chosen.skip_validation_on_binary_section
-        found = read_section(data, graph.name, specs, validate=validate)
-        changed = {name: new for name, new in found.encodings.items() if _encodings(graph)[name] != new}
-        asked = context._link.now()
-        if changed:
-            _replace(graph, {**_encodings(graph), **found.encodings}, {**_present(graph), **found.data}, stop)
-        elif found.data:
-            with contextlib.closing(SharedBuffer.holding([data])) as buffer:
-                # The checksum was looked at here; what comes over shared memory cannot be damaged on the way.
-                request = ms.UpdateGraph(graph=graph._number, nbytes=buffer.nbytes, validate=False)
-                context._link.request(request, (buffer.fd,), stop=stop)
-        graph._updates = found.data or graph._updates
-        if fill is not None:
-            events = apply_events(begin, asked, context._link.now(), served)
-            fill(Noted(Method.APPLY_BINARY_SECTION, graph.name, events))
+    data = bytes(section)
+
+    def apply(fill: Fill | None, stop: Stop | None) -> None:
+        with serving() as served:
+            begin = context._link.now()
+            validate = not context._chosen.skip_validation_on_binary_section
+            found = read_section(data, graph.name, specs, validate=validate)
+            changed = {name: new for name, new in found.encodings.items() if _encodings(graph)[name] != new}
+            asked = context._link.now()
+            if changed:
+                _replace(graph, {**_encodings(graph), **found.encodings}, {**_present(graph), **found.data}, stop)
+            elif found.data:
+                with contextlib.closing(SharedBuffer.holding([data])) as buffer:
+                    # The checksum was looked at here; what comes over shared memory cannot be damaged on the way.
+                    request = ms.UpdateGraph(graph=graph._number, nbytes=buffer.nbytes, validate=False)
+                    context._link.request(request, (buffer.fd,), stop=stop)
+            graph._updates = found.data or graph._updates
+            if fill is not None:
+                events = apply_events(begin, asked, context._link.now(), served)
+                fill(Noted(Method.APPLY_BINARY_SECTION, graph.name, events))
+
+    carrying(profile, signal, f"applying a section to graph {graph.name!r}", OF_CONTEXT, apply)
 
 
 def _replace(graph: Graph, encodings: dict[str, Encoding], data: Arrays, stop: Stop | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,9 @@ import numpy as np
 
 from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.latches import Latch
 from openhtp.core.tensor import TensorSpec
+from openhtp.core.threads import OwnThread
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
@@ -80,13 +81,13 @@ def throughput(case: TestCase, tell: Tell) -> Outcome:
         workers = [_Worker(case, thread, places, outcome) for thread in case.threads]
         begin = time.monotonic()
         rounds = range(case.iterations) if case.iterations is not None else itertools.count()
-        stop = threading.Event()
+        stop = Latch()
         try:
             for number in rounds:
                 tell("Running", number, case.iterations)
                 _side_by_side(workers, stop)
         except KeyboardInterrupt:
-            stop.set()
+            stop.open()
             if case.iterations is not None:
                 raise
         outcome.total_s = time.monotonic() - begin
@@ -95,7 +96,7 @@ def throughput(case: TestCase, tell: Tell) -> Outcome:
     return outcome
 
 
-def _side_by_side(workers: Sequence[_Worker], stop: threading.Event) -> None:
+def _side_by_side(workers: Sequence[_Worker], stop: Latch) -> None:
     """One round of all threads. What one of them fails with ends the others, and is raised."""
     failures: list[QnnError | OSError] = []
 
@@ -104,16 +105,16 @@ def _side_by_side(workers: Sequence[_Worker], stop: threading.Event) -> None:
             worker.work(stop)
         except (QnnError, OSError) as error:
             failures.append(error)
-            stop.set()
+            stop.open()
 
-    threads = [threading.Thread(target=work, args=(worker,), name=worker.name, daemon=True) for worker in workers]
-    for thread in threads:
-        thread.start()
+    threads = [OwnThread(work, worker, name=worker.name) for worker in workers]
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     except BaseException:
-        stop.set()
+        stop.open()
         for thread in threads:
             thread.join()
         raise
@@ -192,25 +193,25 @@ class _Worker:
         self._last: dict[str, Mapping[str, Array]] = {}
         self._check = _Check(self._model)
 
-    def work(self, stop: threading.Event) -> None:
+    def work(self, stop: Latch) -> None:
         """All rounds of one iteration."""
         begin = time.monotonic()
         counted = self._thread.get("loopUnit", "count") == "count"
         loop = self._thread.get("loop", 1)
         for number in itertools.count():
-            if stop.is_set() or (number >= loop if counted else time.monotonic() - begin >= loop):
+            if stop.is_open or (number >= loop if counted else time.monotonic() - begin >= loop):
                 break
             self._round(number, stop)
         self._whole.add(time.monotonic() - begin)
 
-    def _round(self, number: int, stop: threading.Event) -> None:
+    def _round(self, number: int, stop: Latch) -> None:
         if not self._in_loop:
             self._execute_all(self._graphs, number, stop)
             return
         with self._places.context(self._thread, fresh=True) as context:
             self._execute_all(executable(context), number, stop)
 
-    def _execute_all(self, graphs: Sequence[Graph], number: int, stop: threading.Event) -> None:
+    def _execute_all(self, graphs: Sequence[Graph], number: int, stop: Latch) -> None:
         for place, graph in enumerate(graphs):
             sets = self._inputs(graph, place)
             with during(Stage.EXECUTE):
@@ -226,12 +227,10 @@ class _Worker:
                     if pause:
                         stop.wait(pause / 1e6)
 
-    def _executed(
-        self, graph: Graph, sets: Sequence[Feeds], stop: threading.Event
-    ) -> Iterator[Mapping[str, Array]]:
+    def _executed(self, graph: Graph, sets: Sequence[Feeds], stop: Latch) -> Iterator[Mapping[str, Array]]:
         queued: deque[tuple[float, Execution]] = deque()
         for feeds in sets:
-            if stop.is_set():
+            if stop.is_open:
                 break
             begin = time.monotonic()
             if not self._thread.get("executeAsynchronous"):

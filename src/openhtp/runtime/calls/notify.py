@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from openhtp.core.threads import OwnThread
 from openhtp.runtime.locks import make_lock
 
 log = logging.getLogger(__name__)
@@ -59,13 +60,21 @@ class Notifier:
         try:
             with self._start:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="openhtp-notify", daemon=True)
+                    thread = OwnThread(self._run, name="openhtp-notify")
                     thread.start()
                     self._thread = thread
                     if self._closed:
                         self.stop()
         except Exception:  # no thread to be had now: what was posted runs with what is posted next
             log.exception("the notify thread cannot be started")
+
+    def _is_the_one(self) -> bool:
+        """Whether this thread runs the callbacks. If its start was interrupted, there may be another."""
+        me = threading.current_thread()
+        with self._start:
+            if self._thread is None:
+                self._thread = me
+            return self._thread is me
 
     def _may_end(self) -> bool:
         """Whether nothing was posted behind the word to end; if so, the thread is over."""
@@ -77,6 +86,8 @@ class Notifier:
         return False
 
     def _run(self) -> None:
+        if not self._is_the_one():
+            return
         clock = time.monotonic_ns
         while True:
             item = self._queue.get()

@@ -5,8 +5,7 @@ A call only leaves here what it found out; the tree of events is made when someb
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from openhtp.core.errors import WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.rpc.frames import Record
-from openhtp.runtime import rescue
 from openhtp.runtime.lifecycle import Life
 from openhtp.trace.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 
@@ -110,20 +108,6 @@ class Sheet:
             self.told,
         )
 
-    @contextlib.contextmanager
-    def filling(self) -> Iterator[Fill]:
-        """For calls that are not executions: taken for as long as they last."""
-        holder = object()
-
-        def fill(noted: Noted) -> None:
-            self.found = noted
-
-        try:
-            try:
-                self.begin(holder)
-                yield fill
-            finally:
-                self.abandon(holder)
-        except BaseException:
-            rescue.post((self.abandon, (holder,)))  # again, since that may have been what was interrupted
-            raise
+    def note(self, noted: Noted) -> None:
+        """What a call that is no execution cost."""
+        self.found = noted

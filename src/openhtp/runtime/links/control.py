@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.threads import OwnThread
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
@@ -78,7 +79,7 @@ class Control:
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
         self._over = False
-        self._thread = threading.Thread(target=self._read, name="openhtp-replies", daemon=True)
+        self._thread = OwnThread(self._read, name="openhtp-replies")
         self._thread.start()
 
     def ask(

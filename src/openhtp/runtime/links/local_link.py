@@ -8,6 +8,8 @@ import os
 from typing import Any
 
 from openhtp.core.errors import QnnError
+from openhtp.core.threads import finish
+from openhtp.device.answers import Answer
 from openhtp.device.core import DeviceCore
 from openhtp.device.outlet import Outlet
 from openhtp.device.tasks import Task
@@ -57,6 +59,16 @@ class LocalLink:
         reply = do_task(answer, self._conclude, stop, lambda made: self._take_back(made, undo))
         return raise_reply(reply)
 
+    def _done(self, task: Task[Any]) -> Answer:
+        """Have a task done, which uses threads itself and must come to its end, and wait for it."""
+
+        def give_up(_: object) -> None:
+            task.cancel()
+            self._conclude(task)
+
+        finish(task.run, name="openhtp-task", discard=give_up)
+        return task.conclude()
+
     def _conclude(self, task: Task[Any]) -> ms.Reply:
         with self._lock:
             reply = task.conclude()
@@ -74,8 +86,7 @@ class LocalLink:
             with self._lock:
                 answer = self._core.request(self._session, message, owned)
                 if isinstance(answer, Task):
-                    answer.run()
-                    answer = answer.conclude()
+                    answer = self._done(answer)
         finally:
             channel.close_all(owned)
         if isinstance(answer, SharedBuffer):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError
+from openhtp.core.threads import OwnThread, finish
 from openhtp.rpc import channel, frames, rendezvous
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
@@ -66,13 +67,13 @@ class RpcLink:
         self._running: dict[Execution, Duct] = {}
         self._polling = Polling()
         self.set_polling = self._polling.set
-        self._reader: threading.Thread | None = None
+        self._reader: OwnThread | None = None
         rescue.start()
         try:
             reply = self._meet()
             self.session = reply.value
             self.pid = int(str(reply.info["pid"]))
-            self._reader = threading.Thread(target=self._read, name="openhtp-completions", daemon=True)
+            self._reader = OwnThread(self._read, name="openhtp-completions")
             self._reader.start()
         except BaseException:
             rescue.post((self.close, ()))
@@ -130,7 +131,7 @@ class RpcLink:
             return self._control.ask(message, descriptors, undo, stop=stop)
         except Disconnected as error:
             # Who is told of the loss may build anew at once, and must then meet the fresh process.
-            self._tell_of_loss()
+            finish(self._tell_of_loss, name="openhtp-loss")
             raise self._gone(f" during {type(message).__name__}") from error
 
     def tell(self, message: ms.Request) -> None:
@@ -150,7 +151,7 @@ class RpcLink:
             return self._control.fetch(message)
         except Disconnected as error:
             # Who is told of the loss may build anew at once, and must then meet the fresh process.
-            self._tell_of_loss()
+            finish(self._tell_of_loss, name="openhtp-loss")
             raise self._gone(f" during {type(message).__name__}") from error
 
     # Executions
@@ -216,10 +217,7 @@ class RpcLink:
         """Make an execution end that may have been sent before an interrupt came."""
         duct = self._running.pop(execution, None)
         if duct is not None:
-            drain = threading.Thread(
-                target=self._drain, args=(duct, execution), name="openhtp-interrupted", daemon=True
-            )
-            drain.start()
+            OwnThread(self._drain, duct, execution, name="openhtp-interrupted").start()
             return True
         with self._send_lock:
             if execution.job not in self._pending:
