@@ -206,12 +206,14 @@ def test_a_session_in_a_child() -> None:
         from openhtp.session import hosts
 
         kind = hosts.HostKind("SM8650", 1, "rpc")
-        device = hosts.acquire(kind)
+        stay = hosts.Stay(kind)
+        device = stay.begin()
 
         def child():
-            mine = hosts.acquire(kind)
+            own = hosts.Stay(kind)
+            mine = own.begin()
             good = works(relu(mine)) and mine.pid != pid
-            hosts.release(kind)
+            own.end()
             return good
 
         pid = device.pid

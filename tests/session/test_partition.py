@@ -98,9 +98,9 @@ def test_graphs_of_the_parts_share_one_context_that_ends_with_the_session(feeds)
     from openhtp.session import hosts
 
     session = htp.InferenceSession(_diamond(), soc="SM8550")
-    context = session._fallback._context
+    context = session._fallback._stay.claim.context
     assert len(context._graphs) == 2
-    kind = session._fallback._kind
+    kind = session._fallback._stay.kind
     session.close()
     assert kind not in hosts._devices
 

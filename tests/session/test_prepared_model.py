@@ -16,6 +16,7 @@ from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.core.latches import Latch
 from openhtp.session import model_cache, prepared_model
 
 OPTIONS: dict[str, Any] = {"transport": "inprocess"}
@@ -186,7 +187,7 @@ def test_killed_while_it_writes_leaves_no_torn_file(source: Path, cache: Path) -
     ready, wake = os.pipe()
     child = os.fork()
     if child == 0:
-        with entry.locked(threading.Event()):
+        with entry.locked(Latch()):
             os.fsync = lambda fd: (os.write(wake, b"x"), signal.pause())  # type: ignore[assignment]
             entry.store(b"x" * 100_000)
         os._exit(0)
@@ -195,7 +196,7 @@ def test_killed_while_it_writes_leaves_no_torn_file(source: Path, cache: Path) -
     os.waitpid(child, 0)
     assert not entry.exists()
     assert len(list(cache.glob(".*.tmp"))) == 1
-    with entry.locked(threading.Event()) as mine:
+    with entry.locked(Latch()) as mine:
         assert mine
         entry.store(b"whole")
     assert entry.path.read_bytes() == b"whole"
@@ -209,7 +210,7 @@ def test_one_who_waits_for_another_can_be_closed(source: Path, cache: Path) -> N
         entry = probe._entry
         assert probe.wait(PATIENCE_S)
     entry.discard()
-    with entry.locked(threading.Event()):
+    with entry.locked(Latch()):
         with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
             assert model.run(None, feed(model))
             assert not model.wait(0)
@@ -222,7 +223,7 @@ def test_the_child_of_a_fork_does_not_wait(source: Path, cache: Path) -> None:
         entry = probe._entry
         assert probe.wait(PATIENCE_S)
     entry.discard()
-    with entry.locked(threading.Event()), htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
+    with entry.locked(Latch()), htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
         child = os.fork()
         if child == 0:
             os._exit(5 if model.wait(PATIENCE_S) else 1)

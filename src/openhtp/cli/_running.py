@@ -125,14 +125,14 @@ def _recorded(order: Order, ran: Outcome) -> Iterator[None]:
     if not order.trace:
         yield
         return
-    kind = hosts.HostKind(order.soc, 1, "rpc")
-    device = hosts.acquire(kind)
+    stay = hosts.Stay(hosts.HostKind(order.soc, 1, "rpc"))
     try:
+        device = stay.begin()
         device.start_trace()
         yield
         ran.trace = device.stop_trace()
     finally:
-        hosts.release(kind)
+        stay.end()
 
 
 def _run_in_turn(session: InferenceSession, order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import threading
+import weakref
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from openhtp.core.errors import QnnError
+from openhtp.core.threads import finish
+from openhtp.runtime import rescue
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
+from openhtp.runtime.saving_calls import stop_saving
+
+if TYPE_CHECKING:
+    from openhtp.runtime.context import Context
+    from openhtp.runtime.power import PowerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +35,93 @@ class HostKind:
     name: str | None = None
 
 
+class _Host:
+    """A device and who stays on it: being in the set is staying, so that leaving twice does no harm."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.stays: set[_Claim] = set()
+
+
+class _Claim:
+    """What a stay holds."""
+
+    def __init__(self, kind: HostKind) -> None:
+        self.kind = kind
+        self.context: Context | None = None
+        self.power: PowerConfig | None = None
+        self.saves: list[bool] = []
+
+
 _lock = threading.Lock()
 _backends: dict[str | None, Backend] = {}
-_devices: dict[HostKind, tuple[Device, int]] = {}
+_devices: dict[HostKind, _Host] = {}
 
 
-def acquire(kind: HostKind) -> Device:
-    """The device of this kind, started if no session has it yet."""
+class Stay:
+    """One session's stay on a device, with what it has there. Make it, then begin it.
+
+    It ends with ``end``, at the latest when it is dropped.
+    """
+
+    def __init__(self, kind: HostKind) -> None:
+        self.kind = kind
+        self.claim = _Claim(kind)
+        # For finalizers, which run wherever the garbage collector happens to: end it soon, and wait for nothing.
+        self.leave = weakref.finalize(self, rescue.post, (_end, (self.claim,)))
+        self.leave.atexit = False  # backends are freed then
+
+    def begin(self) -> Device:
+        """The device of this kind, started if no session has it yet."""
+        kind = self.kind
+        with _lock:
+            host = _devices.get(kind)
+            if host is None:
+                host = _devices[kind] = finish(
+                    functools.partial(_started, kind), name="openhtp-host", discard=lambda late: late.device.free()
+                )
+            host.stays.add(self.claim)
+            return host.device
+
+    def end(self) -> None:
+        """Give everything back; the device ends with its last session. Again does nothing."""
+        rescue.post((_end, (self.claim,)))
+        rescue.flush()
+
+
+def _started(kind: HostKind) -> _Host:
+    if kind.library not in _backends:
+        _backends[kind.library] = Backend(kind.library)
+    backend = _backends[kind.library]
+    # The vendor's library has its own idea of threads.
+    threads = kind.threads if kind.library is None else 1
+    return _Host(backend.create_device(soc=kind.soc, name=kind.name, threads=threads, transport=kind.transport))
+
+
+def _end(claim: _Claim) -> None:
+    """On a thread that is never interrupted."""
+    context, claim.context = claim.context, None
+    power, claim.power = claim.power, None
+    # Either may be gone already, with its device.
+    with contextlib.suppress(QnnError):
+        if power is not None:
+            power.destroy()
+    with contextlib.suppress(QnnError):
+        if context is not None:
+            context.free()
+    if claim.saves:
+        claim.saves.clear()
+        stop_saving()
     with _lock:
-        held = _devices.get(kind)
-        if held is None:
-            if kind.library not in _backends:
-                _backends[kind.library] = Backend(kind.library)
-            backend = _backends[kind.library]
-            # The vendor's library has its own idea of threads.
-            threads = kind.threads if kind.library is None else 1
-            held = (
-                backend.create_device(soc=kind.soc, name=kind.name, threads=threads, transport=kind.transport),
-                0,
-            )
-        _devices[kind] = (held[0], held[1] + 1)
-        return held[0]
+        host = _devices.get(claim.kind)
+        if host is None:
+            return
+        host.stays.discard(claim)
+        if host.stays:
+            return
+        del _devices[claim.kind]
+    with contextlib.suppress(QnnError):  # the backend was freed at exit, and the device with it
+        host.device.free()
 
 
 def _start_anew() -> None:
@@ -56,21 +133,3 @@ def _start_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_start_anew)
-
-
-def release(kind: HostKind) -> None:
-    """A session is over; the device ends with its last."""
-    with _lock:
-        held = _devices.get(kind)
-        if held is None:
-            return
-        device, users = held
-        if users > 1:
-            _devices[kind] = (device, users - 1)
-            return
-        del _devices[kind]
-    try:
-        device.free()
-    except QnnError:
-        # The backend was freed at exit, and the device with it.
-        return

@@ -107,7 +107,6 @@ class InferenceSession:
         self._watch = RangeWatch.off()
         self._carrier = Carrier()
         self._power = SessionPower(self._plan, wanted=False)
-        self._closer: Callable[[], object] = int
         self._start(self._plan, names)
 
     def _start(self, plan: loading.Plan, names: list[str]) -> None:
@@ -120,12 +119,12 @@ class InferenceSession:
         self._plan, self._options, self._providers = plan, plan.options, used
         self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
         if isinstance(fallback, PartitionedModel):
-            self._closer = weakref.finalize(self, fallback.close)
+            weakref.finalize(self, fallback.leave)
         recorder.start(fallback if isinstance(fallback, PartitionedModel) else loaded)
         self._recorder, self._watch = recorder, RangeWatch.off()
         if loaded is None:
             return
-        self._closer = weakref.finalize(self, loading.unload, loaded)
+        weakref.finalize(self, loaded.stay.leave)
         # Only an HTP computes floats in half precision.
         if plan.options.backend == "htp":
             first_run = {"0": False, "1": True}.get(plan.entries.get(loading.CHECK_RANGE, ""))
@@ -320,15 +319,14 @@ class InferenceSession:
     def close(self) -> None:
         """Give the graph and, with its last session, the device back. Later runs raise."""
         self._stop()
-        self._carrier.close()
 
     def _stop(self) -> None:
         self._power.close()
         if self._loaded is not None:
-            self._closer()
+            self._loaded.stay.end()
             self._loaded = loading.closed(self._loaded)
         elif isinstance(self._fallback, PartitionedModel):
-            self._closer()
+            self._fallback.close()
         self._recorder.end()
 
     def __enter__(self) -> InferenceSession:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.config import BackendConfig
-from openhtp.core.errors import BadModel, QnnError
+from openhtp.core.errors import BadModel
 from openhtp.frontend.context_model import ContextModel, read_context_model
 from openhtp.frontend.fixing import Ask, Dims, Freeze
 from openhtp.frontend.model import OnnxModel, ValueType
@@ -20,6 +20,7 @@ from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
 from openhtp.options import Origin
+from openhtp.runtime import rescue
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
@@ -88,7 +89,7 @@ class Plan:
 class Loaded:
     """A graph on a device, and how its edges look in ONNX."""
 
-    kind: hosts.HostKind
+    stay: hosts.Stay
     device: Device
     context: Context
     graph: Graph
@@ -97,12 +98,11 @@ class Loaded:
     outputs: Mapping[str, ValueType]
     stored: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
     is_closed: bool = False
-    saves: bool = False
 
     @property
     def asynchronous(self) -> bool:
         """Whether runs can be queued."""
-        return self.kind.transport == "rpc"
+        return self.stay.kind.transport == "rpc"
 
     def new_profile(self, level: str, max_events: int | None = None) -> Profile:
         """A profile for one run; None keeps all its events."""
@@ -139,10 +139,13 @@ def load(plan: Plan) -> Loaded:
         return _load(plan)
     start_saving(DEFAULT_FOLDER)
     try:
-        return replace(_load(plan), saves=True)
+        loaded = _load(plan)
     except BaseException:
-        stop_saving()
+        rescue.post((stop_saving, ()))
+        rescue.flush()
         raise
+    loaded.stay.claim.saves.append(True)
+    return loaded
 
 
 def _load(plan: Plan) -> Loaded:
@@ -169,43 +172,33 @@ def _load(plan: Plan) -> Loaded:
     return loaded
 
 
-def unload(loaded: Loaded) -> None:
-    """Free the context and let go of the device."""
-    try:
-        loaded.context.free()
-    except QnnError as error:
-        log.debug("the context was gone already: %s", error)
-    hosts.release(loaded.kind)
-    if loaded.saves:
-        stop_saving()
-
-
 def closed(loaded: Loaded) -> Loaded:
     """The same, marked as given back."""
     return replace(loaded, is_closed=True)
 
 
 def _composed(plan: Plan, kind: hosts.HostKind, model: OnnxModel, imported: Imported) -> Loaded:
-    device = hosts.acquire(kind)
+    stay = hosts.Stay(kind)
     try:
-        context = device.create_context(**plan.context_options(Origin.COMPOSED))
-        return composed_in(plan, kind, device, context, model, imported)
+        device = stay.begin()
+        stay.claim.context = device.create_context(**plan.context_options(Origin.COMPOSED))
+        return composed_in(plan, stay, device, model, imported)
     except BaseException:
-        hosts.release(kind)
+        stay.end()
         raise
 
 
-def composed_in(
-    plan: Plan, kind: hosts.HostKind, device: Device, context: Context, model: OnnxModel, imported: Imported
-) -> Loaded:
-    """A graph of a context, compiled."""
+def composed_in(plan: Plan, stay: hosts.Stay, device: Device, model: OnnxModel, imported: Imported) -> Loaded:
+    """A graph of the stay's context, compiled."""
+    context = stay.claim.context
+    assert context is not None
     graph = context.compose_graph(
         imported.graph,
         **plan.graph_options(imported.graph.name),
         precision="float32" if plan.options.backend == "cpu" else "float16",
     )
     graph.finalize()
-    return _loaded(kind, device, context, graph, model, imported.inputs, imported.outputs)
+    return _loaded(stay, device, context, graph, model, imported.inputs, imported.outputs)
 
 
 def _from_context(
@@ -217,18 +210,20 @@ def _from_context(
         if known is None:
             raise BadModel(f"output {name!r} of the context model has no type")
         outputs[name] = known
-    device = hosts.acquire(kind)
+    stay = hosts.Stay(kind)
     try:
-        context = device.create_context_from_binary(binary, **plan.context_options(Origin.BINARY))
-        graph = context.graph(saved.graph)
+        device = stay.begin()
+        context = stay.claim.context = device.create_context_from_binary(
+            binary, **plan.context_options(Origin.BINARY)
+        )
+        return _loaded(stay, device, context, context.graph(saved.graph), model, model.inputs, outputs)
     except BaseException:
-        hosts.release(kind)
+        stay.end()
         raise
-    return _loaded(kind, device, context, graph, model, model.inputs, outputs)
 
 
 def _loaded(
-    kind: hosts.HostKind,
+    stay: hosts.Stay,
     device: Device,
     context: Context,
     graph: Graph,
@@ -241,7 +236,7 @@ def _loaded(
     ):
         raise BadModel(f"graph {graph.name!r} has other inputs or outputs than the model says")
     return Loaded(
-        kind=kind,
+        stay=stay,
         device=device,
         context=context,
         graph=graph,

@@ -8,12 +8,12 @@ import hashlib
 import logging
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import digest_of
+from openhtp.core.latches import Latch
 from openhtp.core.version import BUILD_ID, VERSION
 from openhtp.frontend.external_files import external_files
 
@@ -65,14 +65,14 @@ class CacheEntry:
         self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def locked(self, over: threading.Event) -> Iterator[bool]:
+    def locked(self, over: Latch) -> Iterator[bool]:
         """Be the one who makes it; waits for another who does. False if it was ``over`` first.
 
         The system gives the lock back when its holder dies, in whatever way.
         """
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not over.is_set():
+            while not over.is_open:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:

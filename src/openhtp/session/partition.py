@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -102,21 +102,22 @@ class PartitionedModel:
         self.assigned = [AssignedPart(QNN if part.on_htp else CPU, part.nodes) for part in parts]
         self._outputs = [value.name for value in self._proto.graph.output]
         self._parts = list(parts)
-        self._kind = loading.host_kind(plan)
         self._options = options
         self._is_closed = False
-        device = hosts.acquire(self._kind)
+        self._stay = hosts.Stay(loading.host_kind(plan))
+        self.leave: Callable[[], object] = self._stay.leave
         try:
-            self._context = device.create_context(**plan.context_options(Origin.COMPOSED))
+            device = self._stay.begin()
+            self._stay.claim.context = device.create_context(**plan.context_options(Origin.COMPOSED))
             self._runners = [self._runner(plan, device, part, options) for part in parts]
         except BaseException:
-            hosts.release(self._kind)
+            self._stay.end()
             raise
 
     def _runner(self, plan: loading.Plan, device: Any, part: Part, options: Any) -> Any:
         if part.imported is None:
             return cpu_session(onnxruntime.InferenceSession, part.model, _quiet(options))
-        return loading.composed_in(plan, self._kind, device, self._context, read_model(part.model), part.imported)
+        return loading.composed_in(plan, self._stay, device, read_model(part.model), part.imported)
 
     def get_inputs(self) -> list[NodeArg]:
         """What ``run`` takes."""
@@ -202,14 +203,8 @@ class PartitionedModel:
 
     def close(self) -> None:
         """Free the context and let go of the device."""
-        if self._is_closed:
-            return
         self._is_closed = True
-        try:
-            self._context.free()
-        except QnnError as error:
-            log.debug("the context was gone already: %s", error)
-        hosts.release(self._kind)
+        self._stay.end()
 
 
 def _run_part(

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
+from openhtp.core.latches import Promise
+from openhtp.core.threads import Errands
 from openhtp.runtime.calls.execution import Execution, Outputs
 from openhtp.runtime.graph import Graph
 from openhtp.runtime.options import check_timeout
@@ -79,12 +79,11 @@ class CarriedRun(PendingRun):
         self.profile = profile
         self._lock = threading.Lock()
         self._unwanted = False
-        self._future: Future[Results] = Future()
-        self._future.set_running_or_notify_cancel()  # ended by us alone, also if who awaits it is cancelled
+        self._outcome: Promise[Results] = Promise()
 
     def done(self) -> bool:
         """Whether it is over."""
-        return self._future.done()
+        return self._outcome.done()
 
     def cancel(self) -> bool:
         """Ask for an early end; False if it is already over."""
@@ -93,37 +92,39 @@ class CarriedRun(PendingRun):
             execution = self.execution
         if execution is not None:
             return execution.cancel()
-        return not self._future.done()
+        return not self._outcome.done()
 
     def cancelled(self) -> bool:
         """Whether it was ended by ``cancel()``."""
-        if not self._future.done():
+        if not self._outcome.done():
             return False
-        error = self._future.exception()
+        error = self._outcome.exception()
         return isinstance(error, QnnError) and error.code == st.QNN_GRAPH_ERROR_ABORTED.code
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
         try:
-            return self._future.result(check_timeout(timeout))
-        except FutureTimeout:
+            return self._outcome.result(check_timeout(timeout))
+        except TimeoutError:
+            if self._outcome.done():
+                raise
             raise TimeoutError(f"the run is not over after {timeout} s; it goes on") from None
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
         try:
-            error = self._future.exception(check_timeout(timeout))
-        except FutureTimeout:
+            error = self._outcome.exception(check_timeout(timeout))
+        except TimeoutError:
             raise TimeoutError(f"the run is not over after {timeout} s; it goes on") from None
         assert error is None or isinstance(error, QnnError)
         return error
 
     def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
         """Call ``function(self)`` on the thread that ends it."""
-        self._future.add_done_callback(lambda _: function(self))
+        self._outcome.then(lambda: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        return (yield from asyncio.wrap_future(self._future).__await__())
+        return self._outcome.__await__()
 
     def __repr__(self) -> str:
         if self.execution is not None:
@@ -148,25 +149,24 @@ class CarriedRun(PendingRun):
                 raise Aborted("the run was cancelled before it began")
             results = work()
         except QnnError as error:
-            self._future.set_exception(error)
+            self._outcome.fail(error)
         except BaseException as error:
-            self._future.set_exception(ExecutionError(f"the run failed: {error!r}"))
+            self._outcome.fail(ExecutionError(f"the run failed: {error!r}"))
         else:
-            self._future.set_result(results)
+            self._outcome.keep(results)
 
 
 class Carrier:
     """The thread that carries a session's runs, one after the other; started with the first."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="openhtp-session")
-        self._lock = threading.Lock()
-        self._waiting = 0
+        self._errands = Errands("openhtp-session")
+        self._waiting: set[object] = set()
 
     @property
     def is_busy(self) -> bool:
         """Whether runs are before the next one."""
-        return self._waiting > 0
+        return bool(self._waiting)
 
     def queue(self, graph: Graph, feeds: Outputs, collect: Collect, profile: Profile | None) -> PendingRun:
         """Put a run into a graph's queue; the thread waits for a place where that would stop an event loop."""
@@ -203,22 +203,16 @@ class Carrier:
         """Have ``work`` make the results."""
         self._carry(lambda: run._end(work))
 
-    def close(self) -> None:
-        """Take no more; what is waiting is ended by whoever closed the session."""
-        self._pool.shutdown(wait=False)
-
     def _carry(self, task: Callable[[], None]) -> None:
-        with self._lock:
-            self._waiting += 1
+        self._waiting.add(task)
 
         def carried() -> None:
             try:
                 task()
             finally:
-                with self._lock:
-                    self._waiting -= 1
+                self._waiting.discard(task)
 
-        self._pool.submit(carried)
+        self._errands.post(carried)
 
 
 def _on_event_loop() -> bool:

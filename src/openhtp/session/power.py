@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 
 from openhtp.config import CoreConfig
 from openhtp.core.checks import shown
-from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.errors import InvalidArgument
 from openhtp.options import PROVIDER
 from openhtp.runtime.power import PowerConfig
 from openhtp.session import hosts, loading
@@ -33,8 +33,7 @@ class SessionPower:
     """
 
     def __init__(self, plan: loading.Plan, *, wanted: bool) -> None:
-        self._kind = loading.host_kind(plan)
-        self._config: PowerConfig | None = None
+        self._stay = hosts.Stay(loading.host_kind(plan))
         core = CoreConfig(perf_profile=_NO_VOTE)
         if plan.config is not None and plan.config.cores:
             core = plan.config.cores[0]
@@ -58,7 +57,7 @@ class SessionPower:
         except BaseException:
             self.close()
             raise
-        weakref.finalize(owner, self.close)
+        weakref.finalize(owner, self._stay.leave)
 
     def during(self, run_options: Any) -> contextlib.AbstractContextManager[None]:
         """The votes that a run asks for, and afterwards those that it leaves."""
@@ -97,34 +96,25 @@ class SessionPower:
 
     def close(self) -> None:
         """Withdraw the votes, and let go of the device."""
-        config, self._config = self._config, None
-        if config is None:
-            return
-        with contextlib.suppress(QnnError):  # the device has gone, or was freed at exit
-            config.destroy()
-        hosts.release(self._kind)
+        self._stay.end()
 
     def _vote(self, mode: str, latency_us: int) -> None:
-        if mode == _NO_VOTE and not latency_us and self._config is None:
+        if mode == _NO_VOTE and not latency_us and self._stay.claim.power is None:
             return
         times = {**self._times, **({"rpc_control_latency_us": latency_us} if latency_us else {})}
         self._held().set_perf_profile("system_settings" if mode == _NO_VOTE else mode, **times)
 
     def _held(self) -> PowerConfig:
         """The config, made when the first vote comes, and again if the device's process went away."""
-        config = self._config
-        if config is not None and config.alive:
-            return config
-        device = hosts.acquire(self._kind)
-        try:
-            fresh = device.create_power_config()
-        except BaseException:
-            hosts.release(self._kind)
-            raise
-        if config is not None:
-            hosts.release(self._kind)
-        self._config = fresh
-        return fresh
+        claim = self._stay.claim
+        config = claim.power
+        if config is None or not config.alive:
+            try:
+                config = claim.power = self._stay.begin().create_power_config()
+            except BaseException:
+                self._stay.end()
+                raise
+        return config
 
 
 def _word(run_options: Any, names: tuple[str, ...]) -> str | None:

@@ -19,8 +19,11 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
+from openhtp.core.latches import Latch
+from openhtp.core.threads import OwnThread
 from openhtp.frontend.context_model import write_context_model
 from openhtp.frontend.given import check_path
+from openhtp.runtime import rescue
 from openhtp.session.inference import Callback, InferenceSession
 from openhtp.session.loading import DEFAULT_SOC, SDK_VERSION
 from openhtp.session.metadata import NodeArg
@@ -44,12 +47,18 @@ class ModelEvent:
 
 
 class _Served:
-    """A session, and how many runs it has under way. One that was replaced is closed with the last of them."""
+    """A session, and the runs that it has under way. One that was replaced is closed with the last of them."""
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
-        self.users = 0
+        self.runs: set[_Use] = set()
         self.replaced = False
+
+
+class _Use:
+    """One run, and which session it is of."""
+
+    served: _Served | None = None
 
 
 class PreparedModel:
@@ -92,8 +101,8 @@ class PreparedModel:
         self._entry = CacheEntry(folder, self._source, soc or DEFAULT_SOC, shown_options)
         self._events: list[ModelEvent] = []
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._settled = threading.Event()
+        self._over = Latch()
+        self._settled = Latch()
         self._best = False
         session = self._cached()
         if session is None:
@@ -102,9 +111,9 @@ class PreparedModel:
         self._served: _Served | None = _Served(session)
         _models.add(self)
         if self._best or session._loaded is None:
-            self._settled.set()
+            self._settled.open()
             return
-        threading.Thread(target=self._improve, name="openhtp-prepare", daemon=True).start()
+        OwnThread(self._improve, name="openhtp-prepare").start()
 
     # Running
 
@@ -115,11 +124,14 @@ class PreparedModel:
         run_options: Any = None,
     ) -> Results:
         """Run once; returns the named outputs, or all."""
-        served = self._take()
+        use = _Use()
         try:
-            return served.session.run(output_names, input_feed, run_options)
-        finally:
-            self._give_back(served)
+            results = self._take(use).run(output_names, input_feed, run_options)
+            self._give_back(use)
+        except BaseException:
+            rescue.post((self._give_back, (use,)))
+            raise
+        return results
 
     def run_async(
         self,
@@ -130,13 +142,13 @@ class PreparedModel:
         run_options: Any = None,
     ) -> PendingRun:
         """Queue one run and return, as ``InferenceSession.run_async`` does."""
-        served = self._take()
+        use = _Use()
         try:
-            pending = served.session.run_async(output_names, input_feed, callback, user_data, run_options)
+            pending = self._take(use).run_async(output_names, input_feed, callback, user_data, run_options)
+            pending.add_done_callback(lambda _: self._give_back(use))
         except BaseException:
-            self._give_back(served)
+            rescue.post((self._give_back, (use,)))
             raise
-        pending.add_done_callback(lambda _: self._give_back(served))
         return pending
 
     # Looking
@@ -170,7 +182,7 @@ class PreparedModel:
 
     def close(self) -> None:
         """Let go of the device once runs under way are over. What is being prepared is given up."""
-        self._over.set()
+        self._over.open()
         with self._lock:
             served, self._served = self._served, None
         if served is not None:
@@ -194,23 +206,27 @@ class PreparedModel:
             raise WrongState(f"{self!r} was closed", st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED)
         return served
 
-    def _take(self) -> _Served:
+    def _take(self, use: _Use) -> InferenceSession:
         with self._lock:
-            served = self._now()
-            served.users += 1
-            return served
+            served = use.served = self._now()
+            served.runs.add(use)
+            return served.session
 
-    def _give_back(self, served: _Served) -> None:
+    def _give_back(self, use: _Use) -> None:
+        """Twice does nothing."""
+        served = use.served
+        if served is None:
+            return
         with self._lock:
-            served.users -= 1
-            last = served.replaced and served.users == 0
+            last = served.replaced and served.runs == {use}
+            served.runs.discard(use)
         if last:
             served.session.close()
 
     def _retire(self, served: _Served) -> None:
         with self._lock:
             served.replaced = True
-            idle = served.users == 0
+            idle = not served.runs
         if idle:
             served.session.close()
 
@@ -242,11 +258,11 @@ class PreparedModel:
                 if mine:
                     self._replace(self._best_form())
         except Exception as error:
-            if not self._over.is_set():
+            if not self._over.is_open:
                 log.warning("%r stays as it is: it could not be prepared well: %s", self, error)
                 self._note("failed to prepare well", str(error))
         finally:
-            self._settled.set()
+            self._settled.open()
 
     def _best_form(self) -> InferenceSession:
         if not any(event.what.startswith(("refused", "loaded")) for event in self._events):
@@ -266,7 +282,7 @@ class PreparedModel:
 
     def _save(self, session: InferenceSession) -> None:
         loaded = session._loaded
-        if loaded is None or self._over.is_set():
+        if loaded is None or self._over.is_open:
             return
         binary = loaded.context.get_binary()
         self._entry.store(
@@ -305,14 +321,14 @@ def _start_anew() -> None:
     """In the child of a fork: nobody prepares anything for the parent's models there."""
     for model in list(_models):
         model._lock = threading.Lock()
-        model._settled = threading.Event()
-        model._settled.set()
+        model._settled = Latch()
+        model._settled.open()
 
 
 def _give_up() -> None:
     """The program ends: what is still being prepared is wanted by nobody."""
     for model in list(_models):
-        model._over.set()
+        model._over.open()
 
 
 os.register_at_fork(after_in_child=_start_anew)

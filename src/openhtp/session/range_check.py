@@ -10,7 +10,6 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.threads import OwnThread
 from openhtp.core.units import MIB
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
@@ -173,8 +173,6 @@ class RangeWatch:
         if self._done or first is False:
             return
         held = {name: np.array(array) for name, array in feeds.items()}
-        # The interpreter waits for such a thread at its end, as it must where native code runs.
-        pool = ThreadPoolExecutor(1, thread_name_prefix="openhtp-range")
 
         def tell() -> None:
             if run.cancelled() or run.exception() is not None:
@@ -184,11 +182,7 @@ class RangeWatch:
             broken = [name for name, array in zip(names, run.result(), strict=True) if not _is_finite(array)]
             self._done = self._tell(held, broken) or self._done
 
-        def over(_: PendingRun) -> None:
-            pool.submit(tell)
-            pool.shutdown(wait=False)
-
-        run.add_done_callback(over)
+        run.add_done_callback(lambda _: OwnThread(tell, name="openhtp-range", holds_up_exit=True).start())
 
     def look(self, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str], results: Sequence[Array]) -> None:
         """Look at the results of one run."""
