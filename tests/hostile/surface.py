@@ -47,7 +47,7 @@ def doors() -> list[Door]:
     for name, cls in public_classes().items():
         if _is_made_by_users(cls):
             found.append(_door(name, None, cls, skip=0))
-        found += _of_class(name, cls)
+        found += doors_of(name, cls)
     return found
 
 
@@ -58,7 +58,8 @@ def _is_made_by_users(cls: type) -> bool:
     return dataclasses.is_dataclass(cls) or cls.__name__ in ("Backend", "InferenceSession")
 
 
-def _of_class(name: str, cls: type) -> list[Door]:
+def doors_of(name: str, cls: type) -> list[Door]:
+    """Public methods and properties of one class."""
     found = []
     for attribute in sorted({key for base in cls.__mro__ if _is_ours(base) for key in vars(base)}):
         if attribute.startswith("_"):

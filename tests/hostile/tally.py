@@ -112,6 +112,8 @@ class Watch:
         self.tally = tally
         self.last: collections.deque[str] = collections.deque(maxlen=_KEPT_CALLS)
         self.rescue: Callable[[], object] | None = None
+        # Whether a socket or a loop may be closed by being dropped, of which Python warns.
+        self.forgives_dropping = False
         self._journal = None if journal is None else os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         self._began: float | None = None
         self._over = threading.Event()
@@ -210,10 +212,12 @@ def nothing_escapes(watch: Watch) -> Iterator[None]:
 
     def unraisable(args: object) -> None:
         error = getattr(args, "exc_value", None)
+        if isinstance(error, KeyboardInterrupt):
+            return  # Python itself swallows what comes while it tidies up an object
         watch.found("stray", f"unraisable: {error!r} in {getattr(args, 'object', None)!r}")
 
     def warned(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
-        if issubclass(category, ResourceWarning):
+        if issubclass(category, ResourceWarning) and not watch.forgives_dropping:
             watch.found("leak", f"{category.__name__}: {message} ({filename}:{lineno})")
 
     complaints = _Complaints(watch)
