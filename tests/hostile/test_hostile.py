@@ -9,6 +9,7 @@ import pytest
 
 import openhtp as htp
 from tests.hostile.running import attacks, run_attack
+from tests.hostile.scenes import all_doors, missing, scenes
 from tests.hostile.surface import doors, public_classes
 from tests.hostile.tally import Tally, Watch, stray_text
 
@@ -32,6 +33,14 @@ def test_all_public_methods_are_attacked() -> None:
         for attribute, item in vars(cls).items():
             if not attribute.startswith("_") and inspect.isfunction(item) and name != "Log":
                 assert f"{name}.{attribute}" in titles
+
+
+def test_every_public_call_is_swept() -> None:
+    """A call that needs arguments, or ends its object, gets a scene in the table of ``scenes.py``."""
+    assert missing() == []
+    titles = {door.title for door in all_doors()}
+    assert {"Graph.execute_async", "Creation.result", "Generator.complete", "IOBinding.bind_output"} <= titles
+    assert {title for title in scenes() if "(" not in title} - titles <= {"PreparedModel", "Generator"}
 
 
 def _raised(error: Exception) -> Exception:
