@@ -28,6 +28,8 @@ SHORT = 250
 """Interrupts of the short form."""
 
 _PATIENCE = 5.0
+# Seconds after which a call hangs. Some start a process, on a machine that has other things to do.
+_LIMIT = 4 * LONGEST_CALL
 # What a call does last, when it has taken what it takes, is met more often than how it checks and compiles.
 _END = 300
 # These start processes, or compile.
@@ -66,7 +68,7 @@ def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:
             if not going:
                 break
             sweep.one(title, rng)
-    with watch.call("the end of all scenes"):
+    with watch.call("the end of all scenes", _LIMIT):
         sweep.scenery.close()
     del sweep
     holdings.check(watch)
@@ -80,12 +82,14 @@ class _Sweep:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.scenery = Scenery()
+        with watch.call("what takes long to be made", limit=_LIMIT):
+            _ = self.scenery.session, self.scenery.prepared, self.scenery.generator
         self._scenes = scenes()
         self._places: dict[str, int] = {}
 
     def one(self, title: str, rng: random.Random) -> None:
         """One interrupt of one call."""
-        with self.watch.call(f"{title}: made ready"):
+        with self.watch.call(f"{title}: made ready", _LIMIT):
             act = self._scenes[title](self.scenery)
             if title not in self._places:
                 self._places[title] = places_of(act)
@@ -94,24 +98,22 @@ class _Sweep:
             count = self._places[title]
             place = rng.randint(max(1, count - _END) if rng.random() < 0.5 else 1, max(1, count))
             self._interrupt(f"{title} at place {place} of {count}", place, act)
-        with self.watch.call(f"{title}: taken down"):
+        with self.watch.call(f"{title}: taken down", _LIMIT):
             self.scenery.take_down()
             self._check_device()
 
     def _interrupt(self, text: str, place: int, act: Act) -> None:
-        with self.watch.call(text):
+        with self.watch.call(text, _LIMIT):
             tried = Interrupting(place, act)
         if tried.happened:
             self.watch.last.append(f"  {tried.where}")
-            self.watch.tally.count(
-                "(interrupted)" if tried.error is not None else f"(swallowed) {text} {tried.where}"
-            )
+            self.watch.tally.count("(interrupted)" if tried.error is not None else "(swallowed)")
         if tried.happened and tried.error is not None and not isinstance(tried.error, Interrupt):
             self.watch.found("stray", f"{text}, {tried.where}: {tried.error!r} came of it")
         self.scenery.put_up(tried.result)
-        with self.watch.call(f"{text}: the same again"), contextlib.suppress(htp.QnnError):
+        with self.watch.call(f"{text}: the same again", _LIMIT), contextlib.suppress(htp.QnnError):
             self.scenery.put_up(act())
-        with self.watch.call(f"{text}: others"):
+        with self.watch.call(f"{text}: others", _LIMIT):
             self._check_calls()
 
     def _check_calls(self) -> None:
@@ -146,6 +148,3 @@ class _Sweep:
                 self.watch.found("leak", words)
                 return
             time.sleep(0.001)
-
-
-assert _PATIENCE < LONGEST_CALL

@@ -156,15 +156,20 @@ def _full_context(s: Scenery) -> htp.Context:
     return context
 
 
-def _without_node(s: Scenery) -> htp.Graph:
-    graph = _new_context(s).create_graph("made")
+def _new_inside(s: Scenery) -> htp.Context:
+    """A context on a device in this process, which computes on the caller's thread."""
+    return s.put_up(s.backend.create_device(transport="inprocess")).create_context()
+
+
+def _without_node(s: Scenery, context: htp.Context | None = None) -> htp.Graph:
+    graph = (context or _new_context(s)).create_graph("made")
     graph.add_tensor("x", (1, 8), "float32", kind="app_write")
     graph.add_tensor("y", (1, 8), "float32", kind="app_read")
     return graph
 
 
-def _unfinished(s: Scenery) -> htp.Graph:
-    graph = _without_node(s)
+def _unfinished(s: Scenery, context: htp.Context | None = None) -> htp.Graph:
+    graph = _without_node(s, context)
     graph.add_node("Relu", inputs=["x"], outputs=["y"])
     return graph
 
@@ -395,6 +400,7 @@ SCENES: dict[str, Callable[[Scenery], Act]] = {
     "InferenceSession.run_async (carried)": _carried,
     "Graph.execute_async (full)": _filled,
     "Device (with)": _with(_new_device),
+    "Graph.finalize (in process)": lambda s: _unfinished(s, _new_inside(s)).finalize,
     "Context (with)": _with(_full_context),
     "Creation (with)": _with(_of(htp.Creation)),
     "PreparedModel": lambda s: functools.partial(htp.PreparedModel, s.model, tempfile.mkdtemp(dir=s.folder)),
