@@ -8,12 +8,12 @@ usual way from the start.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, QnnError, error_for_status
+from openhtp.core.latches import Latch
 from openhtp.device.binding import bind_ports
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.executions import BoundOrder
@@ -42,18 +42,19 @@ class DirectRun:
         self._run = run
         self._steps = range(graph.loaded.steps)
 
-    def run(self) -> bool:
-        """Compute; False if it has to go the usual way. Raises what went wrong in a step."""
+    def run(self, caller: object) -> bool:
+        """Compute; False if it has to go the usual way. Raises what went wrong in a step.
+
+        ``caller`` stands for this call; if it raises, the seat may still be the caller's, to be given up.
+        """
         seat = self._seat
-        if self._core.executions.jobs or not seat.try_take():
+        if self._core.executions.jobs or not seat.try_take(caller):
             return False
-        rest: HandedOver | None = None
-        try:
-            if not may_run(self._core, self._session, self._graph) or self._graph.loaded is not self._loaded:
-                return False
-            rest = self.compute()
-        finally:
-            seat.give_up()
+        if not may_run(self._core, self._session, self._graph) or self._graph.loaded is not self._loaded:
+            seat.give_up(caller)
+            return False
+        rest = self.compute()
+        seat.give_up(caller)
         if rest is not None:
             rest.wait()
         return True
@@ -140,27 +141,25 @@ class HandedOver:
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
         self._failure: QnnError | None = None
-        self._over = threading.Lock()
-        self._over.acquire()
+        self._over = Latch()
 
     def report(self, record: frames.Record, extra: bytes = b"") -> None:
         """It is over; by its status it may have been ended early."""
         if record.status:
             self._failure = error_for_status(st.for_code(record.status), "the execution ended early")
-        self._over.release()
+        self._over.open()
 
     def report_failure(self, record: frames.Record, text: str) -> None:
         """It is over, and failed."""
         self._failure = error_for_status(st.for_code(record.status), text)
-        self._over.release()
+        self._over.open()
 
     def wait(self) -> None:
         """Wait for the end; raises what went wrong. Who is interrupted still waits, for the end of a step."""
         interrupt: BaseException | None = None
-        while True:
+        while not self._over.is_open:
             try:
-                self._over.acquire()
-                break
+                self._over.wait()
             except BaseException as error:  # of a signal handler: arrays must not be left while they are written
                 interrupt = error
                 self._cancel()
@@ -178,27 +177,28 @@ def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arra
     return DirectRun(core, seat, session, graph, graph.loaded.bind(arrays))
 
 
-def run_frame(core: DeviceCore, seat: Seat, session: Session, frame: bytes) -> bool:
-    """Compute what an EXECUTE frame asks for; False if it has to go the usual way. Raises what went wrong."""
-    if core.executions.jobs or not seat.try_take():
+def run_frame(core: DeviceCore, seat: Seat, session: Session, frame: bytes, caller: object) -> bool:
+    """Compute what an EXECUTE frame asks for; False if it has to go the usual way. Raises what went wrong.
+
+    ``caller`` stands for this call; if it raises, the seat may still be the caller's, to be given up.
+    """
+    _, flags, count, number, batch, level, _, timeout_at, _ = frames.EXECUTE_HEAD.unpack_from(frame)
+    graph = session.graphs.get(number)
+    if not isinstance(graph, DeviceGraph) or batch != 1 or level or timeout_at:
         return False
-    rest: HandedOver | None = None
-    try:
-        _, flags, count, number, batch, level, _, timeout_at, _ = frames.EXECUTE_HEAD.unpack_from(frame)
-        graph = session.graphs.get(number)
-        if not isinstance(graph, DeviceGraph) or batch != 1 or level or timeout_at:
-            return False
-        if not may_run(core, session, graph):
-            return False
-        key, with_dims = frame[frames.EXECUTE_HEAD.size :], bool(flags & frames.FLAG_DIMS)
-        runs = graph.take_runs(
-            key, lambda: bind_ports(graph, session.memories, key, count, batch, with_dims=with_dims)
-        )
-        rest = DirectRun(core, seat, session, graph, runs[0]).compute()
-        if rest is None:
-            graph.give_back(key, runs)
-    finally:
-        seat.give_up()
+    if core.executions.jobs or not seat.try_take(caller):
+        return False
+    if not may_run(core, session, graph):
+        seat.give_up(caller)
+        return False
+    key, with_dims = frame[frames.EXECUTE_HEAD.size :], bool(flags & frames.FLAG_DIMS)
+    runs = graph.take_runs(
+        key, lambda: bind_ports(graph, session.memories, key, count, batch, with_dims=with_dims)
+    )
+    rest = DirectRun(core, seat, session, graph, runs[0]).compute()
+    if rest is None:
+        graph.give_back(key, runs)
+    seat.give_up(caller)
     if rest is not None:
         rest.wait()
     return True

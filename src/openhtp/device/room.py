@@ -51,7 +51,7 @@ class Room:
         self._spill_fill, self._backup = spill_fill, backup
         # Its first graphs decide where a context is: with more to hold, that may be elsewhere.
         new = not self._context.graphs and not self._context.memories
-        with self._ledger.undisturbed():
+        with self._ledger.undisturbed:
             self.held.give_back()
             if new:
                 self._ledger.leave(self._context.tenant)

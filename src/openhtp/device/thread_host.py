@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
+from openhtp.core.threads import OwnThread
 from openhtp.device.build import build_core
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore
@@ -25,7 +26,7 @@ class ThreadHost:
         if shared:
             self.core.faults = FaultReach.SESSION
         self._server = Server(self.core, keep=True, seat=self.seat)
-        self._thread = threading.Thread(target=self._serve, name="openhtp-npu", daemon=True)
+        self._thread = OwnThread(self._serve, name="openhtp-npu")
         self._thread.start()
 
     def connect(self) -> socket.socket:
@@ -46,5 +47,4 @@ class ThreadHost:
 
     def leave_to_parent(self) -> None:
         """In the child of a fork there is no such thread: close the copies of its sockets."""
-        self.seat.leave_to_parent()
         self._server.leave_to_parent()

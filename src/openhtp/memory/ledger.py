@@ -7,10 +7,9 @@ before it is taken, and given back once. Thread-safe, since contexts are made re
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from openhtp.core import status as st
@@ -149,13 +148,8 @@ class Ledger:
         self.most = most
         self.backup_bytes = largest_backup(vtcm_bytes, limit)
         self.domains = [Domain(0, limit)]
-        self._lock = threading.RLock()
-
-    @contextlib.contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Several changes that nobody else sees in part, or comes in between."""
-        with self._lock:
-            yield
+        # Held, by whoever makes several changes that nobody else sees in part, too.
+        self.undisturbed = self._lock = threading.RLock()
 
     @property
     def used(self) -> int:

@@ -18,6 +18,7 @@ from openhtp.core.errors import QnnError
 from openhtp.device.direct import DirectRun, direct_run, run_frame
 from openhtp.device.sessions import Session
 from openhtp.rpc.frames import Record
+from openhtp.runtime import rescue
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -87,15 +88,16 @@ class ThreadLink(RpcLink):
         session = self._core_session
         if session is None:
             return False
-        return self._compute(execution, lambda: run_frame(self._core, self._lease.host.seat, session, frame))
+        core, seat = self._core, self._lease.host.seat
+        return self._compute(execution, lambda caller: run_frame(core, seat, session, frame, caller))
 
-    def _compute(self, execution: Execution, run: Callable[[], bool]) -> bool:
+    def _compute(self, execution: Execution, run: Callable[[object], bool]) -> bool:
         """Complete an execution that ``run`` computes on this thread, unless it says no."""
         if self._pending:
             return False
         began_ns, code, text = self.now(), 0, ""
         try:
-            if not run():
+            if not self.sitting(run):
                 return False
         except QnnError as error:
             code, text = error.code, error.message
@@ -115,6 +117,17 @@ class ThreadLink(RpcLink):
     def is_clear(self) -> bool:
         """Whether no execution is on its way: one that is computed at once would overtake it."""
         return not self._pending
+
+    def sitting(self, run: Callable[[object], bool]) -> bool:
+        """Let ``run`` compute in the loop's seat, which is given up whatever it raises."""
+        caller, seat = object(), self._lease.host.seat
+        try:
+            return run(caller)
+        except BaseException as error:
+            rescue.post((seat.give_up, (caller,)))
+            if isinstance(error, QnnError):
+                seat.give_up(caller)  # now, as the next call may follow at once
+            raise
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
@@ -152,7 +165,8 @@ class BoundRun:
 
     def run(self) -> bool:
         """Compute on this thread; False if it has to go through the queue."""
-        return self._link.is_clear and self._direct.run()
+        link = self._link
+        return link.is_clear and link.sitting(self._direct.run)
 
     def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
         """Queue an execution."""
