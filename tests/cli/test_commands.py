@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from openhtp.cli.main import app
 from openhtp.vendor.library import find_library
 from tests.waiting import PATIENCE_S
 
@@ -35,6 +37,13 @@ def run(tmp_path: Path):
         return done.stdout + done.stderr
 
     return call
+
+
+def said(*words: str, code: int = 0) -> str:
+    """What a command that computes nothing says. In this process: others show the way through a shell."""
+    done = CliRunner(env={"COLUMNS": "140"}).invoke(app, words)
+    assert done.exit_code == code, done.output
+    return done.output
 
 
 def test_help_names_every_command(run) -> None:
@@ -68,8 +77,8 @@ def test_help_names_every_command(run) -> None:
     ],
     ids=str,
 )
-def test_every_command_has_help_and_json(run, words: list[str]) -> None:
-    assert "--json" in run(*words, "--help")
+def test_every_command_has_help_and_json(words: list[str]) -> None:
+    assert "--json" in said(*words, "--help")
 
 
 def test_unknown_command_and_missing_arguments(run) -> None:
@@ -96,8 +105,8 @@ def test_bad_soc_is_one_clear_line(run) -> None:
 
 
 @pytest.mark.parametrize("bench", ["preempt", "parallel", "load", "networks", "abort", "profiling"])
-def test_a_bench_of_an_unknown_network_names_those_there_are(run, bench: str) -> None:
-    text = run("bench", bench, "--network", "alexnet", code=2)
+def test_a_bench_of_an_unknown_network_names_those_there_are(bench: str) -> None:
+    text = said("bench", bench, "--network", "alexnet", code=2)
     assert "unknown 'alexnet'" in text
     assert "mobilenet_v2" in text
 
@@ -165,8 +174,8 @@ def test_bench_of_graphs_side_by_side(run, tmp_path: Path) -> None:
     assert "unknown 'vgg'" in run("bench", "parallel", "--network", "vgg", code=2)
 
 
-def test_bench_of_an_unknown_network(run) -> None:
-    assert "unknown network" in run("bench", "async", "--network", "vgg", code=2)
+def test_bench_of_an_unknown_network() -> None:
+    assert "unknown network" in said("bench", "async", "--network", "vgg", code=2)
 
 
 def test_bench_of_networks_compares_speed_and_results(run, tmp_path: Path) -> None:
@@ -205,8 +214,8 @@ def test_bench_of_networks_on_the_simulator(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--network", "vgg"), ("--activation", "u4")], ids=str)
-def test_bench_of_networks_that_are_unknown(run, words: tuple[str, ...]) -> None:
-    assert f"unknown '{words[1]}'" in run("bench", "networks", *words, code=2)
+def test_bench_of_networks_that_are_unknown(words: tuple[str, ...]) -> None:
+    assert f"unknown '{words[1]}'" in said("bench", "networks", *words, code=2)
 
 
 def test_run_scenario_reports_both_orders(run, tmp_path: Path) -> None:

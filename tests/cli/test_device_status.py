@@ -25,8 +25,9 @@ from tests.waiting import PATIENCE_S, wait_until
 
 @pytest.fixture(autouse=True)
 def place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices of other tests, and of this user, are elsewhere."""
+    """Devices of other tests, and of this user, are elsewhere. Those that are here may take their time."""
     monkeypatch.setenv("OPENHTP_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(windows.look, "__defaults__", (PATIENCE_S,))
 
 
 def status(*arguments: str) -> tuple[int, str]:
@@ -136,12 +137,16 @@ def test_a_device_that_does_not_answer_holds_up_nobody(
     monkeypatch.setattr(windows.look, "__defaults__", (0.2,))
     deaf, other = backend.create_device(), backend.create_device(soc="SM8750")
     os.kill(deaf.pid, signal.SIGSTOP)
+
+    def other_is_shown() -> bool:
+        done, text = status()
+        assert done == 0
+        assert f"device of process {deaf.pid} does not answer" in text
+        return f"process {other.pid})" in text
+
     try:
         for _ in range(20):  # more often than calls are kept for it
-            done, text = status()
-            assert done == 0
-            assert f"device of process {deaf.pid} does not answer" in text
-            assert f"process {other.pid})" in text
+            wait_until(other_is_shown)
     finally:
         os.kill(deaf.pid, signal.SIGCONT)
 

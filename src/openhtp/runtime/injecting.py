@@ -37,7 +37,7 @@ from openhtp.runtime.seams import Seam, close_seams, open_seams
 log = logging.getLogger(__name__)
 
 # How long a device may take to notice that its process is gone.
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 _LOOK_S = 0.001
 
 
