@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import openhtp as htp
 from openhtp.runtime import locks
@@ -20,7 +20,7 @@ locks.check_order(True)
 execution.renew_lock()
 
 # How long an example takes says how busy the machine is, and nothing else.
-settings.register_profile("openhtp", deadline=None)
+settings.register_profile("openhtp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("openhtp")
 
 

@@ -34,7 +34,11 @@ def _survives(data: bytes) -> None:
     assert not isinstance(problem, htp.InternalError)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(seed=some.integers(0, 1 << 40), which=some.integers(0, 3))
 def test_damaged_file_is_refused_or_still_good(models: list[bytes], seed: int, which: int) -> None:
     _survives(damaged(models[which], seed))

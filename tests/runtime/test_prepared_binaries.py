@@ -184,7 +184,11 @@ def test_dynamic_sizes_survive_a_binary(shared_device: htp.Device) -> None:
             np.testing.assert_array_equal(restored.graph("net").execute({"x": given})["y"], np.maximum(given, 0))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.data())
 def test_a_damaged_binary_is_an_error_or_computes_the_same(
     shared_device: htp.Device, made: tuple[bytes, Outputs], data: st.DataObject

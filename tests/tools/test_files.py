@@ -21,7 +21,9 @@ from openhtp.tools.results import file_stems
 from openhtp.tools.throughput_config import read_test_case
 from tests.tools.test_throughput import CASE
 
-anything = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+anything = settings(
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @anything
