@@ -8,7 +8,7 @@ VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
 # Tests run side by side, one worker for each core. More than eight would only import all tests more often.
-WORKERS := -n auto --maxprocesses 8 --dist worksteal
+WORKERS := -n logical --maxprocesses 8 --dist worksteal
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 

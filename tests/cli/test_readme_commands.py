@@ -40,6 +40,9 @@ def shell(tmp_path_factory):
         done = subprocess.run(
             words, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
+        if "another order than planned" in done.stdout and "--stretch" not in words:
+            run(f"{command} --stretch 20000")  # the machine was too busy for phases of 20 ms
+            return
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
     run("openhtp demo --turns 1")

@@ -111,8 +111,8 @@ def test_the_window_of_a_process_that_was_not_yet_waited_for_is_cleared_away(pla
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     left = rendezvous.directory() / f"{child.pid}-0.window"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as gone:
-        gone.bind(str(left))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as gone, rendezvous.address(left) as where:
+        gone.bind(where)
     own = windows.open_window()
     assert own is not None
     own.close()
