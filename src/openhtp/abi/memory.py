@@ -24,8 +24,6 @@ class Span(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
 
-# Copies that are this short take less time than handing the interpreter over and back.
-_libc = ctypes.PyDLL(None, use_errno=True)
 _SIGNATURE: list[Any] = [
     ctypes.c_int,
     ctypes.c_void_p,
@@ -34,30 +32,58 @@ _SIGNATURE: list[Any] = [
     ctypes.c_ulong,
     ctypes.c_ulong,
 ]
-_readv, _writev = _libc.process_vm_readv, _libc.process_vm_writev
-for _call in (_readv, _writev):
-    _call.argtypes, _call.restype = _SIGNATURE, ctypes.c_ssize_t
+
+
+def _kernel_copies(library: Any) -> tuple[Any, Any]:
+    """Reading and writing, by a library that is called with or without the interpreter's lock."""
+    for call in (library.process_vm_readv, library.process_vm_writev):
+        call.argtypes, call.restype = _SIGNATURE, ctypes.c_ssize_t
+    return library.process_vm_readv, library.process_vm_writev
+
+
+# Short copies take less time than handing the interpreter over and back. During long ones others go on.
+_readv, _writev = _kernel_copies(ctypes.PyDLL(None, use_errno=True))
+_long_readv, _long_writev = _kernel_copies(ctypes.CDLL(None, use_errno=True))
+_LONG_BYTES = 1 << 20
+# The kernel copies at most 2 GiB less a page at once.
+_MOST_AT_ONCE = 1 << 30
+
+_new_bytes: Any = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.argtypes, _new_bytes.restype = [ctypes.c_void_p, ctypes.c_ssize_t], ctypes.py_object
 
 
 def read(address: int, size: int, what: str = "memory") -> bytes:
     """A copy of so many bytes."""
+    if size >= _LONG_BYTES:
+        return _read_long(address, size, what)
     buffer = ctypes.create_string_buffer(size)
     _copy(_readv, ctypes.addressof(buffer), address, size, what)
     return buffer.raw
 
 
-def read_into(target: int, address: int, size: int, what: str = "memory") -> None:
-    """Copy so many bytes to an address of our own."""
-    _copy(_readv, target, address, size, what)
+def _read_long(address: int, size: int, what: str) -> bytes:
+    """The same into bytes that are not cleared first, nor copied again; nobody else has them yet."""
+    check_readable(address, size, what)  # before so much room is made for nothing
+    data: bytes = _new_bytes(None, size)
+    _copy(_long_readv, _address(data), address, size, what)
+    return data
 
 
 def write(address: int, data: bytes, what: str = "memory") -> None:
     """Put bytes where somebody wants them."""
-    _copy(_writev, _address(data), address, len(data), what)
+    _copy(_writev if len(data) < _LONG_BYTES else _long_writev, _address(data), address, len(data), what)
 
 
 def _address(data: bytes) -> int:
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+
+
+def check_readable(address: int, size: int, what: str) -> None:
+    """Refuse memory that does not begin and end in this process."""
+    if not address:
+        raise _null(what)
+    if not Probe([(address, size)]).holds():
+        raise _refusal(what, address, size)
 
 
 def check_writable(address: int, size: int, what: str) -> None:
@@ -197,11 +223,20 @@ def _copy(call: Any, ours: int, theirs: int, size: int, what: str) -> None:
     if not size:
         return
     if not theirs:
-        raise InvalidArgument(f"{what} is NULL")
-    local, remote = Span(ours, size), Span(theirs, size)
-    done = call(os.getpid(), ctypes.addressof(local), 1, ctypes.addressof(remote), 1, 0)
-    if done != size:
-        raise _refusal(what, theirs, size)
+        raise _null(what)
+    local, remote = Span(), Span()
+    done = 0
+    while done < size:
+        local.base, remote.base = ours + done, theirs + done
+        local.size = remote.size = min(size - done, _MOST_AT_ONCE)
+        copied = call(os.getpid(), ctypes.addressof(local), 1, ctypes.addressof(remote), 1, 0)
+        if copied <= 0:
+            raise _refusal(what, theirs, size)
+        done += copied
+
+
+def _null(what: str) -> InvalidArgument:
+    return InvalidArgument(f"{what} is NULL")
 
 
 def _refusal(what: str, address: int, size: int) -> Exception:

@@ -7,6 +7,7 @@ from typing import Any
 from openhtp.abi import memory
 from openhtp.capi import configs, handles
 from openhtp.capi.backend import BackendHeld
+from openhtp.capi.client_memory import ClientMemory, check_extent
 from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers, null
 from openhtp.capi.handles import Held
@@ -16,13 +17,11 @@ from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Origin
-from openhtp.program.binary import read_binary
+from openhtp.program.binary import open_binary
 from openhtp.runtime.binaries import validate
 from openhtp.runtime.context import Context
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback
-
-_MOST_BYTES = 1 << 40
 
 
 class ContextHeld(Held):
@@ -112,8 +111,7 @@ def context_get_binary(context: int, buffer: int, size: int, written: int) -> No
 
 def binary_at(address: int, size: int) -> bytes:
     """A copy of a binary, wherever it starts."""
-    if not address or not 0 < size <= _MOST_BYTES:
-        raise InvalidArgument(f"a binary of {size} bytes at {address:#x}")
+    check_extent(address, size, "the binary")
     return memory.read(address, size, "the binary")
 
 
@@ -168,7 +166,7 @@ def context_validate_binary(backend: int, device: int, config: int, binary: int,
     """Whether a binary could be restored; in the strict mode, whether it is at its best here, too."""
     _, on = parents(backend, device)
     chosen = CONTEXT.read(configs.read(CONTEXT, config, Origin.BINARY))
-    found = read_binary(binary_at(binary, size))
+    found = open_binary(ClientMemory(binary, size, "the binary"))
     try:
         validate(found, find_soc(on.soc), "", chosen.compatibility, data_too=True)
     except BadBinary as error:

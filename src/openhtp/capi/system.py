@@ -11,16 +11,16 @@ from openhtp.abi.reading import spec_of
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import tensor_struct
 from openhtp.capi import handles, identity
+from openhtp.capi.client_memory import ClientMemory
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.core import status as st
-from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.errors import BadBinary
 from openhtp.core.units import MIB
 from openhtp.memory.needs import vtcm_of
-from openhtp.program.binary import ContextBinary, read_binary
+from openhtp.program.binary import ContextBinary, open_binary
 
 _VERSION_3 = 3
-_MOST_BYTES = 1 << 40
 
 
 class SystemHeld(Held):
@@ -62,12 +62,9 @@ def system_context_free(context: int) -> None:
 
 
 def _describe(held: SystemHeld, address: int, size: int) -> Any:
-    if not address or not 0 < size <= _MOST_BYTES:
-        raise InvalidArgument(f"a binary of {size} bytes at {address:#x}")
-    blob = memory.read(address, size, "the binary")
     keep: list[Any] = []
     try:
-        info = _binary_info(read_binary(blob), size, keep)
+        info = _binary_info(open_binary(ClientMemory(address, size, "the binary")), size, keep)
     except BadBinary as error:
         error.status = st.QNN_SYSTEM_CONTEXT_ERROR_MALFORMED_BINARY
         raise
