@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.runtime.calls.notify import Notifier
+from openhtp.runtime.calls.queue import most_untold
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
@@ -155,3 +159,143 @@ def test_who_asks_after_the_end_is_answered_and_no_thread_is_left() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)
     assert not {thread for thread in threading.enumerate() if thread.name == "openhtp-notify"} - before
+
+
+class BlockedCallbacks:
+    """Callbacks of which the first waits; counts executions that were accepted and not yet told of."""
+
+    def __init__(self, graph: htp.Graph, count: int) -> None:
+        self._graph = graph
+        self._count = count
+        self.may_go = threading.Event()
+        self.over = threading.Event()
+        self.told = 0
+        self.worst = 0
+
+    def submit(self) -> None:
+        for accepted in range(1, self._count + 1):
+            self._graph.execute_async({"x": ramp()}, notify=self.notify)
+            self.worst = max(self.worst, accepted - self.told)
+        self.may_go.set()
+
+    def notify(self, _: object, __: int) -> None:
+        self.may_go.wait(1)
+        self.told += 1
+        if self.told == self._count:
+            self.over.set()
+
+
+@pytest.mark.parametrize("depth", [1, 12])
+def test_finished_executions_do_not_pile_up_behind_slow_callbacks(backend: htp.Backend, depth: int) -> None:
+    context = backend.create_device().create_context(queue_depth=depth)
+    callbacks = BlockedCallbacks(relu_graph(context), 100)
+    submitter = threading.Thread(target=callbacks.submit)
+    submitter.start()
+    while not callbacks.told:  # which is when all are accepted, or some were held back for a while
+        threading.Event().wait(0.001)
+    callbacks.may_go.set()
+    submitter.join()
+    assert callbacks.over.wait(30)
+    assert callbacks.worst <= depth + most_untold(depth) + 1
+
+
+def test_callbacks_may_submit_while_others_are_held_back(backend: htp.Backend) -> None:
+    """At depth 1, with more notifications waiting than may: who delivers them is not kept from it."""
+    graph = relu_graph(backend.create_device().create_context(queue_depth=1))
+    told: list[int] = []
+    over = threading.Event()
+
+    def again(left: int, _: int) -> None:
+        told.append(left)
+        if left:
+            graph.execute_async({"x": ramp()}, notify=again, notify_param=left - 1)
+        if len(told) == 120:
+            over.set()
+
+    for _ in range(30):
+        graph.execute_async({"x": ramp()}, notify=again, notify_param=3)
+    assert over.wait(30)
+
+
+def test_a_callback_may_wait_for_a_submission(
+    backend: htp.Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("openhtp.runtime.calls.queue.TELLING_PATIENCE_NS", 20_000_000)
+    graph = relu_graph(backend.create_device().create_context(queue_depth=1))
+    all_accepted = threading.Event()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(most_untold(1) + 5):
+            graph.execute_async({"x": ramp()}, notify=lambda *_: all_accepted.wait(30))
+        all_accepted.set()
+        backend._notifier.close()
+    assert "wait for their notifications" in caplog.text
+
+
+def test_a_signal_ends_a_call_that_is_held_back(backend: htp.Backend) -> None:
+    graph = relu_graph(backend.create_device().create_context(queue_depth=1))
+    signal, may_go, outcomes = backend.create_signal(), threading.Event(), []
+
+    for _ in range(most_untold(1)):
+        graph.execute_async({"x": ramp()}, notify=lambda *_: may_go.wait(30)).result(10)
+    submitter = threading.Thread(target=lambda: outcomes.append(_aborted(graph, signal)))
+    submitter.start()
+    while signal._interrupt.holder is None:
+        threading.Event().wait(0.001)
+    signal.trigger()
+    submitter.join(10)
+    assert not submitter.is_alive()
+    may_go.set()
+    assert outcomes == [True]
+
+
+def _aborted(graph: htp.Graph, signal: htp.Signal) -> bool:
+    try:
+        graph.execute_async({"x": ramp()}, signal=signal)
+    except htp.Aborted:
+        return True
+    return False
+
+
+def test_what_is_dropped_is_not_called_later(caplog: pytest.LogCaptureFixture) -> None:
+    notifier, may_go, runs, told = Notifier(), threading.Event(), threading.Event(), []
+
+    def block() -> None:
+        runs.set()
+        may_go.wait(30)
+
+    notifier.post(block)
+    for number in range(3):
+        notifier.post(told.append, number)
+    assert runs.wait(10)
+    thread = notifier._thread
+    assert thread is not None
+    with caplog.at_level(logging.WARNING):
+        notifier.close(0.01)
+    assert "it and 3 more" in caplog.text
+    may_go.set()
+    thread.join(10)
+    assert not told
+
+
+_ENDS_WITH_CALLBACKS = """
+import threading
+import openhtp as htp
+from tests.conftest import ramp, relu_graph
+runs = threading.Event()
+
+def never_ends(*_):
+    runs.set()
+    threading.Event().wait()
+
+graph = relu_graph(htp.Backend().create_device().create_context(queue_depth=4))
+for _ in range(4):
+    graph.execute_async({"x": ramp()}, notify=never_ends)
+assert runs.wait(20)
+"""
+
+
+def test_a_program_ends_although_a_callback_does_not() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDS_WITH_CALLBACKS], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "it and 3 more that wait are dropped" in ended.stderr

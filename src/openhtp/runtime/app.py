@@ -45,9 +45,13 @@ class AppRun:
         """An app gives nothing back."""
         return {}
 
-    def finish(self, record: Record | None) -> None:
-        """Its place in the queue is free again."""
-        self.app.context._places.give_back(self)
+    def finish(self, record: Record | None, *, untold: bool = False) -> None:
+        """Its place in the queue is free again; ``untold``: somebody is still to be notified."""
+        self.app.context._places.give_back(self, untold=untold)
+
+    def told(self) -> None:
+        """Whoever was to be notified was."""
+        self.app.context._places.told(self)
 
     def settle(self) -> None:
         """After an interrupt: see to it that the run ends if it may have been sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from openhtp.config import Source
     from openhtp.options._arguments import DeviceArguments, ProfileArguments
 
-# How long a program that ends without freeing its backend waits for callbacks that are still to run.
-EXIT_PATIENCE_S = 60.0
+# How long a program that ends without freeing its backends waits for callbacks that are still to run.
+EXIT_PATIENCE_S = 5.0
 
 FAULTS_VARIABLE = "OPENHTP_FAULTS"
 """Faults that the calls of this process are to meet; see ``openhtp.core.faults``."""
@@ -203,6 +204,7 @@ def _heed_environment() -> None:
 @atexit.register
 def _free_all() -> None:
     """Device processes end by themselves when we are gone; this makes them end before we are."""
+    until = time.monotonic() + EXIT_PATIENCE_S
     for backend in list(forks.backends):
         if backend._life.state is State.LIVE:
-            backend._free(EXIT_PATIENCE_S)
+            backend._free(max(0.0, until - time.monotonic()))

@@ -228,9 +228,14 @@ def _executing(plan: FaultPlan, original: Any) -> Any:
 
 
 def _notifying(plan: FaultPlan, original: Any) -> Any:
-    def post(self: Notifier, function: Callable[..., object], *args: object) -> None:
+    def post(
+        self: Notifier, function: Callable[..., object], *args: object, after: Callable[[], object] | None = None
+    ) -> None:
         found = _met(plan, "notify")
-        original(self, _late, found, function, args) if found else original(self, function, *args)
+        if found:
+            original(self, _late, found, function, args, after=after)
+        else:
+            original(self, function, *args, after=after)
 
     return post
 

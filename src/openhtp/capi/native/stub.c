@@ -121,7 +121,7 @@ static void shut(void)
 {
     struct timespec a_while = {0, 1000000};
     atomic_store(&closed, 1);
-    for (int patience = 5000; patience && atomic_load(&under_way) > 0; patience--)
+    for (int patience = 3000; patience && atomic_load(&under_way) > 0; patience--)
         nanosleep(&a_while, NULL);
 }
 

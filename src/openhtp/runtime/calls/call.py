@@ -155,8 +155,11 @@ class Call:
                 outputs[specs[port].name] = target
         return outputs
 
-    def finish(self, record: Record | None) -> None:
-        """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent."""
+    def finish(self, record: Record | None, *, untold: bool = False) -> None:
+        """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent.
+
+        ``untold``: somebody is still to be notified, after which ``told`` is called.
+        """
         callee, profile = self.callee, self.profile
         if self._pool is not None:
             self._pool.give_back(self, self._slot)
@@ -176,7 +179,11 @@ class Call:
                 )
             profile.abandon(self)
         callee.end_call(self)
-        callee.places.give_back(self)
+        callee.places.give_back(self, untold=untold)
+
+    def told(self) -> None:
+        """Whoever was to be notified was."""
+        self.callee.places.told(self)
 
     def settle(self) -> None:
         """After an interrupt, on a thread that has none: see to it that the call ends if it may have been sent."""

@@ -166,15 +166,16 @@ class Execution:
         if call is None:
             return
         self.record = record
+        untold = call.notify is not None or bool(self._callbacks)
         try:
             self._outputs, self._error = self._outcome(call, record, text)
-            call.finish(record)
+            call.finish(record, untold=untold)
         except BaseException as problem:
             if call.synchronous:
                 raise
             self._report("finishing execution %d", self.job)
             self._outputs, self._error = None, ExecutionError(f"the execution could not be finished: {problem!r}")
-            call.finish(None)
+            call.finish(None, untold=untold)
         with _lock:
             self._call = None
             wakers, self._wakers = self._wakers, []
@@ -184,11 +185,12 @@ class Execution:
                 wake()
             except BaseException:
                 self._report("waking those who wait for execution %d", self.job)
+        last = len(callbacks) if untold else 0
         if call.notify is not None:
-            error = self._error
-            self._notifier.post(call.notify, call.notify_param, 0 if error is None else error.code)
-        for function in callbacks:
-            self._notifier.post(function, self)
+            code = 0 if self._error is None else self._error.code
+            self._notifier.post(call.notify, call.notify_param, code, after=None if last else call.told)
+        for number, function in enumerate(callbacks, 1):
+            self._notifier.post(function, self, after=call.told if number == last else None)
 
     def _outcome(self, call: Call | AppRun, record: Record, text: str) -> tuple[Outputs | None, QnnError | None]:
         if record.status:

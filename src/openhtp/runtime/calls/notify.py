@@ -17,26 +17,36 @@ log = logging.getLogger(__name__)
 SLOW_CALLBACK_NS = 10_000_000
 
 
+Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] | None]
+
+
 class Notifier:
-    """Runs callbacks one after another. A slow one delays later notifications and nothing else."""
+    """Runs callbacks one after another. A slow one delays later notifications.
+
+    How many executions may wait for theirs is for the queues of contexts to say: see ``Places``.
+    """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]] | None]
-        self._queue = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Posted | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._start = make_lock("notify")
 
-    def post(self, function: Callable[..., object], *args: object) -> None:
-        """Run ``function(*args)`` soon, also when it is closed: whoever asks late is answered all the same."""
-        self._queue.put((function, args))
+    def post(
+        self, function: Callable[..., object], *args: object, after: Callable[[], object] | None = None
+    ) -> None:
+        """Run ``function(*args)`` soon, also when it is closed: whoever asks late is answered all the same.
+
+        ``after`` is run when the function has returned or raised.
+        """
+        self._queue.put((function, args, after))
         if self._thread is None:
             self._ensure_thread()
 
     def close(self, timeout: float | None = None) -> None:
         """End the thread after the callbacks already posted, and wait for them, unless called by one of them.
 
-        With a ``timeout`` in seconds, the log says how many were dropped when it is over.
+        With a ``timeout`` in seconds, those that were not begun by then are dropped, and the log says how many.
         """
         self._closed = True
         thread = self._thread
@@ -47,14 +57,28 @@ class Notifier:
             return
         thread.join(timeout)
         if thread.is_alive():
-            waiting = max(0, self._queue.qsize() - 1)
+            dropped = self._drop()
             log.warning(
-                "a notify callback still runs after %s s; it and %d more that wait are dropped", timeout, waiting
+                "a notify callback still runs after %.1f s; it and %d more that wait are dropped", timeout, dropped
             )
 
     def stop(self) -> None:
         """End the thread after the callbacks already posted; does not wait."""
         self._queue.put(None)
+
+    def is_this_thread(self) -> bool:
+        """Whether the caller is a callback."""
+        thread = self._thread
+        return thread is not None and thread.ident == threading.get_ident()
+
+    def _drop(self) -> int:
+        """Forget what was not begun, and end after what was; returns how many callbacks that is."""
+        dropped = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                dropped += self._queue.get_nowait() is not None
+        self.stop()
+        return dropped
 
     def _ensure_thread(self) -> None:
         try:
@@ -95,7 +119,7 @@ class Notifier:
                 if self._may_end():
                     return
                 continue
-            function, args = item
+            function, args, after = item
             begin = clock()
             try:
                 function(*args)
@@ -109,4 +133,10 @@ class Notifier:
                     log.warning(
                         "notify callback %r took %.1f ms; later notifications waited", function, took / 1e6
                     )
-            del item, function, args
+            if after is not None:
+                try:
+                    after()
+                except BaseException:
+                    with contextlib.suppress(BaseException):
+                        log.exception("what comes after a notify callback failed")
+            del item, function, args, after

@@ -1,14 +1,54 @@
-"""The bounded execution queue of a context: places for requests accepted and not yet completed."""
+"""The bounded execution queue of a context: places for requests accepted and not yet completed.
+
+Finished executions whose callbacks have not returned are counted beside it. When there are too many, the next
+asynchronous request is held back, as by a full queue: a client that is slower than its device slows that down.
+Two kinds of waiting would never end, so there are two exceptions. A callback that submits is not held back, since
+the callbacks that it would wait for come after it. And when no callback returned for a while, the one that runs
+may be waiting for the very thread that is held back: one request is let through then, and the log says so.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import QnnError
 from openhtp.options import CONTEXT
 from openhtp.runtime.locks import make_lock
+
+log = logging.getLogger(__name__)
+
+# As many finished executions may wait for their callbacks in the shortest queue: the way to the notify thread must
+# not hold back who has quick ones.
+_LEAST_UNTOLD = 8
+TELLING_PATIENCE_NS = 5_000_000_000
+
+
+def most_untold(depth: int) -> int:
+    """How many finished executions of a queue may wait for their callbacks to return."""
+    return max(depth, _LEAST_UNTOLD)
+
+
+class Teller(Protocol):
+    """What delivers notifications."""
+
+    def is_this_thread(self) -> bool:
+        """Whether the caller is a callback."""
+
+
+class PlaceHolder(Protocol):
+    """Whatever stands for one request."""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether its caller waits for its end, so that nobody is notified."""
+
+    @property
+    def notifier(self) -> Teller:
+        """What delivers its notification."""
 
 
 def check_depth(depth: object) -> int:
@@ -18,16 +58,21 @@ def check_depth(depth: object) -> int:
 
 
 class Places:
-    """Who has a place, and who waits for one, in order of coming. A holder is whatever stands for one request.
+    """Who has a place, and who waits for one, in order of coming.
 
     Being in the set is having the place: there is no count beside it that an interrupt could leave behind.
     """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._held: set[object] = set()
+        self._held: set[PlaceHolder] = set()
         # Each waits on a lock of its own, released when there is news for it.
-        self._waiters: dict[object, threading.Lock] = {}
+        self._waiters: dict[PlaceHolder, _Waiter] = {}
+        # Finished executions whose callbacks have not returned, and when one last did, or might have.
+        self._untold: set[PlaceHolder] = set()
+        self._most_untold = most_untold(depth)
+        self._told_ns = 0
+        self._let_through = 0
         self._lock = make_lock("places")
         self._closed: Callable[[], QnnError] | None = None
 
@@ -36,19 +81,21 @@ class Places:
         """Requests accepted and not yet completed."""
         return len(self._held)
 
-    def try_take(self, holder: object) -> bool:
+    def try_take(self, holder: PlaceHolder) -> bool:
         """Take a place if one is free and nobody waits for it."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed()
-            if len(self._held) < self.depth and not self._waiters:
-                self._held.add(holder)
-                return True
-            return False
+            is_free = len(self._held) < self.depth and not self._waiters
+            if not is_free or (self._is_behind() and not _is_urgent(holder) and not self._is_stuck()):
+                return False
+            self._held.add(holder)
+        self._report()
+        return True
 
     def take(
         self,
-        holder: object,
+        holder: PlaceHolder,
         until_ns: int | None = None,
         interrupted: Callable[[], QnnError | None] | None = None,
     ) -> None:
@@ -58,19 +105,40 @@ class Places:
         """
         news = threading.Lock()
         news.acquire()
+        waiter = _Waiter(news, _is_urgent(holder))
         with self._lock:
-            self._waiters[holder] = news
+            self._waiters[holder] = waiter
             self._hand_out()
         while holder not in self._held:
             self._check(interrupted)
-            news.acquire(timeout=-1 if until_ns is None else _seconds_to(until_ns))
+            if not news.acquire(timeout=self._seconds_to_wait(until_ns)):
+                with self._lock:
+                    self._hand_out()  # one may be let through by now
+        self._report()
 
-    def give_back(self, holder: object) -> None:
-        """A request was completed, or not sent after all. Does nothing for who has no place and waits for none."""
+    def give_back(self, holder: PlaceHolder, *, untold: bool = False) -> None:
+        """A request was completed, or not sent after all. Does nothing for who has no place and waits for none.
+
+        ``untold``: somebody is still to be notified of it, and ``told`` is called then.
+        """
         with self._lock:
+            if untold:
+                if len(self._untold) < self._most_untold:
+                    self._told_ns = time.monotonic_ns()
+                self._untold.add(holder)
             self._held.discard(holder)
             if self._waiters:
                 self._waiters.pop(holder, None)
+                self._hand_out()
+                if untold and self._is_behind():
+                    self._tell_all()  # from now on they wait for callbacks, and not for ever
+
+    def told(self, holder: PlaceHolder) -> None:
+        """All callbacks of a request have returned; twice does nothing."""
+        with self._lock:
+            self._untold.discard(holder)
+            self._told_ns = time.monotonic_ns()
+            if self._waiters:
                 self._hand_out()
 
     def wake_all(self) -> None:
@@ -86,18 +154,50 @@ class Places:
 
     def _hand_out(self) -> None:
         """Give free places to those who wait. Can be begun again wherever it was interrupted."""
-        while self._waiters:
-            holder = next(iter(self._waiters))
+        for holder in list(self._waiters):
             if holder not in self._held:
                 if len(self._held) >= self.depth:
                     return
+                if self._is_behind() and not self._waiters[holder].urgent and not self._is_stuck():
+                    continue  # a callback that waits may stand behind
                 self._held.add(holder)
-            _tell(self._waiters[holder])
+            _tell(self._waiters[holder].news)
             del self._waiters[holder]
 
+    def _is_behind(self) -> bool:
+        """Whether as many callbacks are still to return as may be."""
+        return len(self._untold) >= self._most_untold
+
+    def _is_stuck(self) -> bool:
+        """Whether no callback returned for too long. That lets one request through, and the time begins anew."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._told_ns < TELLING_PATIENCE_NS:
+            return False
+        self._told_ns = now_ns
+        self._let_through += 1
+        return True
+
+    def _seconds_to_wait(self, until_ns: int | None) -> float:
+        """Until when to wait for news: -1 for ever."""
+        if self._is_behind():
+            stuck_ns = self._told_ns + TELLING_PATIENCE_NS
+            return _seconds_to(stuck_ns if until_ns is None else min(until_ns, stuck_ns))
+        return -1 if until_ns is None else _seconds_to(until_ns)
+
+    def _report(self) -> None:
+        """Say that a request was let through, under no lock."""
+        if self._let_through:
+            self._let_through = 0
+            log.warning(
+                "%d finished executions wait for their notifications, and no callback returned for %.1f s; one"
+                " more execution is accepted, as the callback may be waiting for that",
+                len(self._untold),
+                TELLING_PATIENCE_NS / 1e9,
+            )
+
     def _tell_all(self) -> None:
-        for news in self._waiters.values():
-            _tell(news)
+        for waiter in self._waiters.values():
+            _tell(waiter.news)
 
     def _check(self, interrupted: Callable[[], QnnError | None] | None) -> None:
         if self._closed is not None:
@@ -105,6 +205,18 @@ class Places:
         error = interrupted() if interrupted is not None else None
         if error is not None:
             raise error
+
+
+class _Waiter(NamedTuple):
+    """Who waits: ``news`` is released when there is some; ``urgent`` ones do not wait for callbacks."""
+
+    news: threading.Lock
+    urgent: bool
+
+
+def _is_urgent(holder: PlaceHolder) -> bool:
+    """Whether a request waits for no callbacks: nobody is notified of it, or it is a callback's own."""
+    return holder.synchronous or holder.notifier.is_this_thread()
 
 
 def _tell(news: threading.Lock) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
 from openhtp.rpc import messages as ms
-from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.served import note
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class Link(Protocol):
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over; False if the time ran out."""
 
-    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
+    def take_place(
+        self, places: Places, holder: PlaceHolder, until_ns: int | None, interrupted: Interrupted
+    ) -> None:
         """Take a place in a context's queue, waiting for one if it is full."""
 
     def settle(self, execution: Execution) -> bool:

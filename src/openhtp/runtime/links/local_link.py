@@ -17,7 +17,7 @@ from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
-from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.stopping import Stop, do_task
@@ -141,7 +141,9 @@ class LocalLink:
                     return execution.done()
         return True
 
-    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
+    def take_place(
+        self, places: Places, holder: PlaceHolder, until_ns: int | None, interrupted: Interrupted
+    ) -> None:
         """Take a place in a context's queue, running the loop while it is full."""
         while not places.try_take(holder):
             error = interrupted()

@@ -23,7 +23,7 @@ from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
-from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, Silence
 from openhtp.runtime.links.device_process import DeviceOptions, Serving, connect
 from openhtp.runtime.links.duct import Duct
@@ -255,7 +255,9 @@ class RpcLink:
         """Wait until an execution is over."""
         return block(execution, timeout)
 
-    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
+    def take_place(
+        self, places: Places, holder: PlaceHolder, until_ns: int | None, interrupted: Interrupted
+    ) -> None:
         """Take a place in a context's queue."""
         if not places.try_take(holder):
             places.take(holder, until_ns, interrupted)

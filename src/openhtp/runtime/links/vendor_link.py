@@ -32,7 +32,7 @@ from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
-from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
 from openhtp.runtime.stopping import Stop, do_task
 from openhtp.vendor.engine import VendorEngine
@@ -206,7 +206,9 @@ class VendorLink:
         """Wait until an execution is over."""
         return block(execution, timeout)
 
-    def take_place(self, places: Places, holder: object, until_ns: int | None, interrupted: Interrupted) -> None:
+    def take_place(
+        self, places: Places, holder: PlaceHolder, until_ns: int | None, interrupted: Interrupted
+    ) -> None:
         """Take a place in a context's queue."""
         if not places.try_take(holder):
             places.take(holder, until_ns, interrupted)
