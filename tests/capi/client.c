@@ -615,6 +615,53 @@ static void test_threads(void)
     printf("8 threads, %d contexts each\n", rounds);
 }
 
+/* ---- threads with little stack ---- */
+
+static void *find_providers(void *path)
+{
+    void ***list;
+    uint32_t count;
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    word (*providers)(void ****, uint32_t *) = (word(*)(void ****, uint32_t *))dlsym(library, "QnnInterface_getProviders");
+    return (void *)providers(&list, &count);
+}
+
+static void *run_once(void *n)
+{
+    return (void *)run(n);
+}
+
+static word on_a_stack(int kib, void *(*task)(void *), void *param)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    void *code;
+    pthread_attr_init(&attributes);
+    NEED(pthread_attr_setstacksize(&attributes, (size_t)kib * 1024));
+    NEED(pthread_create(&thread, &attributes, task, param));
+    NEED(pthread_join(thread, &code));
+    pthread_attr_destroy(&attributes);
+    return (word)code;
+}
+
+/* A stack on which Python would end the process is refused, also by the first call of all. */
+static void test_small_stacks(void)
+{
+    EXPECT(on_a_stack(16, find_providers, getenv("CLIENT_LIBRARY")), 1002);
+    load(getenv("CLIENT_LIBRARY"));
+    network n = build(make_context(0), "g");
+    values v;
+    for (int kib = 16; kib <= 256; kib *= 2) {
+        fill(&n, &v, kib);
+        EXPECT(on_a_stack(kib, run_once, &n), kib < 64 ? 1002 : 0);
+        if (kib >= 64)
+            check(v.a, v.b, v.o);
+    }
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    unload();
+    exit(0);
+}
+
 /* ---- for a while ---- */
 
 static int count_entries(const char *folder)
@@ -729,6 +776,8 @@ int main(int count, char **words)
         rounds = atoi(words[3]);
     if (!strcmp(words[2], "exit"))
         test_exit();
+    if (!strcmp(words[2], "small_stacks"))
+        test_small_stacks();
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
         if (!strcmp(words[2], tests[i].name)) {
             load(words[1]);

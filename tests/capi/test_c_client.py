@@ -63,6 +63,13 @@ def test_a_c_program(client: Path, lib_dir: Path, test: str) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+def test_a_thread_with_too_little_stack_is_refused(client: Path, lib_dir: Path) -> None:
+    done = run(client, lib_dir, "small_stacks")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "KiB of stack left" in done.stderr
+    assert "pthread_attr_setstacksize" in done.stderr
+
+
 @pytest.mark.parametrize("test", ["plain", "memory", "shared_buffer", "power", "callback"])
 def test_a_c_program_with_a_device_process(client: Path, lib_dir: Path, test: str) -> None:
     done = run(client, lib_dir, test, OPENHTP_TRANSPORT="rpc")

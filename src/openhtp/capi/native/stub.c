@@ -23,7 +23,7 @@ typedef uint64_t word;
 #define API __attribute__((visibility("default")))
 
 enum { SYSTEM_FIRST = 128, POWER_FIRST = 192, ALL = 208, MOST_ARGUMENTS = 10 };
-enum { NOT_SUPPORTED = 1000, INVALID_ARGUMENT = 1004, DEVICE_GONE = 1011, GENERAL = 1100 };
+enum { NOT_SUPPORTED = 1000, NO_MEMORY = 1002, INVALID_ARGUMENT = 1004, DEVICE_GONE = 1011, GENERAL = 1100 };
 
 /* ---- state ---------------------------------------------------------------------------------------------------- */
 
@@ -67,6 +67,35 @@ static void clear_ended_threads(void)
         free(first);
         first = next;
     }
+}
+
+/* Python ends the process where it runs out of stack, which it does at about 50 KiB when it starts. */
+enum { LEAST_STACK_KIB = 56 };
+
+/* Whether the calling thread has too little stack left for Python. A stack that is not the thread's own, as of a
+   coroutine, is not known, and is taken to be large enough. */
+static int is_stack_short(void)
+{
+    static __thread char *lowest;
+    static __thread int said;
+    char here;
+    if (!lowest) {
+        pthread_attr_t attributes;
+        void *address = NULL;
+        size_t size;
+        if (!pthread_getattr_np(pthread_self(), &attributes)) {
+            pthread_attr_getstack(&attributes, &address, &size);
+            pthread_attr_destroy(&attributes);
+        }
+        lowest = address ? address : &here - 64 * 1024 * 1024;
+    }
+    size_t left = (size_t)((uintptr_t)&here - (uintptr_t)lowest);
+    if (left >= LEAST_STACK_KIB * 1024)
+        return 0;
+    if (!said++)
+        dprintf(STDERR_FILENO, "openhtp: the calling thread has %zu KiB of stack left, and %d are needed; give it a"
+                               " stack of 64 KiB or more (pthread_attr_setstacksize)\n", left / 1024, LEAST_STACK_KIB);
+    return 1;
 }
 
 static void in_child(void)
@@ -144,6 +173,8 @@ static word dispatch(unsigned id, const word *arguments, unsigned count)
 {
     if (atomic_load(&closed))
         return without_python(id);
+    if (is_stack_short())
+        return NO_MEMORY;
     if (!atomic_load(&ready) && boot())
         return GENERAL;
     atomic_fetch_add(&under_way, 1);
@@ -217,6 +248,8 @@ static word list_provider(word **listing, word ***list, uint32_t *count)
 {
     if (!list || !count)
         return INVALID_ARGUMENT;
+    if (is_stack_short())
+        return NO_MEMORY;
     if (atomic_load(&closed) || (!atomic_load(&ready) && boot()))
         return NOT_SUPPORTED;
     *list = listing;
