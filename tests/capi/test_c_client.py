@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests.capi.c_programs import HERE, HOSTS, can_load_python, compile_program, host_environment
 from tests.capi.conftest import build_script
 from tests.waiting import PATIENCE_S
 
-HERE = Path(__file__).parent
-PACKAGES = [str(HERE.parents[1] / "src"), sysconfig.get_paths()["purelib"]]
-LIBPYTHON = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME") or "")
-
 
 def built(source: str, folder: Path, compiler: list[str] | None) -> Path:
-    if LIBPYTHON.suffix == ".a" or not os.path.isfile(LIBPYTHON):  # also not where one may not look
+    if not can_load_python():
         pytest.skip("this Python has no shared library that a C program could load")
     if compiler is None:
         pytest.skip(f"there is no compiler for {source}")
-    program = folder / Path(source).stem
-    # Functions are called without their parameters' types, which C23, the default of gcc 15, no longer has.
-    options = ["-std=gnu++17" if source.endswith(".cpp") else "-std=gnu17", "-O1", "-w", "-o", str(program)]
-    subprocess.run([*compiler, *options, str(HERE / source), "-ldl", "-lpthread"], check=True)
-    return program
+    return compile_program(source, folder, compiler)
 
 
 @pytest.fixture(scope="session")
@@ -35,12 +26,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("client.c", tmp_path_factory.mktemp("client"), build_script().compiler())
 
 
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("hosts.c", tmp_path_factory.mktemp("hosts"), build_script().compiler())
+
+
 def run(client: Path, lib_dir: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    packages = [*PACKAGES, *_site_packages()]
     return subprocess.run(
         [str(client), str(lib_dir / "libQnnHtp.so"), *words],
-        env={**plain, "OPENHTP_LIBPYTHON": str(LIBPYTHON), "OPENHTP_SITE": ":".join(packages), **environment},
+        env={**host_environment(), **environment},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -48,10 +42,11 @@ def run(client: Path, lib_dir: Path, *words: str, **environment: str) -> subproc
     )
 
 
-def _site_packages() -> list[str]:
-    import numpy
-
-    return [str(Path(numpy.__file__).parents[1])]
+@pytest.mark.hostile
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_that_is_rough(hosts: Path, lib_dir: Path, host: str) -> None:
+    done = run(hosts, lib_dir, host, "1")
+    assert done.returncode == 0, done.stderr + done.stdout
 
 
 TESTS = ["plain", "async", "memory", "shared_buffer", "power", "binaries", "callback", "sections", "threads"]

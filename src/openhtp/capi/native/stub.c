@@ -7,6 +7,7 @@
    serves. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -22,7 +23,7 @@
 typedef uint64_t word;
 #define API __attribute__((visibility("default")))
 
-enum { SYSTEM_FIRST = 128, POWER_FIRST = 192, ALL = 208, MOST_ARGUMENTS = 10 };
+enum { GRAPH_EXECUTE = 21, GRAPH_EXECUTE_ASYNC = 22, SYSTEM_FIRST = 128, POWER_FIRST = 192, ALL = 208, MOST_ARGUMENTS = 10 };
 enum { NOT_SUPPORTED = 1000, NO_MEMORY = 1002, INVALID_ARGUMENT = 1004, DEVICE_GONE = 1011, GENERAL = 1100 };
 
 /* ---- state ---------------------------------------------------------------------------------------------------- */
@@ -157,6 +158,7 @@ static void shut(void)
 /* ---- dispatch ------------------------------------------------------------------------------------------------- */
 
 static int boot(void);
+static void be_first_at_exit(unsigned id);
 
 static word without_python(unsigned id)
 {
@@ -198,6 +200,7 @@ static word dispatch(unsigned id, const word *arguments, unsigned count)
         if (result)
             py.DecRef(result);
         py.Release(held);
+        be_first_at_exit(id);
     } else {
         answer = without_python(id);
     }
@@ -306,9 +309,38 @@ static void at_exit(void)
 {
     if (atomic_load(&closed) || !py.IsInitialized())
         return;
+    shut(); /* before anything ends that calls under way on other threads need */
     int held = enter_python();
     py.RunString("import atexit\natexit._run_exitfuncs()");
     py.Release(held);
+}
+
+static int count_loaded(struct dl_phdr_info *info, size_t size, void *count)
+{
+    (void)size;
+    *(unsigned long long *)count = info->dlpi_adds;
+    return 1;
+}
+
+/* What registered last is ended first. Libraries that Python loads, and what these make when they are first used,
+   would be gone while calls are under way that need them. So we register again after calls that loaded a library, and
+   after executions ever more rarely; only the first turn does anything. */
+static void be_first_at_exit(unsigned id)
+{
+    static atomic_uint executions;
+    static _Atomic unsigned long long known;
+    unsigned long long loaded = 0;
+    if (!py.ours)
+        return;
+    if (id == GRAPH_EXECUTE || id == GRAPH_EXECUTE_ASYNC) {
+        unsigned number = atomic_fetch_add(&executions, 1) + 1;
+        if (!(number & (number - 1)))
+            atexit(at_exit);
+        return;
+    }
+    dl_iterate_phdr(count_loaded, &loaded);
+    if (atomic_exchange(&known, loaded) != loaded)
+        atexit(at_exit);
 }
 
 static int boot(void)
