@@ -27,7 +27,7 @@ HOSTS = (
 
 def can_load_python() -> bool:
     """Whether this Python has a shared library that a C program could load."""
-    return LIBPYTHON.suffix != ".a" and LIBPYTHON.is_file()
+    return LIBPYTHON.suffix != ".a" and os.path.isfile(LIBPYTHON)  # also not where one may not look
 
 
 def compile_program(source: str, folder: Path, compiler: Sequence[str], flags: Sequence[str] = ()) -> Path:

@@ -9,12 +9,9 @@ import pytest
 
 from tests.capi.c_programs import can_load_python, compile_program, host_environment
 from tests.capi.conftest import build_script
+from tests.waiting import PATIENCE_S
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the first asynchronous call moves a context to a device process, under the feet of those who execute",
-)
 def test_synchronous_and_asynchronous_calls_begin_together(lib_dir: Path, tmp_path: Path) -> None:
     compiler = build_script().compiler()
     if compiler is None or not can_load_python():
@@ -25,7 +22,7 @@ def test_synchronous_and_asynchronous_calls_begin_together(lib_dir: Path, tmp_pa
         env=host_environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout
