@@ -41,6 +41,7 @@ def test_what_cannot_be_made_is_an_error() -> None:
         Descriptor(os.open, "/nowhere/at/all", os.O_RDONLY)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_interrupt_loses_it() -> None:
     """While it is made or closed, that is. Python itself swallows what comes while it drops an object."""
     before, kept = open_files(), []

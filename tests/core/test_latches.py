@@ -29,8 +29,8 @@ def test_a_latch_opens_once_and_for_all() -> None:
     latch.then(lambda: seen.append(1))
     assert not latch.wait(0)
     assert not latch.wait(0.001)
-    latch.open()
-    latch.open()
+    latch.unlock()
+    latch.unlock()
     latch.then(lambda: seen.append(2))
     assert seen == [1, 2]
     assert latch.wait()
@@ -42,7 +42,7 @@ def test_all_who_wait_are_told() -> None:
     waiting = [beside(lambda: latch.wait(PATIENCE_S), name="waiter") for _ in range(5)]
     while len(latch._calls) < 5:
         threading.Event().wait(0.001)
-    latch.open()
+    latch.unlock()
     assert all(each.result(PATIENCE_S) for each in waiting)
 
 
@@ -57,7 +57,7 @@ def test_what_one_call_raises_keeps_no_other_from_being_made(caplog: pytest.LogC
     latch, seen = Latch(), []
     latch.then(lambda: 1 / 0)
     latch.then(lambda: seen.append(1))
-    latch.open()
+    latch.unlock()
     assert seen == [1]
     assert "ZeroDivisionError" in caplog.text
 
@@ -102,7 +102,7 @@ def test_awaiting_that_was_cancelled_ends_nothing() -> None:
 def test_a_latch_can_be_waited_for_after_an_interrupt_at_any_place() -> None:
     """As with an Event it could not: its condition would still be locked."""
     opened = Latch()
-    opened.open()
+    opened.unlock()
     for latch, timeout in ((opened, None), (Latch(), 0.001)):
         places = places_of(lambda latch=latch, timeout=timeout: latch.wait(timeout))  # type: ignore[misc]
         for place in range(1, places + 1):
@@ -131,7 +131,7 @@ def test_joining_a_thread_can_be_interrupted_at_any_place() -> None:
         thread.start()
         Interrupting(place, lambda thread=thread: thread.join(0.001))  # type: ignore[misc]
         assert thread.is_alive()
-        go.open()
+        go.unlock()
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
@@ -161,14 +161,14 @@ def test_errands_are_done_in_order_on_a_thread_that_goes() -> None:
     errands, seen, over = Errands("errands"), [], Latch()
     for number in range(50):
         errands.post(lambda number=number: seen.append((number, threading.current_thread())))
-    errands.post(over.open)
+    errands.post(over.unlock)
     assert over.wait(PATIENCE_S)
     assert [number for number, _ in seen] == list(range(50))
     thread = seen[-1][1]
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
     again = Latch()
-    errands.post(again.open)
+    errands.post(again.unlock)
     assert again.wait(PATIENCE_S)
 
 
@@ -177,6 +177,6 @@ def test_errands_after_an_interrupt_at_any_place() -> None:
     for place in range(1, places + 1):
         errands, seen, over = Errands("errands"), [], Latch()
         Interrupting(place, lambda errands=errands, seen=seen: errands.post(lambda: seen.append(1)))  # type: ignore[misc]
-        errands.post(over.open)
+        errands.post(over.unlock)
         assert over.wait(PATIENCE_S)
         assert len(seen) <= 1

@@ -36,7 +36,7 @@ class Latch:
         # What is to be called when it opens. Whoever takes a call out of the list makes it.
         self._calls: list[Callable[[], object]] = []
 
-    def open(self) -> None:
+    def unlock(self) -> None:
         """Let everybody go on; again does nothing."""
         self.is_open = True
         while self._calls:
@@ -159,7 +159,7 @@ class Promise(Generic[_T]):
 
     def _end(self, value: _T | None, error: BaseException | None) -> None:
         self._ends.setdefault(None, (value, error))
-        self._latch.open()
+        self._latch.unlock()
 
     def _wait(self, timeout: float | None) -> tuple[_T | None, BaseException | None]:
         if not self._latch.wait(timeout):

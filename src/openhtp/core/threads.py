@@ -76,7 +76,7 @@ class OwnThread(threading.Thread):
         try:
             super().start()
         except BaseException:
-            self._over.open()
+            self._over.unlock()
             raise
 
     def run(self) -> None:
@@ -84,14 +84,14 @@ class OwnThread(threading.Thread):
         try:
             super().run()
         finally:
-            self._over.open()
+            self._over.unlock()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, for so many seconds at most. One whose start was interrupted may never have begun."""
         if self.ident is None:
             begun = Latch()
             _starter.start()
-            _starter.order(begun.open)  # its own order, if there is one, was before this
+            _starter.order(begun.unlock)  # its own order, if there is one, was before this
             begun.wait(timeout)
             if self.ident is None:
                 return
@@ -183,7 +183,7 @@ def _start_anew() -> None:
     global _starter  # noqa: PLW0603
     _starter = _Starter()
     for thread in list(_threads):
-        thread._over.open()
+        thread._over.unlock()
 
 
 os.register_at_fork(after_in_child=_start_anew)

@@ -147,12 +147,12 @@ class HandedOver:
         """It is over; by its status it may have been ended early."""
         if record.status:
             self._failure = error_for_status(st.for_code(record.status), "the execution ended early")
-        self._over.open()
+        self._over.unlock()
 
     def report_failure(self, record: frames.Record, text: str) -> None:
         """It is over, and failed."""
         self._failure = error_for_status(st.for_code(record.status), text)
-        self._over.open()
+        self._over.unlock()
 
     def wait(self) -> None:
         """Wait for the end; raises what went wrong. Who is interrupted still waits, for the end of a step."""

@@ -10,8 +10,8 @@ one step, and giving it up again, by whoever tidies up, does no harm.
 
 from __future__ import annotations
 
+import os
 import queue
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -22,9 +22,11 @@ PATIENCE_NS = 100_000
 class Seat:
     """One at a time may sit; the loop is never kept waiting for longer than a step."""
 
-    __slots__ = ("_left_over", "_news", "_sitting", "wanted")
+    __slots__ = ("_left_over", "_news", "_now", "_sitting", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], int]) -> None:
+        """``now`` is the device's clock."""
+        self._now = now
         self.wanted = False
         # At most one, the loop or a caller: ``setdefault`` is one step.
         self._sitting: dict[None, object] = {}
@@ -58,9 +60,9 @@ class Seat:
             return False
         if self._sitting.setdefault(None, caller) is caller:
             return True
-        until_ns = time.monotonic_ns() + PATIENCE_NS
-        while not self.wanted and time.monotonic_ns() < until_ns:
-            time.sleep(0)
+        until_ns = self._now() + PATIENCE_NS
+        while not self.wanted and self._now() < until_ns:
+            os.sched_yield()
             if self._sitting.setdefault(None, caller) is caller:
                 return True
         return False

@@ -21,8 +21,8 @@ class ThreadHost:
     def __init__(self, config: DeviceConfig, *, shared: bool) -> None:
         """``shared`` says that clients who do not know each other are on it."""
         self.config = config
-        self.seat = Seat()
         self.core: DeviceCore = build_core(config)
+        self.seat = Seat(self.core.clock.now)
         if shared:
             self.core.faults = FaultReach.SESSION
         self._server = Server(self.core, keep=True, seat=self.seat)

@@ -82,7 +82,7 @@ class Device:
         self._ready = Latch()  # open unless a restart is under way
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
         self._link_now = self._make_link()
-        self._ready.open()
+        self._ready.unlock()
         backend._devices.add(self)
         watching.watcher.device_made(self)
 
@@ -369,7 +369,7 @@ class Device:
             self._end_of_link.detach()
             old.close()
             if self._was_freed():
-                self._ready.open()
+                self._ready.unlock()
                 return
             fresh = self._make_link()
             self._votes.restore(fresh)
@@ -380,7 +380,7 @@ class Device:
             self._link_now = fresh
             self.restarts += 1
             freed = self._was_freed()
-        self._ready.open()
+        self._ready.unlock()
         if freed:
             self._end_of_link.detach()
             fresh.close()
@@ -394,7 +394,7 @@ class Device:
         """Whoever waits for the restart gets an answer, if not the one that was hoped for."""
         log.error("the device process could not be started again: %s", error)
         self._failure = error
-        self._ready.open()
+        self._ready.unlock()
 
     def __repr__(self) -> str:
         return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"

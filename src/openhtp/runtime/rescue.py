@@ -42,7 +42,7 @@ def start() -> None:
 def flush() -> None:
     """Wait until what was posted so far is done."""
     done = Latch()
-    post((done.open, ()))
+    post((done.unlock, ()))
     done.wait()
 
 

@@ -111,7 +111,7 @@ class PreparedModel:
         self._served: _Served | None = _Served(session)
         _models.add(self)
         if self._best or session._loaded is None:
-            self._settled.open()
+            self._settled.unlock()
             return
         OwnThread(self._improve, name="openhtp-prepare").start()
 
@@ -182,7 +182,7 @@ class PreparedModel:
 
     def close(self) -> None:
         """Let go of the device once runs under way are over. What is being prepared is given up."""
-        self._over.open()
+        self._over.unlock()
         with self._lock:
             served, self._served = self._served, None
         if served is not None:
@@ -262,7 +262,7 @@ class PreparedModel:
                 log.warning("%r stays as it is: it could not be prepared well: %s", self, error)
                 self._note("failed to prepare well", str(error))
         finally:
-            self._settled.open()
+            self._settled.unlock()
 
     def _best_form(self) -> InferenceSession:
         if not any(event.what.startswith(("refused", "loaded")) for event in self._events):
@@ -322,13 +322,13 @@ def _start_anew() -> None:
     for model in list(_models):
         model._lock = threading.Lock()
         model._settled = Latch()
-        model._settled.open()
+        model._settled.unlock()
 
 
 def _give_up() -> None:
     """The program ends: what is still being prepared is wanted by nobody."""
     for model in list(_models):
-        model._over.open()
+        model._over.unlock()
 
 
 os.register_at_fork(after_in_child=_start_anew)

@@ -87,7 +87,7 @@ def throughput(case: TestCase, tell: Tell) -> Outcome:
                 tell("Running", number, case.iterations)
                 _side_by_side(workers, stop)
         except KeyboardInterrupt:
-            stop.open()
+            stop.unlock()
             if case.iterations is not None:
                 raise
         outcome.total_s = time.monotonic() - begin
@@ -105,7 +105,7 @@ def _side_by_side(workers: Sequence[_Worker], stop: Latch) -> None:
             worker.work(stop)
         except (QnnError, OSError) as error:
             failures.append(error)
-            stop.open()
+            stop.unlock()
 
     threads = [OwnThread(work, worker, name=worker.name) for worker in workers]
     try:
@@ -114,7 +114,7 @@ def _side_by_side(workers: Sequence[_Worker], stop: Latch) -> None:
         for thread in threads:
             thread.join()
     except BaseException:
-        stop.open()
+        stop.unlock()
         for thread in threads:
             thread.join()
         raise
