@@ -12,7 +12,7 @@ WORKERS := -n logical --maxprocesses 8 --dist worksteal
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c sanitize cost-model docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -74,6 +74,9 @@ ort: $(VENDOR)/.installed  ## ONNX Runtime's QNN provider on our libQnnHtp.so: a
 
 stress-c: $(VENDOR)/.installed  ## hosts of our libQnnHtp.so: eight threads for two minutes, exits, forks, loading
 	$(VENDOR)/bin/python tools/stress_c.py $(ARGS)
+
+sanitize: $(STAMP)  ## the C part of the library under the sanitizers for addresses and for threads
+	$(BIN)/python -m pytest -m slow tests/capi/test_sanitizers.py --timeout 600
 
 # Each client in an environment of its own, as their versions of torch and ONNX Runtime exclude each other.
 clients: $(STAMP)  ## ExecuTorch, LiteRT and ONNX Runtime's provider, from PyPI and unmodified, on our libraries

@@ -45,7 +45,6 @@ static void *start_and_run(void *number)
     if (!number)
         load(library_path);
     pthread_barrier_wait(&all_there);
-    rounds = 2;
     return work(number);
 }
 
@@ -53,6 +52,7 @@ static void host_start(void)
 {
     pthread_t threads[8];
     pthread_barrier_init(&all_there, NULL, 8);
+    rounds = 2;
     for (size_t i = 0; i < 8; i++)
         pthread_create(&threads[i], NULL, start_and_run, (void *)i);
     for (int i = 0; i < 8; i++)
@@ -165,6 +165,8 @@ static void host_exit_with_threads_at_work(void)
     pthread_t threads[4];
     load(library_path);
     start_four(threads);
+    for (int i = 0; i < 4; i++)
+        pthread_detach(threads[i]);
     rest(any(3000));
     exit(0);
 }
