@@ -7,6 +7,7 @@ best they ever did; a piece counts only if little was lost both times.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import threading
@@ -14,6 +15,8 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
+
+from openhtp.core.errors import InvalidArgument
 
 T = TypeVar("T")
 
@@ -24,6 +27,8 @@ MOST_LOST = 0.06
 # How long one piece may wait for a quiet moment, and all pieces of a run together.
 _PATIENCE_SECONDS = 0.5
 _PATIENCE_OF_A_RUN = 45.0
+# For machines that are known not to become quiet: seconds instead of those of a run.
+PATIENCE_SWITCH = "OPENHTP_BENCH_PATIENCE_S"
 
 
 class Quiet:
@@ -34,7 +39,7 @@ class Quiet:
         self._threads = min(2, os.cpu_count() or 1)
         self.kept = 0
         self.dropped = 0
-        self._patience_left = _PATIENCE_OF_A_RUN
+        self._patience_left = _patience()
         for _ in range(20):
             self.lost()
 
@@ -80,6 +85,19 @@ class Quiet:
                 self._patience_left -= waited
                 return False
         return True
+
+
+def _patience() -> float:
+    given = os.environ.get(PATIENCE_SWITCH, "")
+    if not given:
+        return _PATIENCE_OF_A_RUN
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(f"{PATIENCE_SWITCH} is {given!r}; expected seconds, 0 or more")
+    return seconds
 
 
 class Sample(NamedTuple, Generic[T]):
