@@ -17,7 +17,7 @@ CASES = sorted([*EXAMPLES.glob("base-*.yaml"), *EXAMPLES.glob("*pd*.yaml"), *EXA
 def keeps_its_order(scenario: Scenario) -> bool:
     """Phases last longer each time: a machine that is away for longer than a phase lasts reorders anything."""
     result = run_live(scenario)
-    for slower in (1, 4, 4, 4):
+    for slower in (1, 4, 4, 1):
         if result.same_order:
             return True
         result = run_live(scenario, stretch=slower * result.stretch)
