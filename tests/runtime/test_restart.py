@@ -98,7 +98,7 @@ def test_a_restart_that_fails_is_an_answer_too(backend: htp.Backend, monkeypatch
 
     monkeypatch.setattr(device, "_make_link", fail)
     os.kill(device.pid, signal.SIGKILL)
-    wait_until(lambda: not device._ready.is_set() or device._failure is not None)
+    wait_until(lambda: not device._ready.is_open or device._failure is not None)
     with pytest.raises(htp.DeviceLost, match="too many open files"):
         device.info()
 
