@@ -341,7 +341,7 @@ def test_closed_session_refuses_and_the_device_ends(model, feeds) -> None:
     from openhtp.session import hosts
 
     session = htp.InferenceSession(model, soc="SM8550")
-    kind = session._loaded.kind
+    kind = session._loaded.stay.kind
     assert kind in hosts._devices
     session.close()
     assert kind not in hosts._devices
