@@ -44,7 +44,7 @@ def test_what_cannot_be_made_is_an_error() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_no_interrupt_loses_it() -> None:
     """While it is made or closed, that is. Python itself swallows what comes while it drops an object."""
-    before, kept = open_files(), []
+    kept: list[Descriptor] = []
     for place in range(1, places_of(lambda: kept.append(_made())) + 1):
         assert Interrupting(place, lambda: kept.append(_made())).happened
         made = _made()
@@ -53,4 +53,4 @@ def test_no_interrupt_loses_it() -> None:
         assert made.number == -1
     kept.clear()
     gc.collect()
-    assert open_files() == before
+    assert [name for name in open_files() if "openhtp-test" in name] == []
