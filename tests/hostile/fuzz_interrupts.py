@@ -24,7 +24,7 @@ from tests.hostile.leaks import Holdings
 from tests.hostile.scenes import DEPTH, Act, Scenery, scenes
 from tests.hostile.tally import LONGEST_CALL, Budget, Watch
 
-SHORT = 250
+SHORT = 150
 """Interrupts of the short form."""
 
 _PATIENCE = 5.0
