@@ -11,6 +11,7 @@ from rich.text import Text
 
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import console
+from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.rpc import windows
 
@@ -69,7 +70,9 @@ def _device(device: dict[str, Any]) -> list[Any]:
         return [Text(f"device of process {device['pid']} does not answer", style="red")]
     name = f"device {device['name']}" if device["name"] else "unnamed device"
     clients = _count(len(device["sessions"]), "client")
-    lines: list[Any] = [Text(f"{name} ({device['soc']}, process {device['pid']}), {clients}", style="bold")]
+    lines: list[Any] = [
+        Text(f"{printable(name)} ({device['soc']}, process {device['pid']}), {clients}", style="bold")
+    ]
     busy = {client["client"]: client for client in device["clients"]}
     for session in device["sessions"]:
         lines += _session(session, busy)
@@ -83,8 +86,8 @@ def _session(session: dict[str, Any], busy: dict[int, dict[str, Any]]) -> list[A
         f" {session['pending'] or 'none'} pending,"
         f" {len(session['domains'])} of {session['most_domains']} process domains"
     )
-    lines: list[Any] = [Text(head), *(_bar(domain) for domain in session["domains"])]
-    lines += [Text(f"  {_task(task)}", style="dim") for task in session["tasks"]]
+    lines: list[Any] = [Text(printable(head)), *(_bar(domain) for domain in session["domains"])]
+    lines += [Text(printable(f"  {_task(task)}"), style="dim") for task in session["tasks"]]
     table = Sheet("", _COLUMNS, ("state",))
     rows = 0
     for domain in session["domains"]:

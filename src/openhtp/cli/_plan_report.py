@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from openhtp.cli._sheet import Sheet
-from openhtp.cli._terminal import console, say, show
+from openhtp.cli._terminal import console, say, say_lines, show
 from openhtp.plan import Advice, PlanResult
 from openhtp.plan.comparing import side_by_side
 from openhtp.plan.limits import Exceeded
@@ -44,7 +44,7 @@ def print_results(results: Sequence[PlanResult], *, gantt: bool) -> None:
     if gantt and all(result.run.phases is not None and result.run.events <= LARGE for result in results):
         width = max(20, min(100, console.width - _BESIDE_PICTURE))
         marks, _ = side_by_side(results)
-        say(marks_to_text(marks, unit=scenario.unit, unit_ns=scenario.unit_ns, width=width))
+        say_lines(marks_to_text(marks, unit=scenario.unit, unit_ns=scenario.unit_ns, width=width))
 
 
 def print_advice(advice: Advice) -> None:

@@ -9,6 +9,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from openhtp.core.foreign_text import printable
+
 _ANY_WIDTH = 10_000
 _FOLDED = 24
 
@@ -27,8 +29,8 @@ class Sheet:
         self.note = ""
 
     def add(self, *cells: str | Text) -> None:
-        """One more row. Names that users gave are no markup."""
-        self._rows.append([cell if isinstance(cell, Text) else Text(cell) for cell in cells])
+        """One more row. Names that users gave are no markup, and have no lines of their own."""
+        self._rows.append([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells])
 
     def fitted(self, console: Console) -> Group:
         """The tables, as many columns in each as the terminal has room for."""
@@ -38,11 +40,11 @@ class Sheet:
                 parts[-1].append(column)
             else:
                 parts.append([column])
-        lines: list[Text | Table] = [Text(self._title, style="bold")] if self._title else []
+        lines: list[Text | Table] = [Text(printable(self._title), style="bold")] if self._title else []
         for part in parts or [[]]:
             lines += [self._table([0, *part]), Text()]
         if self.note:
-            lines[-1] = Text(self.note + "\n", style="dim")
+            lines[-1] = Text(printable(self.note) + "\n", style="dim")
         return Group(*lines)
 
     def _width(self, console: Console, columns: Sequence[int]) -> int:

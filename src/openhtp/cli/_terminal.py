@@ -1,22 +1,31 @@
-"""What all commands share: where text goes, how files are written, and how errors end a command."""
+"""What all commands share: where text goes, how files are written, and how errors end a command.
+
+All text that a command shows goes through the consoles here; a test looks for what does not. Names in it may be
+anybody's: nothing in them reaches the terminal as more than characters (``core/foreign_text.py``).
+"""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from openhtp.cli._sheet import Sheet
 from openhtp.core import writing
 from openhtp.core.errors import QnnError
+from openhtp.core.foreign_text import PrintableFormatter, printable
 
 STANDARD_OUTPUT = Path("-")
 BROKEN_PIPE, INTERRUPTED = 141, 130  # 128 and the number of the signal, as shells count
@@ -34,6 +43,11 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Called by rich for all that it shows: only its own control codes stay what they are."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
+
     def on_broken_pipe(self) -> NoReturn:
         """Called by rich, which would end with status 1."""
         end_of_pipe()
@@ -46,12 +60,20 @@ progress_console = _Console(stderr=True)
 """For errors, and for what moves while one waits."""
 
 
-def settle_encodings() -> None:
-    """Let any text be printed, whatever the encoding of the terminal or pipe has."""
+def settle_streams() -> None:
+    """Let any text be printed, whatever the encoding of the terminal or pipe has; and let no text command it."""
     codecs.register_error("openhtp.plainly", _plainly)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="openhtp.plainly")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PrintableFormatter())
+    sys.excepthook = _show_traceback
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A bug of ours; its message may hold a name all the same."""
+    sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace)), keep="\n"))
 
 
 def end_of_pipe() -> NoReturn:
@@ -84,7 +106,7 @@ def errors_reported(status_of: Callable[[QnnError | OSError], int] = lambda erro
     except BrokenPipeError:
         raise
     except (QnnError, OSError) as error:
-        progress_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        complain(f"error: {error}", "red")
         raise typer.Exit(status_of(error)) from error
 
 
@@ -93,9 +115,24 @@ def show(sheet: Sheet) -> None:
     console.print(sheet.fitted(console))
 
 
-def say(text: str, style: str | None = None) -> None:
-    """Print a sentence. It may hold names that users gave: nothing in it is markup."""
+def say(text: str, style: str | None = None, *, folded: bool = True) -> None:
+    """Print a sentence. It may hold names that users gave: nothing in it is markup, or another line.
+
+    One that is not ``folded`` stays in one piece, to be copied.
+    """
+    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=not folded)
+
+
+def say_lines(text: str, style: str | None = None) -> None:
+    """Print a text whose line breaks are ours."""
     console.print(text, style=style, markup=False, highlight=False)
+
+
+def complain(text: str, style: str) -> None:
+    """Print one line about what is wrong, beside the results."""
+    # Other libraries tell of errors in several lines.
+    line = printable(" ".join(text.splitlines()))
+    progress_console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -106,7 +143,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 def confirm_written(path: Path, detail: str = "") -> None:
     """Say that a file is there; the path in one piece, to be copied."""
-    console.print(f"wrote {path} {detail}".rstrip(), style="dim", markup=False, highlight=False, soft_wrap=True)
+    say(f"wrote {path} {detail}".rstrip(), "dim", folded=False)
 
 
 def write_json(path: Path | None, value: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from openhtp.capi import identity
-from openhtp.cli._terminal import errors_reported, progress_console
+from openhtp.cli._terminal import errors_reported, progress_console, say
 from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.foreign_text import printable
 from openhtp.core.version import VERSION
 from openhtp.frontend.data_formats import Formats, read_data_formats
 from openhtp.hw.perf_profiles import PERF_PROFILES
@@ -26,7 +27,8 @@ _UNUSED = "Accepted for the sake of scripts; "
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"QNN SDK {identity.build_id()}\nopenhtp {VERSION}")
+        say(f"QNN SDK {identity.build_id()}")
+        say(f"openhtp {VERSION}")
         raise typer.Exit
 
 
@@ -103,7 +105,12 @@ def tool_errors() -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def progress() -> Iterator[Tell]:
     """A bar on a terminal; nothing in a pipe."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     off = not progress_console.is_terminal
     with Progress(*columns, console=progress_console, transient=True, disable=off) as bar:
         task = bar.add_task("", total=None)
@@ -136,7 +143,7 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
-        return f"{record.relativeCreated:10.1f}ms [{record.levelname:^8}] {record.getMessage()}"
+        return f"{record.relativeCreated:10.1f}ms [{record.levelname:^8}] {printable(record.getMessage())}"
 
 
 def check_perf_profile(name: str | None) -> str | None:

@@ -9,7 +9,7 @@ import typer
 
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
-from openhtp.cli._terminal import JsonFile, confirm_written, progress_console, show, write_json
+from openhtp.cli._terminal import JsonFile, complain, confirm_written, show, write_json
 from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import bytes_in_words
@@ -133,7 +133,7 @@ def _context_options(given: dict[str, Any]) -> dict[str, Any]:
 def _report(outcome: Outcome, order: Generation) -> None:
     names = [name for saved in outcome.binaries[:1] for name in saved.graphs]
     for note in unused_keys(order.where.config, names, stored=False):
-        progress_console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        complain(f"note: {note}", "yellow")
     sheet = Sheet("", ("binary", "SoC", "size", "graphs"), ("SoC", "graphs"))
     for saved in outcome.binaries:
         sheet.add(saved.path.name, saved.soc, bytes_in_words(saved.nbytes), ", ".join(saved.graphs))

@@ -10,6 +10,7 @@ from rich.text import Text
 from openhtp.cli._checkup import Finding, Health, examine
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, progress_console, show, write_json
+from openhtp.core.foreign_text import printable
 
 _STYLES = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}
 
@@ -32,7 +33,7 @@ def _table(findings: list[Finding]) -> Sheet:
     found = "found, and what to do"
     table = Sheet("openhtp doctor", ("what", "state", found), ("state", found))
     for finding in findings:
-        text = Text(finding.detail)
+        text = Text(printable(finding.detail))
         if finding.advice:
             text.append(f"\n→ {finding.advice}", style="dim")
         table.add(finding.what, Text(finding.health.value, style=_STYLES[finding.health]), text)

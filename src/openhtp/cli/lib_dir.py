@@ -6,7 +6,7 @@ import typer
 
 from openhtp.abi.numbers import LIBRARY_NAME, SYSTEM_NAME
 from openhtp.capi.paths import lib_dir as folder_of_libraries
-from openhtp.cli._terminal import JsonFile, write_json
+from openhtp.cli._terminal import JsonFile, complain, say, write_json
 from openhtp.core.errors import QnnError
 
 
@@ -15,10 +15,10 @@ def lib_dir(json_file: JsonFile = None) -> None:
     try:
         folder = folder_of_libraries()
     except QnnError as error:
-        typer.echo(str(error), err=True)
+        complain(str(error), "red")
         raise typer.Exit(1) from None
     if json_file is None:
-        typer.echo(folder)
+        say(str(folder), folded=False)
     names = sorted(path.name for path in folder.glob("*.so"))
     write_json(
         json_file,

@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 import openhtp.cli
-from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, settle_encodings
+from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, say, settle_streams
+from openhtp.core.foreign_text import printable
 
 
 class _Folder(TyperGroup):
@@ -49,6 +50,12 @@ class _Folder(TyperGroup):
             end_of_pipe()
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
+        except Exception as error:
+            # A word of the command line, which may be the name of any file, is repeated by the parser as it is.
+            words = getattr(error, "message", None)
+            if hasattr(error, "format_message") and isinstance(words, str):
+                vars(error)["message"] = printable(words)
+            raise
 
 
 app = typer.Typer(
@@ -64,7 +71,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"openhtp {openhtp.__version__}")
+        say(f"openhtp {openhtp.__version__}")
         raise typer.Exit
 
 
@@ -77,5 +84,5 @@ def _options(
 
 def main() -> None:
     """Entry point."""
-    settle_encodings()
+    settle_streams()
     app()

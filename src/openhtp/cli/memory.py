@@ -149,10 +149,13 @@ def _print(plan: MemoryPlan, title: str) -> None:
     for domain_plan in plan.domains:
         console.print(_bar(domain_plan))
     for outcome in plan.failures:
-        say(f"\n{act_in_words(outcome.act)} fails: {what_failed(outcome)}", "red")
+        say("")
+        say(f"{act_in_words(outcome.act)} fails: {what_failed(outcome)}", "red")
     for remedy in remedies(plan):
-        say(f"\nwhat helps: {remedy}", "yellow")
-    say("\neverything fits" if plan.fits else "\nnot everything fits", "green" if plan.fits else "red")
+        say("")
+        say(f"what helps: {remedy}", "yellow")
+    say("")
+    say("everything fits" if plan.fits else "not everything fits", "green" if plan.fits else "red")
 
 
 def _concerns(act: object, name: str) -> bool:

@@ -11,7 +11,7 @@ import typer
 from openhtp.cli import _net_run_options as own
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
-from openhtp.cli._terminal import JsonFile, confirm_written, progress_console, say, show, write_json
+from openhtp.cli._terminal import JsonFile, complain, confirm_written, say, show, write_json
 from openhtp.runtime.saving_calls import saved
 from openhtp.tools import net_run as tool
 from openhtp.tools.models import unused_keys
@@ -77,7 +77,7 @@ def net_run(
 def _report(outcome: tool.Outcome, order: tool.Order) -> None:
     config = order.where.config
     for note in unused_keys(config, [run.name for run in outcome.graphs], stored=bool(order.binaries)):
-        progress_console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        complain(f"note: {note}", "yellow")
     manner = "queued" if outcome.asynchronous else "one by one"
     profile = outcome.perf_profile or "none voted for"
     sheet = Sheet(f"{manner}; perf profile: {profile}", ("graph", "inferences", "inf/s (measured)", "written"))

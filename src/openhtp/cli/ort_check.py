@@ -7,7 +7,7 @@ import dataclasses
 import typer
 
 from openhtp.cli._sheet import Sheet
-from openhtp.cli._terminal import JsonFile, progress_console, show, write_json
+from openhtp.cli._terminal import JsonFile, complain, progress_console, show, write_json
 from openhtp.core.errors import QnnError
 
 
@@ -19,7 +19,7 @@ def ort_check(json_file: JsonFile = None) -> None:
         with progress_console.status("running a model through the QNN provider..."):
             proof = prove()
     except (QnnError, RuntimeError) as error:
-        typer.echo(f"ort-check failed: {error}", err=True)
+        complain(f"ort-check failed: {error}", "red")
         raise typer.Exit(1) from None
     passed = proof.widest <= 1
     sheet = Sheet("openhtp ort-check", ("what", "found"), ("found",))

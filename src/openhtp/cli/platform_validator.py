@@ -9,7 +9,7 @@ import typer
 
 from openhtp.capi import identity
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import JsonFile, progress_console, say, write_file, write_json
+from openhtp.cli._terminal import JsonFile, complain, say, write_file, write_json
 from openhtp.core.errors import InvalidArgument
 from openhtp.tools.results import make_folder
 from openhtp.tools.validating import BACKENDS, COLUMNS, Finding, Wanted, as_csv, library_in, validate
@@ -65,14 +65,9 @@ def platform_validator(
 
 def _print(finding: Finding) -> None:
     if finding.problem:
-        progress_console.print(
-            f"PF_VALIDATOR: ERROR: backend {finding.backend}: {finding.problem}",
-            style="red",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-    say(f"Backend = {finding.backend}\n{{")
+        complain(f"PF_VALIDATOR: ERROR: backend {finding.backend}: {finding.problem}", "red")
+    say(f"Backend = {finding.backend}")
+    say("{")
     for title, value in zip(COLUMNS[1:], finding.row[1:], strict=True):
         say(f"  {title:<18}: {value}")
     say("}")

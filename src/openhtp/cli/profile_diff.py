@@ -9,7 +9,6 @@ import typer
 
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
-from openhtp.report.listing import plain
 from openhtp.report.profile_diff import Change, Comparison, Side, compare, read_side
 
 
@@ -38,7 +37,7 @@ def _print(found: Comparison, threshold: float, top: int) -> None:
     for change in (found.total, *_most(found, top)):
         percent = change.percent
         sheet.add(
-            plain(change.node),
+            change.node,
             _number(change.before, found.unit),
             _number(change.after, found.unit),
             f"{'+' if change.delta > 0 else ''}{_number(change.delta, found.unit)}",
@@ -64,7 +63,7 @@ def _print_measured(found: Comparison) -> None:
     )
     for name in both:
         percent = 100 * (after[name] - before[name]) / before[name] if before[name] else 0.0
-        sheet.add(plain(name), f"{before[name]:,.0f}", f"{after[name]:,.0f}", f"{percent:+.1f}")
+        sheet.add(name, f"{before[name]:,.0f}", f"{after[name]:,.0f}", f"{percent:+.1f}")
     show(sheet)
 
 
@@ -79,7 +78,7 @@ def _side(one: Side) -> str:
     clock = f"{one.clock_hz / 1e6:,.0f} MHz" if one.clock_hz else ""
     version = f"openhtp {one.version}" if one.version else ""
     told = ", ".join(word for word in (one.soc, clock, version) if word)
-    return plain(f"{one.name} ({told})" if told else one.name)
+    return f"{one.name} ({told})" if told else one.name
 
 
 def _number(value: float | None, unit: str) -> str:

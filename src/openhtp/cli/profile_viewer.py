@@ -11,10 +11,10 @@ from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import (
     STANDARD_OUTPUT,
     JsonFile,
+    complain,
     confirm_written,
     console,
     errors_reported,
-    progress_console,
     write_json,
 )
 from openhtp.core import writing
@@ -74,7 +74,7 @@ def profile_viewer(
         if dlc is not None:
             found.notes.append("--dlc is not read: the names of the model's nodes are in the schematic")
         for note in found.notes:
-            progress_console.print(f"note: {note}", style="dim", markup=False, highlight=False, soft_wrap=True)
+            complain(f"note: {note}", "dim")
         for path, data in found.files.items():
             writing.write_file(path, data)
             confirm_written(path, f"({len(data):,} bytes)")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
@@ -17,7 +16,6 @@ from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
-    console,
     errors_reported,
     progress_console,
     say,
@@ -126,7 +124,13 @@ class _Rate(ProgressColumn):
 
 
 def _bar() -> Bar:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
     return Bar(*columns, console=progress_console, transient=True)
 
 
@@ -143,10 +147,10 @@ def _write(result: SweepResult, json_file: Path | None, html: Path | None, parqu
 def _print(result: SweepResult, count: int) -> None:
     study = result.study
     times = "measured" if study.measure == "live" else "modelled"
-    console.print(
-        f"[bold]{escape(study.name)}[/]: {len(result.rows):,} points ({study.measure}, {times}),"
+    say(
+        f"{study.name}: {len(result.rows):,} points ({study.measure}, {times}),"
         f" {len(result.feasible):,} feasible, {len(result.failed):,} failed",
-        highlight=False,
+        "bold",
     )
     for objective in study.objectives:
         if result.feasible:
@@ -159,11 +163,10 @@ def _print(result: SweepResult, count: int) -> None:
         show_sheet(_sheet(result, rows[:count], title))
     _print_effects(result)
     for cause, times_met, first in result.causes()[:_CAUSES]:
-        words = f"failed {times_met:,} times: {cause} (first: {_setting(result, first)})"
-        console.print(words, style="red", markup=False, highlight=False, soft_wrap=True)
+        say(f"failed {times_met:,} times: {cause} (first: {_setting(result, first)})", "red", folded=False)
     left = len(result.causes()) - _CAUSES
     if left > 0:
-        console.print(f"and {left} more causes; --json has them all", style="red")
+        say(f"and {left} more causes; --json has them all", "red")
 
 
 def _each(result: SweepResult) -> str:

@@ -12,6 +12,7 @@ import socket
 import sys
 from typing import Any
 
+from openhtp.core.foreign_text import PrintableFormatter
 from openhtp.device.build import build_core
 from openhtp.device.config import DeviceConfig
 from openhtp.device.faults import FaultReach
@@ -35,7 +36,9 @@ def main() -> int:
     if options.name is not None and os.fork():
         os._exit(0)  # a named device serves others too: it is nobody's child, so nobody must wait for it
     level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
-    logging.basicConfig(level=level, format="openhtp-device %(process)d %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("openhtp-device %(process)d %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # memory of all clients comes as descriptors
     config = DeviceConfig(**json.loads(options.config))

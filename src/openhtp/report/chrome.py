@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
+from openhtp.core.foreign_text import to_json
 from openhtp.core.units import US
 from openhtp.report.marks import Counter, Flow, Instant, Mark, Span
 
@@ -47,7 +46,7 @@ def marks_to_chrome(marks: Iterable[Mark], *, modelled: bool = False) -> bytes:
         "displayTimeUnit": "ns",
         "otherData": {"producer": "openhtp", "times": "modelled" if modelled else "measured"},
     }
-    return msgspec.json.encode(document)
+    return to_json(document)
 
 
 def _events(mark: Mark, lanes: _Lanes) -> list[dict[str, Any]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
+from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.memory.planning import Act, DomainPlan, Hold, LetGo, Load, MemoryPlan, Outcome
 from openhtp.report.gantt import PALETTE
+from openhtp.report.markup import escaped
 
 _LEFT, _WIDTH, _ROW, _BAR, _TOP = 60, 760, 64, 34, 16
 _OPACITY = {"weights": 1.0, "spill_fill": 0.75, "vtcm_backup": 0.55, "io": 0.4, "reserve": 0.2}
@@ -71,15 +72,16 @@ def _bar(domain: DomainPlan, y: int, colours: dict[str, str]) -> list[str]:
         words = f"{holding.owner}: {_WORDS[holding.use]} {bytes_in_words(holding.nbytes)}"
         parts.append(
             f'<rect x="{x:.1f}" y="{y}" width="{max(width - 1, 0.5):.1f}" height="{_BAR}" fill="{fill}"'
-            f' fill-opacity="{_OPACITY[holding.use]}"><title>{escape(words)}</title></rect>'
+            f' fill-opacity="{_OPACITY[holding.use]}"><title>{escaped(words)}</title></rect>'
         )
         letters = int(width / _LETTER) - 1
         if letters >= 2:
-            label = holding.owner if len(holding.owner) <= letters else f"{holding.owner[: letters - 1]}…"
+            owner = printable(holding.owner)
+            label = owner if len(owner) <= letters else f"{owner[: letters - 1]}…"
             pale = _OPACITY[holding.use] < 0.5
             parts.append(
                 f'<text x="{x + width / 2:.1f}" y="{y + 21}" text-anchor="middle"'
-                f' fill="{"currentColor" if pale else "#fff"}">{escape(label)}</text>'
+                f' fill="{"currentColor" if pale else "#fff"}">{escaped(label)}</text>'
             )
         x += width
     return parts
@@ -112,11 +114,11 @@ def plan_to_html(
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>",
+        f"<title>{escaped(title)}</title><style>{_STYLE}</style><h1>{escaped(title)}</h1>",
         _legend(),
     ]
     if before is not None and words:
-        advice = "".join(f"<li>{escape(line)}</li>" for line in words)
+        advice = "".join(f"<li>{escaped(line)}</li>" for line in words)
         parts += [
             _section("As given", before),
             f"<h2>What to change</h2><ul>{advice}</ul>",
@@ -143,7 +145,7 @@ def _section(heading: str, plan: MemoryPlan) -> str:
         f"<div class=bars>{domains_to_svg(plan)}</div>"
         "<table><tr><th>Step<th class=n>Size<th>Goes to, or why it fails</tr>"
         f"{''.join(map(_row, plan.outcomes))}</table>"
-        + "".join(f"<p class=bad>What helps: {escape(remedy)}.</p>" for remedy in remedies(plan))
+        + "".join(f"<p class=bad>What helps: {escaped(remedy)}.</p>" for remedy in remedies(plan))
     )
 
 
@@ -151,6 +153,6 @@ def _row(outcome: Outcome) -> str:
     nbytes = bytes_in_words(outcome.nbytes) if outcome.nbytes else ""
     where = what_failed(outcome) or ("" if outcome.domain is None else f"PD {outcome.domain}")
     return (
-        f"<tr{' class=bad' if outcome.error else ''}><td>{escape(act_in_words(outcome.act))}</td>"
-        f"<td class=n>{nbytes}</td><td>{escape(where)}</td></tr>"
+        f"<tr{' class=bad' if outcome.error else ''}><td>{escaped(act_in_words(outcome.act))}</td>"
+        f"<td class=n>{nbytes}</td><td>{escaped(where)}</td></tr>"
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 
+from openhtp.core.foreign_text import printable
 from openhtp.core.units import MIB
 from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, kind_of
 from openhtp.report.marks import Instant, Mark, Span
+from openhtp.report.markup import escaped
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def marks_to_svg(
     axis = _axis(first, last, scale, y, unit, unit_ns)
     legend = _legend({mark.category for mine in instants.values() for mark in mine}, y + 40)
     total = y + 52
-    heading = escape(f"{title} (modelled)" if title else "modelled")
+    heading = escaped(f"{title} (modelled)" if title else "modelled")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{total:.0f}" '
         f'viewBox="0 0 {width} {total:.0f}" font-family="{_FONTS}" font-size="12">'
@@ -156,25 +157,26 @@ def _bar(
         start = float(span.args["start_bytes"]) / vtcm
         bar = height * share
         top = y + height * (1 - start - share)
-    tip = escape(f"{owner}: {span.category or span.name}")
+    tip = escaped(f"{owner}: {span.category or span.name}")
     text = span.category if is_client else span.name
     box = f'x="{x:.2f}" y="{top:.1f}" width="{w:.2f}" height="{bar:.1f}"'
     rect = f'<rect {box} rx="2" fill="{fill}" opacity="{opacity}">'
     rect += f"<title>{tip}</title></rect>"
     text = _cut(text, w - 6)
     if text and span.category not in ("waiting", "paused"):
-        rect += f'<text x="{x + w / 2:.1f}" y="{top + bar / 2 + 4:.1f}" class="in">{escape(text)}</text>'
+        rect += f'<text x="{x + w / 2:.1f}" y="{top + bar / 2 + 4:.1f}" class="in">{escaped(text)}</text>'
     return rect
 
 
 def _label(lane: str, y: float) -> str:
     text = _cut(lane, _LEFT - 14)
-    tip = "" if text == lane else f"<title>{escape(lane)}</title>"
-    return f'<text x="{_LEFT - 10}" y="{y:.1f}" class="lane">{escape(text)}{tip}</text>'
+    tip = "" if text == lane else f"<title>{escaped(lane)}</title>"
+    return f'<text x="{_LEFT - 10}" y="{y:.1f}" class="lane">{escaped(text)}{tip}</text>'
 
 
 def _cut(text: str, room: float) -> str:
     """As much of a text as there is room for, with an ellipsis; nothing if that would say nothing."""
+    text = printable(text)
     letters = int(room / _LETTER)
     if len(text) <= letters:
         return text
@@ -201,7 +203,7 @@ def _marks(instants: Sequence[Instant], first: int, last: int, scale: float, y: 
 
 def _sign(x: float, y: float, colour: str, outline: str, name: str) -> str:
     shape = f'<polygon points="{outline}" transform="translate({x:.1f} {y:.1f})" fill="{colour}">'
-    return f"{shape}<title>{escape(name)}</title></polygon>"
+    return f"{shape}<title>{escaped(name)}</title></polygon>"
 
 
 def _legend(categories: Iterable[str], y: float) -> str:
@@ -229,7 +231,7 @@ def _axis(first: int, last: int, scale: float, y: float, unit: str, unit_ns: int
         x = _LEFT + (tick * unit_ns - first) * scale
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y}" stroke="#00000012"/>')
         parts.append(f'<text x="{x:.1f}" y="{y + 16}" class="tick">{tick:g}</text>')
-    parts.append(f'<text x="{_LEFT - 10}" y="{y + 16}" class="lane">{escape(unit)}</text>')
+    parts.append(f'<text x="{_LEFT - 10}" y="{y + 16}" class="lane">{escaped(unit)}</text>')
     return "".join(parts)
 
 

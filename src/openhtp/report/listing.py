@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from openhtp.core.foreign_text import printable
 from openhtp.core.version import VERSION
 from openhtp.trace.profile import Log, Message, Method, ProfileEvent
 
@@ -35,7 +36,7 @@ def log_to_text(log: Log, where: str, *, every_run: bool = False) -> str:
             lines += ["", *underlined(f"{title}:")]
             for index, message in enumerate(found):
                 if message.graph:
-                    lines.append(f"Graph {index} ({plain(message.graph)}):")
+                    lines.append(f"Graph {index} ({printable(message.graph)}):")
                 lines += _rows(message.events, whole_us(message))
     runs = [message for message in log.messages if message.method in EXECUTED]
     if every_run:
@@ -76,11 +77,6 @@ def aggregated(trees: Sequence[tuple[ProfileEvent, ...]], pick: _Pick) -> tuple[
     )
 
 
-def plain(text: str) -> str:
-    """A name from a file, without anything that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def underlined(title: str) -> list[str]:
     """A heading and its line."""
     return [title, "-" * len(title)]
@@ -94,10 +90,11 @@ def _head(log: Log, where: str) -> list[str]:
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(log.created_us // 10**6, 1 << 36)))
     title = "Qnn Init/Prepare/Finalize/De-Init/Execute Statistics:"
     return [
-        f"Input Log File Location: {plain(where)}",
+        f"Input Log File Location: {printable(where)}",
         f"Log File Created: {created} UTC",
-        f"Generated using: {plain(log.app)} {plain(log.version)}; viewer: openhtp {VERSION}",
-        f"Cycles are modelled for {plain(log.soc)}; all other values are measured on the computer that ran it.",
+        f"Generated using: {printable(log.app)} {printable(log.version)}; viewer: openhtp {VERSION}",
+        f"Cycles are modelled for {printable(log.soc)}; all other values are measured on the computer that ran"
+        " it.",
         "",
         *underlined(title),
     ]
@@ -114,18 +111,18 @@ def _execute(events: tuple[ProfileEvent, ...], whole: int) -> list[str]:
 def _rows(events: Iterable[ProfileEvent], whole: int) -> list[str]:
     lines = [f"   NetRun:  {whole} us"]
     for event in events:
-        lines.append(f"   Backend ({plain(event.name)}): {event.value}  {event.unit}")
+        lines.append(f"   Backend ({printable(event.name)}): {event.value}  {event.unit}")
         for part in event.events:
-            lines.append(f"      {plain(part.name)}: {part.value}  {part.unit}")
+            lines.append(f"      {printable(part.name)}: {part.value}  {part.unit}")
             lines += [line for detail in part.events for line in _details(detail)]
     return lines
 
 
 def _details(event: ProfileEvent) -> list[str]:
     if event.type == _RESOURCES:
-        return [f"            Resources: {plain(event.text)}".rstrip()]
-    names = [f"               {plain(name.name)}" for name in event.events]
-    return [f"            {plain(event.name)}: {event.value}  {event.unit}", *names]
+        return [f"            Resources: {printable(event.text)}".rstrip()]
+    names = [f"               {printable(name.name)}" for name in event.events]
+    return [f"            {printable(event.name)}: {event.value}  {event.unit}", *names]
 
 
 def _by_graph(runs: Sequence[Message]) -> list[tuple[str, list[Message]]]:
@@ -133,7 +130,7 @@ def _by_graph(runs: Sequence[Message]) -> list[tuple[str, list[Message]]]:
     groups: dict[str, list[Message]] = {}
     for run in runs:
         groups.setdefault(run.graph, []).append(run)
-    return [(plain(graph) if len(groups) > 1 else "", found) for graph, found in groups.items()]
+    return [(printable(graph) if len(groups) > 1 else "", found) for graph, found in groups.items()]
 
 
 def _per_second(log: Log, runs: Sequence[Message]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-import msgspec
+from openhtp.core.foreign_text import to_json
 
 _FOLDER = resources.files("openhtp.report").joinpath("templates")
 _PLACES = {
@@ -27,7 +27,7 @@ CHARTS_AND_TABLES = tuple(_PLACES)
 def filled_page(template: str, data: dict[str, Any], libraries: Sequence[str] = ()) -> str:
     """The template (its text) with data and libraries in their places."""
     # A name may contain "</script>"; JSON allows the escape, HTML never sees the bracket.
-    text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
+    text = to_json(data).decode().replace("<", "\\u003c")
     page = template.replace("/*DATA*/null", text, 1)
     for library in libraries:
         page = page.replace(_PLACES[library], _FOLDER.joinpath(library).read_text(encoding="utf-8"), 1)

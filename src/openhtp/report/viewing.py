@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from openhtp.core.errors import BadProfile
+from openhtp.core.foreign_text import printable, to_json
 from openhtp.report.lint_trace import lint_to_chrome
 from openhtp.report.listing import EXECUTED, aggregated, log_to_text
 from openhtp.report.netron import schematic_to_netron
@@ -181,7 +182,7 @@ def _summary(qhas: dict[str, Any]) -> str:
         nodes = sorted(qhas["data"]["qnn_op_instances_nodes"]["data"], key=lambda node: -node[share])[:10]
         lines.append("   nodes that have the most say:")
         lines += [f"      {node[share]:5.1f} %  {node['qnn_op']} ({node['qnn_op_type']})" for node in nodes]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _extract(request: Request, log: Log, found: View) -> None:
@@ -211,4 +212,4 @@ def _csv(log: Log) -> bytes:
 
 
 def _json(document: dict[str, Any]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+    return msgspec.json.format(to_json(document), indent=1)

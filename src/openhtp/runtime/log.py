@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from openhtp.core.foreign_text import printable
 from openhtp.core.levels import LogLevel
 from openhtp.core.threads import finish
 from openhtp.runtime.lifecycle import Life, State
@@ -48,7 +49,7 @@ class Log(logging.Handler):
         """Called by ``logging``."""
         level = min((lv for lv in LogLevel if _PYTHON_LEVEL[lv] <= record.levelno), default=LogLevel.DEBUG)
         try:
-            self._callback(level, int(record.created * 1e9), record.getMessage())
+            self._callback(level, int(record.created * 1e9), printable(record.getMessage()))
         except Exception:
             self.handleError(record)
 
