@@ -48,7 +48,7 @@ OWN = {
     "runtime/saver.py": "writes",
     "sweep/identity.py": "the package's own files",
     "sweep/page.py": "a resource of the package",
-    "sweep/store.py": "a lock of its own",
+    "sweep/store_file.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
     "testing/agreement.py": "tables of the project",
     "vendor/library.py": "the head of the library that is to be loaded",
 }

@@ -14,7 +14,8 @@ STUDY = load_study(estimates())
 
 def row(number, error=None):
     measured = None if error else {"latency_us": 1.5 * number, "energy_class": 3}
-    return Row(Point(number, {"soc": "SM8650", "vtcm_mb": number}), measured, error)
+    values = {"model": "zoo:tiny_mlp", "soc": "SM8650", "precision": "float", "vtcm_mb": number}
+    return Row(Point(number, values), measured, error)
 
 
 def test_rows_come_back_in_order_and_once(tmp_path):

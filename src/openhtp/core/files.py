@@ -22,6 +22,7 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
 }
 # The kernel gives at most 2 GiB at once; this much is asked for in one go.
 _CHUNK = 1 << 30
@@ -87,7 +88,7 @@ def open_file(
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+            kind = kind_in_words(found.st_mode)
             raise error(f"cannot read {str(place)!r}: it is {kind}; expected a regular file with {what}")
         if most is not None and found.st_size > most:
             raise error(_too_large(place, found.st_size, most, what))
@@ -96,6 +97,11 @@ def open_file(
         raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
     finally:
         os.close(fd)
+
+
+def kind_in_words(mode: int) -> str:
+    """What something that is no regular file is."""
+    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
 
 
 def _read(fd: int, nbytes: int) -> bytes:

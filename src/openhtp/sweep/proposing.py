@@ -14,7 +14,7 @@ from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.sweep.store import Store
-from openhtp.sweep.study import Axis, Point, Row, Scalar, Study, grid, grid_size, grid_values, key_of
+from openhtp.sweep.study import Axis, Point, Row, Scalar, Study, grid, grid_size, grid_values, key_of, verify_row
 
 _SHUFFLED = 2_000_000
 """Up to so many points a finite space is shuffled; larger ones are drawn from."""
@@ -100,6 +100,7 @@ def _tell(study: Study, search: Any, trial: Any, row: Row | None, optuna: Any) -
     if row is None or row.measured is None:
         search.tell(trial, state=optuna.trial.TrialState.FAIL)
         return
+    verify_row(study, row)
     measured = row.measured
     for constraint in study.result_constraints:
         trial.set_constraint(str(constraint), constraint.excess(measured))

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.errors import UnsupportedFeature, error_context
 from openhtp.sweep.analysis import Effect, best, losses_of, pareto, sensitivity
 from openhtp.sweep.store import Store, open_store
-from openhtp.sweep.study import Objective, Row, Scalar, Study, feasible
+from openhtp.sweep.study import Objective, Row, Scalar, Study, feasible, verify_row
 
 
 class SweepResult:
@@ -25,7 +25,11 @@ class SweepResult:
     @classmethod
     def of(cls, store: Store) -> SweepResult:
         """What a store holds."""
-        return cls(store.study(), list(store.rows()), store.made_by())
+        study, rows = store.study(), store.rows()
+        with error_context(store=store.where):
+            for row in rows:
+                verify_row(study, row)
+        return cls(study, rows, store.made_by())
 
     @property
     def points(self) -> list[dict[str, Any]]:

@@ -6,35 +6,28 @@ synchronous FULL): whoever is killed, what was finished is there, and what is ha
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 import msgspec
 
-from openhtp.core.errors import ResourceError, UsageError
+from openhtp.core.errors import ResourceError
 from openhtp.sweep.identity import identity
-from openhtp.sweep.study import BadStudy, Point, Row, Study
+from openhtp.sweep.store_file import FILE, StoreFile, WrongStore
+from openhtp.sweep.study import BadStudy, Row, Study, verify_whole
 
-FILE = "sweep.sqlite"
+__all__ = ["FILE", "Store", "StoreError", "WrongStore", "open_store"]
+
 _FORMAT = 1
-_TABLES = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS points (
-    number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, point TEXT NOT NULL, measured TEXT, error TEXT);
-"""
+_ABOUT = ("format", "openhtp", "fingerprint", "study")
+_MOST_ABOUT = 100
 
 
 class StoreError(ResourceError):
     """The store cannot be written; what is in it stays."""
-
-
-class WrongStore(UsageError):
-    """The store holds something else."""
 
 
 class Store:
@@ -42,20 +35,9 @@ class Store:
 
     def __init__(self, folder: Path | None, *, create: bool = True) -> None:
         self._where = "the store in memory" if folder is None else str(folder)
-        try:
-            if folder is not None and create:
-                folder.mkdir(parents=True, exist_ok=True)
-            elif folder is not None and not (folder / FILE).is_file():
-                raise WrongStore(f"{folder} is no store of a sweep: it has no {FILE}")
-            self._lock = _locked(folder) if folder is not None and create else None
-            self._db = sqlite3.connect(":memory:" if folder is None else folder / FILE, isolation_level=None)
-            if create:
-                # Only who writes says how: changing the mode beside another does not wait, it fails.
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_TABLES)
-        except sqlite3.DatabaseError as error:
-            raise self._failure(error) from error
+        with self._reading():
+            self._file = StoreFile(folder, create=create)
+        self._db = self._file.database
 
     @property
     def where(self) -> str:
@@ -65,12 +47,13 @@ class Store:
     def claim(self, study: Study) -> None:
         """Make it the store of this study; refuse if it is another's, or of another OpenHTP."""
         about = self._about()
-        ours = {
-            "format": str(_FORMAT),
-            "openhtp": identity(),
-            "fingerprint": study.fingerprint,
-            "study": msgspec.json.encode(study).decode(),
-        }
+        try:
+            text = msgspec.json.encode(study).decode()
+            ours = {"format": str(_FORMAT), "openhtp": identity(), "fingerprint": study.fingerprint, "study": text}
+        except UnicodeEncodeError as error:
+            raise BadStudy(
+                f"{error.object!r} is no text that can be stored; rename the file or the study"
+            ) from error
         if not about:
             with self._transaction():
                 self._db.executemany("INSERT INTO about VALUES (?, ?)", ours.items())
@@ -78,8 +61,9 @@ class Store:
         self._verify_format(about)
         if about["fingerprint"] != ours["fingerprint"]:
             other = self.study()
+            count = len(self.numbers())
             raise WrongStore(
-                f"{self._where} holds another study, {other.name!r} ({self.count():,} points): this one differs in"
+                f"{self._where} holds another study, {other.name!r} ({count:,} points): this one differs in"
                 f" {_difference(other, study)}. Give another --store, or go on with the study as it was"
             )
         if about["openhtp"] != ours["openhtp"]:
@@ -96,7 +80,13 @@ class Store:
         if not about:
             raise WrongStore(f"{self._where} holds no study yet")
         self._verify_format(about)
-        return msgspec.json.decode(about["study"], type=Study)
+        try:
+            study = msgspec.json.decode(about["study"], type=Study)
+            verify_whole(study)
+        except (BadStudy, msgspec.MsgspecError, RecursionError) as error:
+            words = error.message if isinstance(error, BadStudy) else error
+            raise BadStudy(f"{self._where}: the study in it cannot be read: {words}") from error
+        return study
 
     def made_by(self) -> str:
         """The OpenHTP that measured its points."""
@@ -125,30 +115,26 @@ class Store:
 
     def numbers(self) -> set[int]:
         """Numbers of all finished points."""
-        return {number for (number,) in self._db.execute("SELECT number FROM points")}
-
-    def count(self) -> int:
-        """How many points are finished."""
-        count: int = self._db.execute("SELECT count(*) FROM points").fetchone()[0]
-        return count
+        with self._reading(), self._file.bounded():
+            return {number for (number,) in self._db.execute("SELECT number FROM points")}
 
     def find(self, key: str) -> Row | None:
         """A finished point by its setting."""
-        found = self._db.execute(
-            "SELECT number, point, measured, error FROM points WHERE key = ?", (key,)
-        ).fetchone()
-        return None if found is None else _row(*found)
+        with self._reading(), self._file.bounded():
+            found = self._db.execute(
+                "SELECT number, point, measured, error FROM points WHERE key = ?", (key,)
+            ).fetchone()
+            return None if found is None else _row(*found)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> list[Row]:
         """All finished points, in the study's order."""
-        for found in self._db.execute("SELECT number, point, measured, error FROM points ORDER BY number"):
-            yield _row(*found)
+        with self._reading(), self._file.bounded():
+            lines = self._db.execute("SELECT number, point, measured, error FROM points ORDER BY number")
+            return [_row(*line) for line in lines]
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
-        if self._lock is not None:
-            self._lock.close()
+        self._file.close()
 
     def __enter__(self) -> Store:
         return self
@@ -159,7 +145,13 @@ class Store:
         self.close()
 
     def _about(self) -> dict[str, str]:
-        return dict(self._db.execute("SELECT name, value FROM about").fetchall())
+        with self._reading(), self._file.bounded():
+            lines = self._db.execute("SELECT name, value FROM about LIMIT ?", (_MOST_ABOUT,)).fetchall()
+        about = dict(lines)
+        missing = [name for name in _ABOUT if not isinstance(about.get(name), str)] if about else []
+        if missing:
+            raise WrongStore(f"{self._where} is damaged: it does not say its {' and '.join(missing)}")
+        return about
 
     def _verify_format(self, about: dict[str, str]) -> None:
         if about.get("format") != str(_FORMAT):
@@ -173,34 +165,28 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise self._failure(error) from error
+            raise StoreError(
+                f"{self._where} cannot be written: {error}. What was finished before is kept; make room and run"
+                " the same command again"
+            ) from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
-    def _failure(self, error: sqlite3.Error) -> StoreError | WrongStore:
-        if isinstance(error, sqlite3.OperationalError):
-            return StoreError(
-                f"{self._where} cannot be written: {error}. What was finished before is kept; make room and run"
-                " the same command again"
-            )
-        return WrongStore(f"{self._where} cannot be read: {error}")
-
-
-def _locked(folder: Path) -> IO[bytes]:
-    """The mark of the one driver that writes; it goes with the process, however that ends."""
-    lock = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise WrongStore(f"another sweep is writing to {folder}; wait for it, or give another --store") from error
-    return lock
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever is wrong with what is read is told in one line."""
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            words = " ".join(str(error).split())
+            raise WrongStore(f"{self._where} cannot be read: {words}; give another --store") from error
 
 
 def _row(number: int, point: str, measured: str | None, error: str | None) -> Row:
-    values = msgspec.json.decode(measured) if measured is not None else None
-    return Row(Point(number, msgspec.json.decode(point)), values, error)
+    """A point from its columns, which may hold anything."""
+    values = None if measured is None else msgspec.json.decode(measured)
+    return msgspec.convert([[number, msgspec.json.decode(point)], values, error], Row)
 
 
 def _difference(other: Study, study: Study) -> str:
@@ -223,6 +209,7 @@ def open_store(folder: Path) -> Store:
     store = Store(folder, create=False)
     try:
         store.study()
-    except msgspec.MsgspecError as error:
-        raise BadStudy(f"{folder}: the study in it cannot be read: {error}") from error
+    except BaseException:
+        store.close()
+        raise
     return store

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from openhtp.core import status as st
+from openhtp.core.checks import real_number, shown
 from openhtp.core.errors import FormatError
 
 Scalar = str | int | float | bool | None
@@ -183,6 +184,44 @@ def feasible(study: Study, row: Row) -> bool:
     """Whether a point was measured and holds all constraints."""
     measured = row.measured
     return measured is not None and all(each.holds(measured) for each in study.result_constraints)
+
+
+def verify_whole(study: Study) -> None:
+    """Check what a study must be to be looked at, wherever it comes from; types are right already."""
+    names = {axis.name for axis in study.axes}
+    strange = [name for name in study.each if name not in names]
+    if strange or len(names) != len(study.axes):
+        raise BadStudy(
+            f"its axes are {sorted(names)}; expected each once, and those of each ({study.each}) among them"
+        )
+    for constraint in study.constraints:
+        if constraint.relation not in _OPERATORS:
+            raise BadStudy(f"a constraint has {constraint.relation!r}; expected one of {', '.join(OPERATORS)}")
+        _verify_value(constraint.bound, f"the bound of {constraint.name!r}")
+    for axis in study.axes:
+        for value in (*axis.values, axis.low, axis.high):
+            _verify_value(value, f"the axis {axis.name!r}")
+
+
+def verify_row(study: Study, row: Row) -> None:
+    """Check that a point has what its study varies and wants."""
+    where = f"point {row.point.number}"
+    missing = [axis.name for axis in study.axes if axis.name not in row.point.values]
+    if missing:
+        raise BadStudy(f"{where} does not set {missing[0]!r}; the study varies it")
+    for name, value in (*row.point.values.items(), *(row.measured or {}).items()):
+        _verify_value(value, f"{name!r} of {where}")
+    if row.measured is None:
+        return
+    for objective in study.objectives:
+        value = row.measured.get(objective.name, row.point.values.get(objective.name))
+        if isinstance(value, str) or value is None:
+            raise BadStudy(f"{objective.name!r} of {where} is {shown(value)}; expected a number, as it is wanted")
+
+
+def _verify_value(value: Scalar, what: str) -> None:
+    if not isinstance(value, (str, bool)) and value is not None and real_number(value) is None:
+        raise BadStudy(f"{what} is {shown(value)}; expected a finite number")
 
 
 def grid_size(study: Study) -> int:
