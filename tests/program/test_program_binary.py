@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -161,6 +162,20 @@ def test_the_enemy_tool_makes_a_valid_file_when_nothing_is_changed() -> None:
 def test_nonsense_with_right_checksums_is_refused(path: tuple[str | int, ...], value: object) -> None:
     with pytest.raises(BadBinary):
         QnnProgram.from_bytes(forged(BYTES, path, value))
+
+
+def test_all_that_passes_require_is_asked_of_a_file() -> None:
+    """Otherwise they would report a bug of ours, in the middle of a compilation."""
+    name = QnnProgram.from_bytes(BYTES).nodes[0].name
+    with pytest.raises(BadBinary, match=f"2 nodes are named '{name}'"):
+        QnnProgram.from_bytes(forged(BYTES, ("program", "nodes", 1, "name"), name))
+    header, sections = parts_of(BYTES)
+    about = header["graphs"][0]
+    program = msgspec.msgpack.decode(sections[about["program"]])
+    about["ends"]["outputs"], about["data"], about["static_bytes"] = [], [], 0
+    sections = [msgspec.msgpack.encode({**program, "nodes": [], "tensors": program["tensors"][:1]})]
+    with pytest.raises(BadBinary, match="there are no nodes"):
+        QnnProgram.from_bytes(put_together(header, sections, bind=True))
 
 
 def test_pieces_that_follow_each_other_are_one() -> None:

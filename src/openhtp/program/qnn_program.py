@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,15 +134,24 @@ def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) ->
 
 
 def verify_program(program: QnnProgram) -> None:
-    """Check the order of nodes, and each node against its op.
+    """Check the order of nodes, their names, and each node against its op.
 
-    A program that we compiled passes by construction; this is for programs that come from a file.
+    A program that we compiled passes by construction; this is for programs that come from a file. All that the
+    compiler's passes require of a program is asked here, so that a file that lacks it is told to be at fault.
     """
-    problem = order_problem(program.nodes, program.given_names, program.output_names)
+    problem = order_problem(program.nodes, program.given_names, program.output_names) or _name_problem(program)
     if problem is not None:
         raise InvalidArgument(problem)
     for node in program.nodes:
         program.resolved(node)
+
+
+def _name_problem(program: QnnProgram) -> str | None:
+    counts = Counter(node.name for node in program.nodes)
+    name, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+    if not count:
+        return "there are no nodes; expected at least one"
+    return f"{count} nodes are named {name!r}; expected names of their own" if count > 1 else None
 
 
 def frozen_array(array: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import (
     DeviceLost,
     InvalidArgument,
@@ -240,7 +240,7 @@ class Context:
                 graph.finalize(profile=profile, signal=signal)
 
     def _own(self, graphs: Iterable[Graph]) -> list[Graph]:
-        given = list(graphs) if isinstance(graphs, Iterable) else None
+        given = items_of(graphs)
         if given is None or not all(isinstance(graph, Graph) and graph.context is self for graph in given):
             raise InvalidArgument(
                 f"graphs is {shown(graphs)}; expected a list of graphs of this context",

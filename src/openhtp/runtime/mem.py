@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc.shm import SharedBuffer, align
@@ -78,7 +78,8 @@ class Mem:
         name = tensor if isinstance(tensor, str) else getattr(tensor, "name", "")
         known = self._places.get(name)
         if known is not None and offset in (None, known.offset):
-            if isinstance(tensor, str) and (shape, dtype, batch) == (None, None, 1):
+            plain = shape is None and dtype is None and whole_number(batch) == 1
+            if isinstance(tensor, str) and plain:
                 return known.array
             if (known.array.shape, known.array.dtype) == self._layout(tensor, batch, shape, dtype):
                 return known.array
@@ -87,7 +88,7 @@ class Mem:
         nbytes = math.prod(shape) * kind.itemsize
         if start % kind.itemsize or start + nbytes > self.nbytes:
             raise InvalidArgument(
-                f"tensor {name!r} needs {nbytes} bytes at offset {start} (a multiple of its element size), but"
+                f"tensor {name!r} needs {shown(nbytes)} bytes at offset {start} (a multiple of its element size);"
                 f" the memory has {self.nbytes}",
                 st.QNN_MEM_ERROR_INVALID_SHAPE,
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from openhtp.core import status as st
-from openhtp.core.errors import WrongState
+from openhtp.core.checks import shown, whole_number
+from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.runtime.calls.sheet import Executed, Sheet
 from openhtp.runtime.events import DEADLINE_MISSED, execute_events
@@ -50,7 +51,11 @@ class Profile:
 
     def event(self, number: int) -> ProfileEvent | None:
         """The first event with this API number, wherever it is in the tree."""
-        return next((event for event in walk(self.events()) if event.type == number), None)
+        wanted = whole_number(number)
+        if wanted is None:
+            words = f"number is {shown(number)}; expected that of an event, as 3001"
+            raise InvalidArgument(words, st.QNN_PROFILE_ERROR_INVALID_ARGUMENT)
+        return next((event for event in walk(self.events()) if event.type == wanted), None)
 
     @property
     def soc(self) -> str:
