@@ -20,7 +20,7 @@ OWN = {
     "capi/system_profile.py": "writes",
     "cli/_checkup.py": "/proc and /sys",
     "cli/_device_status.py": "/proc",
-    "cli/_running.py": "writes",
+    "cli/_running.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null",
     "core/status_words.py": "a resource of the package",
     "core/writing.py": "writes",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from openhtp.core import writing
 from openhtp.core.writing import write_file
 
 
@@ -40,6 +41,13 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     write_file(tmp_path / "pipe", b"x")
     reader.join()
     assert read == [b"x"]
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_PATIENCE_S", 0.0)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"cannot write '.*pipe': nobody reads from it"):
+        write_file(tmp_path / "pipe", b"x")
 
 
 @pytest.mark.parametrize(

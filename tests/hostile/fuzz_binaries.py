@@ -90,10 +90,10 @@ class Forger:
         self._header, self._sections = parts_of(binary)
         self._place = self._header["graphs"][0]["program"]
         self._tree = {"header": self._header, "program": msgspec.msgpack.decode(self._sections[self._place])}
-        self._paths = [path for path, _ in _leaves(self._tree) if len(path) > 1]
+        self._paths = [path for path, _ in leaves(self._tree) if len(path) > 1]
         # What stands elsewhere under the same key is of the right type, and mostly wrong.
         self._alike: dict[str | int, list[Any]] = defaultdict(list)
-        for path, value in _leaves(self._tree):
+        for path, value in leaves(self._tree):
             self._alike[_key(path)].append(value)
 
     def forge(self, rng: random.Random) -> tuple[bytes, list[str]]:
@@ -145,9 +145,9 @@ def _key(path: _Path) -> str | int:
     return next((part for part in reversed(path) if isinstance(part, str)), path[-1])
 
 
-def _leaves(tree: Any, above: _Path = ()) -> Iterator[tuple[_Path, Any]]:
+def leaves(tree: Any, above: _Path = ()) -> Iterator[tuple[_Path, Any]]:
     """All places of a tree, with what is there."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         yield (*above, key), value
-        yield from _leaves(value, (*above, key))
+        yield from leaves(value, (*above, key))

@@ -169,3 +169,31 @@ def test_entries_that_lie_are_refused(tmp_path: Path, entry: Any) -> None:
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(256))
     with pytest.raises(BadModel, match=r"tensor '.*' of|has shape"):
         llm.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [[], {}, 7, None])
+def test_a_type_that_is_no_word(tmp_path: Path, dtype: object) -> None:
+    path = write(tmp_path, tensors()) / "model.safetensors"
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    next(iter(header.values()))["dtype"] = dtype
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+    with pytest.raises(BadModel, match="expected one of F32"):
+        llm.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": [1]},
+        {"rope_parameters": 0.5},
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 1}},
+        {"rope_theta": 10**400},
+        {"rms_norm_eps": 0},
+    ],
+)
+def test_a_config_that_cannot_be(change: dict[str, Any]) -> None:
+    with pytest.raises(BadModel):
+        config_from(HF | change)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import statistics
 import time
+import zipfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from openhtp.cli._inputs import Feeds
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.core.writing import write_file
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.runtime.step_names import StepOps
 from openhtp.session import InferenceSession, hosts
@@ -193,8 +196,13 @@ def _joined(arrays: Sequence[Array]) -> Array:
 def save_outputs(path: Path, ran: Outcome) -> None:
     """One array per output; of several samples they are stacked."""
     arrays = {name: found[0] if len(found) == 1 else np.stack(found) for name, found in ran.outputs.items()}
-    with path.open("wb") as file:  # numpy would add an ending to a path
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    content = io.BytesIO()
+    # As numpy.savez would, which takes an output that is called "file" for its own argument.
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    write_file(path, content.getvalue())
 
 
 def summaries(ran: Outcome) -> list[dict[str, Any]]:

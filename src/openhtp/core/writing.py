@@ -1,7 +1,7 @@
 """Writing files that a caller named: all of it or nothing, and in words if it cannot be done.
 
 Who has the old file open, as a device with a context binary, keeps it; who opens the path sees the old or the new
-one. What is no regular file (a terminal, a pipe) is written to as it is.
+one. What is no regular file (a terminal, a pipe) is written to as it is; a pipe needs a reader.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import errno
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 
 from openhtp.core.descriptors import Descriptor
 
+_PATIENCE_S = 5.0
 # Why there can be no new file in a folder where an old one may well be written to.
 _NOTHING_NEW = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -30,7 +32,8 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
 def _write(path: Path, data: bytes) -> None:
     mode = _mode_of(path)
     if mode is not None and not stat.S_ISREG(mode):
-        path.write_bytes(data)
+        with open(_opened(path), "wb") as stream:
+            stream.write(data)
         return
     if mode is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -52,6 +55,23 @@ def _write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of something that is no regular file. Who reads from a pipe may be about to open it."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until:
+                raise OSError(errno.ENXIO, "nobody reads from it") from error
+            time.sleep(0.01)
+            continue
+        os.set_blocking(fd, True)
+        return fd
 
 
 def _mode_of(path: Path) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from openhtp.core.errors import BadModel, InvalidArgument, error_context
 from openhtp.core.files import read_file
 from openhtp.core.hmx_layout import BLOCK
+from openhtp.core.writing import write_file
 from openhtp.llm.adapter import check_name
 from openhtp.llm.config import LlamaConfig, RopeScaling
 
@@ -118,16 +118,17 @@ class Bundle:
             raise InvalidArgument(f"cannot save to {str(place)!r}: it is no folder")
         place.mkdir(parents=True, exist_ok=True)
         for number, binary in enumerate(self.binaries, 1):
-            _replace(place / part_name(number, self.parts), binary)
+            write_file(place / part_name(number, self.parts), binary)
         for name, sections in self.adapters.items():
             for number, section in enumerate(sections, 1):
-                _replace(place / adapter_part_name(name, number, self.parts), section)
+                write_file(place / adapter_part_name(name, number, self.parts), section)
         if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != place / _TOKENIZER:
-            shutil.copyfile(self.tokenizer, place / _TOKENIZER)
+            text = read_file(self.tokenizer, most=_MOST_PART, what="a tokenizer (tokenizer.json)", error=BadModel)
+            write_file(place / _TOKENIZER, text)
         if self.about.native_kv:
-            _replace(place / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
+            write_file(place / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
         # Last: a folder that has it is whole.
-        _replace(place / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
+        write_file(place / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
         return place
 
     @classmethod
@@ -196,14 +197,10 @@ def config_of(sizes: Sizes) -> LlamaConfig:
         words = sizes.scaling
         if set(words) != {"factor", "low", "high", "original"}:
             raise BadModel(f"rope scaling has {', '.join(sorted(words))}; expected factor, low, high, original")
+        original = words["original"]
+        if not original.is_integer():
+            raise BadModel(f"rope scaling has {original} as original; expected a whole number")
         fields["scaling"] = RopeScaling(
-            factor=words["factor"], low=words["low"], high=words["high"], original=int(words["original"])
+            factor=words["factor"], low=words["low"], high=words["high"], original=int(original)
         )
     return LlamaConfig(**fields)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_bytes(data)
-    os.replace(new, path)

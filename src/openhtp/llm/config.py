@@ -25,6 +25,12 @@ class RopeScaling:
     high: float
     original: int
 
+    def __post_init__(self) -> None:
+        for name in ("factor", "low", "high", "original"):
+            _require_positive(f"rope scaling's {name}", getattr(self, name))
+        if self.low == self.high:
+            raise BadModel(f"rope scaling goes from {self.low:g} to {self.high:g}; expected two numbers")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
@@ -52,6 +58,8 @@ class LlamaConfig:
             raise BadModel(f"{self.heads} heads cannot share {self.kv_heads} KV heads; expected a multiple")
         if self.head_dim % 2:
             raise BadModel(f"head_dim is {self.head_dim}; rotary positions need an even number")
+        _require_positive("eps", self.eps)
+        _require_positive("theta", self.theta)
 
     @property
     def parameters(self) -> int:
@@ -68,6 +76,12 @@ class LlamaConfig:
         """Cosine and sine of positions ``begin`` on, each [count, head_dim/2]."""
         angles = np.outer(np.arange(begin, begin + count), _frequencies(self))
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _require_positive(what: str, given: object) -> None:
+    number = real_number(given)
+    if number is None or number <= 0:
+        raise BadModel(f"{what} is {shown(given)}; expected a finite number above 0")
 
 
 @functools.lru_cache(maxsize=16)
@@ -100,6 +114,8 @@ def config_from(content: Mapping[str, Any]) -> LlamaConfig:
     kv_heads = _either(content, ("num_key_value_heads", "kv_heads", "n_kv_heads"), sizes["heads"])
     head_dim = _either(content, ("head_dim",), None) or sizes["hidden"] // max(1, sizes["heads"])
     rope = content.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        raise BadModel(f"config.json gives rope_parameters as {shown(rope)}; expected an object")
     return LlamaConfig(
         **sizes,
         kv_heads=_whole("kv_heads", kv_heads),

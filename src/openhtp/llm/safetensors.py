@@ -74,7 +74,7 @@ class SafetensorsFile:
         if not isinstance(entry, dict):
             raise BadModel(f"{where} is described by {shown(entry)}; expected dtype, shape and data_offsets")
         dtype = entry.get("dtype")
-        if dtype not in _TYPES:
+        if not isinstance(dtype, str) or dtype not in _TYPES:
             raise BadModel(f"{where} has type {shown(dtype)}; expected one of {', '.join(_TYPES)}")
         sizes = [whole_number(size) for size in items_of(entry.get("shape")) or ()]
         places = [whole_number(place) for place in items_of(entry.get("data_offsets")) or ()]

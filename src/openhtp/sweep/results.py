@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature, error_context
+from openhtp.core.writing import write_file
 from openhtp.sweep.analysis import Effect, best, losses_of, pareto, sensitivity
 from openhtp.sweep.store import Store, open_store
 from openhtp.sweep.study import Objective, Row, Scalar, Study, feasible, verify_row
@@ -135,7 +137,9 @@ class SweepResult:
         columns["front"] = [row.point.number in fronts for row in self.rows]
         columns["error"] = [row.error for row in self.rows]
         table = pa.table({name: pa.array(_of_one_kind(values)) for name, values in columns.items()})
-        parquet.write_table(table, path, compression="zstd")
+        content = io.BytesIO()
+        parquet.write_table(table, content, compression="zstd")
+        write_file(path, content.getvalue())
 
 
 def _of_one_kind(values: list[Scalar]) -> list[Scalar]:
