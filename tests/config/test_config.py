@@ -268,3 +268,18 @@ def test_the_reference_page_is_up_to_date() -> None:
     tool = Path(__file__).parents[2] / "tools" / "gen_config_doc.py"
     done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", ["/*", "/*\n", '"', '"\\', "//", '"a\n'])
+def test_beginnings_without_end_are_read_once(unit: str) -> None:
+    """Each would otherwise be looked for an end in all that follows."""
+    with pytest.raises(InvalidArgument):
+        parse_config(unit * 500_000)
+
+
+def test_a_comment_that_does_not_end_is_none() -> None:
+    assert parse_config('{"graphs": []} /* all of them */').graph_names == ()
+    for text in ("/* none", "/*", "/*/"):
+        with pytest.raises(InvalidArgument, match="expected JSON"):
+            parse_config('{"graphs": []} ' + text)

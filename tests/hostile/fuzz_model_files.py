@@ -81,10 +81,10 @@ def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:
                 continue
             path, load = rng.choice(rng.choices(kinds, weights=(8, 6, 1, 2))[0])
             good = path.read_bytes()
-            words = _damage(rng, path)
+            words = damage(rng, path)
             with watch.call(f"{path.name}: {words}"):
                 load()
-            _remove(path)
+            remove(path)
             path.write_bytes(good)
         sections.close()
         neighbour.check(watch)
@@ -164,7 +164,7 @@ def _bundle(folder: Path, device: htp.Device) -> list[_Target]:
     return [(path, load) for path in sorted(place.iterdir()) if path.is_file()]
 
 
-def _damage(rng: random.Random, path: Path) -> str:
+def damage(rng: random.Random, path: Path) -> str:
     """Something else in the place of a file; says what."""
     seed = rng.randrange(1 << 40)
     own = random.Random(seed)
@@ -210,7 +210,7 @@ def _with_other_header(rng: random.Random, data: bytes) -> bytes:
     return struct.pack("<Q", size) + text + data[8 + length :]
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
     else:

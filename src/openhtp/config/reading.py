@@ -15,8 +15,9 @@ from openhtp.options import Refused
 
 _MOST_ITEMS = 65536
 
-# A string, which is left as it is, or a comment, as the vendor's documents have in their examples.
-_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+# A string, which is left as it is, or a comment, as the vendor's documents have in their examples. Those without
+# an end are matched as well, so that nothing is looked at twice, however many of them there are.
+_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 Object = dict[str, Any]
 
@@ -97,7 +98,8 @@ def _escaped(name: str) -> str:
 def _blank(match: re.Match[str]) -> str:
     """A comment as blanks, so that lines and columns stay what they are."""
     text = match.group()
-    return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
+    unended = text.startswith("/*") and not text.endswith("*/", 2)
+    return text if text.startswith('"') or unended else re.sub(r"[^\n]", " ", text)
 
 
 class _Doubled(Exception):

@@ -48,7 +48,7 @@ def read_data_formats(source: str | os.PathLike[str] | Mapping[str, Any]) -> dic
         else:
             text = read_file(source, most=_MOST_BYTES, what="a data format configuration", error=BadModel)
             content = msgspec.json.decode(text, type=_File)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = "the data format configuration" if isinstance(source, Mapping) else repr(str(source))
         raise BadModel(f"{where} cannot be read: {error}; expected graphs with tensors") from error
     found: dict[str, dict[str, DataFormat]] = {}

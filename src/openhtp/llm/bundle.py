@@ -139,7 +139,7 @@ class Bundle:
             text = read_file(place / _ABOUT, most=_MOST_ABOUT, what="a bundle's description", error=BadModel)
             try:
                 about = msgspec.json.decode(text, type=About)
-            except (msgspec.MsgspecError, RecursionError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise BadModel(f"{_ABOUT} cannot be read: {error}") from error
             if about.version != _VERSION:
                 raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
