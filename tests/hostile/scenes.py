@@ -23,6 +23,7 @@ import numpy as np
 import openhtp as htp
 from openhtp import llm, session, zoo
 from openhtp.runtime import rescue
+from openhtp.runtime.bound_call import BoundCall
 from tests.conftest import ramp, relu_graph
 from tests.hostile.surface import Door, doors, doors_of
 
@@ -159,6 +160,19 @@ def _full_context(s: Scenery) -> htp.Context:
 def _new_inside(s: Scenery) -> htp.Context:
     """A context on a device in this process, which computes on the caller's thread."""
     return s.put_up(s.backend.create_device(transport="inprocess")).create_context()
+
+
+def _queued_inside(s: Scenery) -> Act:
+    graph = relu_graph(_new_inside(s))
+    return lambda: graph.execute_async({"x": ramp()}).result()
+
+
+def _bound_inside(s: Scenery) -> BoundCall:
+    """The C library's way: from now on it is computed where the arrays lie."""
+    bound = BoundCall(relu_graph(_new_inside(s)), {"x": ramp()}, {"y": np.zeros_like(ramp())})
+    for _ in range(3):
+        bound.run()
+    return bound
 
 
 def _without_node(s: Scenery, context: htp.Context | None = None) -> htp.Graph:
@@ -401,6 +415,10 @@ SCENES: dict[str, Callable[[Scenery], Act]] = {
     "Graph.execute_async (full)": _filled,
     "Device (with)": _with(_new_device),
     "Graph.finalize (in process)": lambda s: _unfinished(s, _new_inside(s)).finalize,
+    "Graph.execute (in process)": lambda s: functools.partial(relu_graph(_new_inside(s)).execute, {"x": ramp()}),
+    "Graph.execute_async (in process)": _queued_inside,
+    "BoundCall.run": lambda s: _bound_inside(s).run,
+    "BoundCall.run_async": lambda s: functools.partial(_bound_inside(s).run_async, _ANYTHING),
     "Context (with)": _with(_full_context),
     "Creation (with)": _with(_of(htp.Creation)),
     "PreparedModel": lambda s: functools.partial(htp.PreparedModel, s.model, tempfile.mkdtemp(dir=s.folder)),
