@@ -118,6 +118,7 @@ def tensor_create_graph_tensor(graph: int, tensor: int) -> None:
         data=data,
         dynamic=spec.dynamic,
         sparse_elements=spec.sparse_elements,
+        data_format=spec.data_format,
     )
     held.tensors[made.id] = made
     if data is not None:
