@@ -260,6 +260,23 @@ def test_tensor_sparsity(context: htp.Context) -> None:
     assert (error.name, error.code) == ("QNN_GRAPH_ERROR_TENSOR_SPARSITY", 6037)
 
 
+def test_a6_tensor_sparsity_of_a_whole_array(context: htp.Context) -> None:
+    graph = context.create_graph("sparse")
+    x = graph.add_tensor("x", (4, 4), "float32", kind="app_write", sparse_elements=2)
+    y = graph.add_tensor("y", (4, 4), "float32", kind="app_read")
+    graph.add_node("SparseToDense", inputs=[x], outputs=[y])
+    graph.finalize()
+    memory = context.register_memory(64)
+    for place in (np.zeros((4, 4), np.float32), memory.array(x)):
+        for count in (2, 3, 1, 8, 2):  # the same array, whose content changes
+            place[...] = 0
+            place.reshape(-1)[:count] = 1
+            if count > 2:
+                assert refused(graph, {"x": place}).name == "QNN_GRAPH_ERROR_TENSOR_SPARSITY"
+            else:
+                assert graph.execute({"x": place})["y"].sum() == count
+
+
 def test_early_termination(graph: htp.Graph) -> None:
     """No op that we have ends a graph early, so the device is told to behave as if one did."""
     fail_next(graph, st.QNN_GRAPH_ERROR_EARLY_TERMINATION)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,19 +13,21 @@ import numpy as np
 
 from openhtp.abi import memory
 from openhtp.abi.memory import Probe, Window
-from openhtp.abi.numbers import MemoryKind
+from openhtp.abi.numbers import VERSION_2, MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.entries import answers, bad_handle
-from openhtp.capi.graph import TENSOR_BYTES, GraphHeld
+from openhtp.capi.graph import TENSOR_BYTES, GraphHeld, carried
 from openhtp.capi.memories import MemHeld
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
+from openhtp.capi.varying_call import CutResult, VaryingCall
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
-from openhtp.runtime.bound_call import BoundCall
+from openhtp.runtime.bound_call import BoundCall, output_shapes, require_executable
+from openhtp.runtime.calls.arguments import check_dynamic
 from openhtp.runtime.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")
@@ -44,7 +47,8 @@ Place = tuple[int, int, int, int]
 CallKey = tuple[int, bytes, bytes]
 # All memory that a call depends on, to be looked at in one go; the structures and dimensions that it begins with;
 # and what is to be done for as long as it does.
-KnownCall = tuple[Window, bytes, BoundCall]
+ClientCall = BoundCall | VaryingCall
+KnownCall = tuple[Window, bytes, ClientCall]
 
 
 class Plan:
@@ -59,9 +63,10 @@ class Plan:
         # The last call from each place, and the last with each content of the structures there.
         self._last: dict[Place, KnownCall] = {}
         self._seen: dict[tuple[Place, bytes], KnownCall] = {}
-        self._bound: dict[CallKey, tuple[BoundCall, Probe]] = {}
+        self._bound: dict[CallKey, tuple[ClientCall, Probe]] = {}
+        self._varies = any(tensor.spec.is_dynamic for tensor in (*held.graph.inputs, *held.graph.outputs))
 
-    def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> BoundCall:
+    def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> ClientCall:
         """The graph on the arrays that a client's structures name."""
         place = (inputs, n_inputs, outputs, n_outputs)
         last = self._last.get(place)
@@ -74,8 +79,7 @@ class Plan:
         seen = self._seen.get((place, structs))
         if seen is None or not seen[0].begins_with(seen[1]):
             seen = self._look(place, structs)
-        if structs:
-            self._last[place] = seen
+        self._last[place] = seen
         return seen[2]
 
     def _look(self, place: Place, structs: bytes) -> KnownCall:
@@ -95,8 +99,10 @@ class Plan:
     def _window(self, place: Place) -> Window:
         inputs, n_inputs, outputs, n_outputs = place
         for what, address, count in (("inputs", inputs, n_inputs), ("outputs", outputs, n_outputs)):
-            if count > _MOST_TENSORS or (count and not address):
-                raise InvalidArgument(f"{what}: {count} tensors at {address:#x}; expected at most {_MOST_TENSORS}")
+            none_at_all = what == "inputs" and not address and not count
+            if count > _MOST_TENSORS or not ((address and count) or none_at_all):
+                where = f"at {address:#x}" if address else "at NULL"
+                raise InvalidArgument(f"{what}: {count} tensors {where}; expected 1 to {_MOST_TENSORS}")
         if len(self._windows) >= _MOST_KEPT:
             self._windows.clear()
             self._last.clear()
@@ -107,18 +113,24 @@ class Plan:
         """The dimensions that structures point at, as far as they are looked at."""
         pieces: list[tuple[int, int]] = []
         for number, given in enumerate(_tensors(structs)):
-            tensor = (self._inputs if number < n_inputs else self._outputs).get(given.id)
-            if tensor is not None and _has_dims(given, tensor.spec):
+            is_input = number < n_inputs
+            tensor = (self._inputs if is_input else self._outputs).get(given.id)
+            if tensor is None or (tensor.spec.is_dynamic and not is_input):
+                continue  # what a varying output's dimensions said before is overwritten
+            if _has_dims(given, tensor.spec):
                 pieces.append((given.dims, _DIM_BYTES * given.rank))
         return Window(pieces)
 
-    def _bind(self, key: CallKey) -> tuple[BoundCall, Probe]:
+    def _bind(self, key: CallKey) -> tuple[ClientCall, Probe]:
         n_inputs, held, shapes = key
         structs = _tensors(held)
         dims = iter(np.frombuffer(shapes, np.uint32).tolist())
         pieces: list[tuple[int, int]] = []
-        ins = self._side(structs[:n_inputs], self._inputs, "input", dims, pieces)
-        outs = self._side(structs[n_inputs:], self._outputs, "output", dims, pieces)
+        ins = self._read(structs[:n_inputs], dims, pieces)
+        made = (
+            output_shapes(self.graph, {name: array.shape for name, array in ins.items()}) if self._varies else {}
+        )
+        outs, cut = self._written(structs[n_inputs:], dims, pieces, made)
         probe = Probe(pieces)
         if not probe.holds():
             raise InvalidArgument(
@@ -127,7 +139,9 @@ class Plan:
         for address, size in pieces[len(ins) :]:
             for place in (address, address + size - 1) if size else ():
                 memory.check_writable(place, 1, "an output's data")
-        known = (BoundCall(self.graph, ins or None, outs or None), probe)
+        bound = BoundCall(self.graph, ins or None, outs)
+        told = self._told(structs[n_inputs:], made)
+        known = (VaryingCall(bound, told, cut) if self._varies else bound, probe)
         if len(self._bound) >= _MOST_BOUND:
             self._last.clear()
             self._seen.clear()
@@ -135,32 +149,57 @@ class Plan:
         self._bound[key] = known
         return known
 
-    def _side(
-        self,
-        structs: Any,
-        wanted: dict[int, Tensor],
-        what: str,
-        dims: Iterator[int],
-        pieces: list[tuple[int, int]],
-    ) -> Arrays:
+    def _read(self, structs: Any, dims: Iterator[int], pieces: list[tuple[int, int]]) -> Arrays:
+        """Arrays on the inputs that structures name."""
         found: Arrays = {}
-        for given in structs:
-            tensor = wanted.get(given.id)
-            if tensor is None or tensor.name in found:
-                problem = "is given twice" if tensor is not None else f"is no {what} of the graph"
-                raise _bad(f"{what} tensor {given.id} {problem}; expected ids {sorted(wanted)}")
-            has_dims = _has_dims(given, tensor.spec)
-            batch = _batch(tuple(itertools.islice(dims, given.rank)), tensor.spec) if has_dims else 1
-            nbytes = tensor.spec.nbytes * batch
-            address = self._data(given, tensor, nbytes)
-            shape = batched(tensor.spec.shape, batch)
-            raw: Any = (ctypes.c_uint8 * max(1, nbytes)).from_address(address or ctypes.addressof(_nothing))
-            found[tensor.name] = np.frombuffer(raw, tensor.dtype.numpy, int(np.prod(shape))).reshape(shape)
+        for given, tensor in _sorted_out(structs, self._inputs, "input"):
+            _check_elements(given, tensor.spec)
+            shape = _shape(given, tensor.spec, dims)
+            nbytes = _nbytes(tensor.spec, shape)
+            address, size = self._data(given, tensor)
+            if size < nbytes:
+                raise _too_short(tensor, size, address, nbytes)
+            found[tensor.name] = _array(address, tensor.spec, shape)
             pieces.append((address, nbytes))
         return found
 
-    def _data(self, given: Any, tensor: Tensor, nbytes: int) -> int:
-        """The address of a tensor's data, of which there must be enough."""
+    def _written(
+        self, structs: Any, dims: Iterator[int], pieces: list[tuple[int, int]], made: dict[str, tuple[int, ...]]
+    ) -> tuple[Arrays, list[CutResult]]:
+        """Arrays on the outputs that structures name, and results that are too large for their memory.
+
+        ``made`` are the sizes of results, where they vary.
+        """
+        found: Arrays = {}
+        cut: list[CutResult] = []
+        for given, tensor in _sorted_out(structs, self._outputs, "output"):
+            varies = tensor.spec.is_dynamic
+            if varies:
+                _require_dims(given, tensor.spec)
+            shape = made[tensor.name] if varies else _shape(given, tensor.spec, dims)
+            nbytes = _nbytes(tensor.spec, shape)
+            address, size = self._data(given, tensor)
+            if size < nbytes and not (varies and size):
+                raise _too_short(tensor, size, address, nbytes)
+            if size < nbytes:
+                whole = found[tensor.name] = np.empty(shape, tensor.dtype.numpy)
+                cut.append(CutResult(tensor.name, whole, address, size))
+            else:
+                found[tensor.name] = _array(address, tensor.spec, shape)
+            pieces.append((address, min(size, nbytes)))
+        return found, cut
+
+    def _told(self, structs: Any, made: dict[str, tuple[int, ...]]) -> list[tuple[int, bytes]]:
+        """Where the sizes of varying results go, and what they are."""
+        found = [(given.dims, self._outputs[given.id]) for given in structs]
+        return [
+            (place, np.array(made[tensor.name], np.uint32).tobytes())
+            for place, tensor in found
+            if tensor.spec.is_dynamic
+        ]
+
+    def _data(self, given: Any, tensor: Tensor) -> tuple[int, int]:
+        """The address of a tensor's data, and how many bytes there are."""
         if given.mem_type == MemoryKind.HANDLE:
             mem = handles.find(MemHeld, given.buffer.data or 0)
             if mem.parent is not self._context:
@@ -170,11 +209,9 @@ class Plan:
             address, size = given.buffer.data or 0, given.buffer.size
         else:
             raise _bad(f"tensor {tensor.name!r} has memory type {given.mem_type}; expected raw (0) or handle (1)")
-        if size < nbytes or (nbytes and not address):
-            raise _bad(
-                f"tensor {tensor.name!r} has {size} bytes at {address:#x}; expected {nbytes} for {tensor.spec}"
-            )
-        return address
+        if not address and tensor.spec.nbytes:
+            raise _too_short(tensor, 0, address, tensor.spec.nbytes)
+        return address, size
 
 
 def _pieces(place: Place) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -208,8 +245,73 @@ def _batch(dims: tuple[int, ...], spec: TensorSpec) -> int:
     return int(batch)
 
 
+def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[tuple[Any, Tensor]]:
+    """Each structure with the tensor that it names; one that names none, or the same again, is refused."""
+    seen: set[int] = set()
+    for given in structs:
+        tensor = wanted.get(given.id)
+        if tensor is None or given.id in seen:
+            problem = "is given twice" if tensor is not None else f"is no {what} of the graph"
+            raise _bad(f"{what} tensor {given.id} {problem}; expected ids {sorted(wanted)}")
+        seen.add(given.id)
+        yield given, tensor
+
+
+def _shape(given: Any, spec: TensorSpec, dims: Iterator[int]) -> tuple[int, ...]:
+    """The size that a client's tensor has in this execution; ``dims`` are those that were read, in turn."""
+    if spec.is_dynamic:
+        _require_dims(given, spec)
+    if not _has_dims(given, spec):
+        return spec.shape
+    said = tuple(itertools.islice(dims, given.rank))
+    if not spec.is_dynamic:
+        return batched(spec.shape, _batch(said, spec))
+    check_dynamic(spec, said)
+    return said
+
+
+def _require_dims(given: Any, spec: TensorSpec) -> None:
+    if not _has_dims(given, spec):
+        where = f"{given.rank} of them" if given.dims else "NULL"
+        raise _bad(
+            f"tensor {spec} has dimensions that vary, and a call gives {where}; expected {spec.rank}",
+            st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
+        )
+
+
+def _check_elements(given: Any, spec: TensorSpec) -> None:
+    """What a client says of a sparse tensor; what lies there is counted in every execution."""
+    most = spec.sparse_elements
+    if most is not None and given.version == VERSION_2 and given.sparse.elements > most:
+        raise _bad(
+            f"tensor {spec} is given with {given.sparse.elements} specified elements; at most {most} fit",
+            st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
+        )
+
+
+def _nbytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * spec.dtype.itemsize
+
+
+def _array(address: int, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+    nbytes = _nbytes(spec, shape)
+    raw: Any = (ctypes.c_uint8 * max(1, nbytes)).from_address(address or ctypes.addressof(_nothing))
+    return np.frombuffer(raw, spec.dtype.numpy, math.prod(shape)).reshape(shape)
+
+
+def _too_short(tensor: Tensor, size: int, address: int, nbytes: int) -> InvalidArgument:
+    return _bad(f"tensor {tensor.name!r} has {size} bytes at {address:#x}; expected {nbytes} for {tensor.spec}")
+
+
 def _bad(message: str, status: Status = st.QNN_GRAPH_ERROR_INVALID_TENSOR) -> InvalidArgument:
     return InvalidArgument(message, status)
+
+
+def _plan(held: GraphHeld) -> Plan:
+    """Made by the first execution that there can be: what a graph takes is not known before."""
+    require_executable(held.graph)
+    plan = held.plan = Plan(held)
+    return plan
 
 
 @answers("graphExecute")
@@ -218,14 +320,11 @@ def graph_execute(
 ) -> None:
     """Run once and wait for it."""
     held = handles.find(GraphHeld, graph)
-    plan = held.plan
-    if plan is None:
-        plan = held.plan = Plan(held)
-    call = plan.call(inputs, n_inputs, outputs, n_outputs)
+    call = (held.plan or _plan(held)).call(inputs, n_inputs, outputs, n_outputs)
     if not profile and not signal:
         call.run()
         return
-    sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
+    sheet, cut = carried(ProfileHeld, profile), carried(SignalHeld, signal)
     call.run(None if sheet is None else sheet.profile, None if cut is None else cut.signal)
 
 
@@ -243,11 +342,8 @@ def graph_execute_async(
 ) -> None:
     """Queue an execution; the client is told when it is over."""
     held = handles.find(GraphHeld, graph)
-    plan = held.plan
-    if plan is None:
-        plan = held.plan = Plan(held)
-    call = plan.call(inputs, n_inputs, outputs, n_outputs)
-    sheet, cut = handles.find_or_none(ProfileHeld, profile), handles.find_or_none(SignalHeld, signal)
+    call = (held.plan or _plan(held)).call(inputs, n_inputs, outputs, n_outputs)
+    sheet, cut = carried(ProfileHeld, profile), carried(SignalHeld, signal)
     if notify:
         memory.check_code(notify, "the notify function")
     call.run_async(

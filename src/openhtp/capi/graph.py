@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
 from openhtp.abi import memory
 from openhtp.abi.numbers import VERSION_1, ParamKind
@@ -17,7 +17,7 @@ from openhtp.capi.handles import Held
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, UnsupportedOp
+from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedOp
 from openhtp.core.tensor import TensorKind
 from openhtp.ops import op_names
 from openhtp.options import GRAPH
@@ -205,12 +205,23 @@ def finalize(graph: Graph, sheet: ProfileHeld | None, signal: SignalHeld | None 
     )
 
 
+_Carried = TypeVar("_Carried", ProfileHeld, SignalHeld)
+
+
+def carried(kind: type[_Carried], handle: int) -> _Carried | None:
+    """A handle that a call on a graph carries. A bad one is a bad argument of that call."""
+    try:
+        return handles.find_or_none(kind, handle)
+    except InvalidHandle as error:
+        error.status = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
+        raise
+
+
 @answers("graphFinalize")
 def graph_finalize(graph: int, profile: int, signal: int) -> None:
     """Compile and load; afterwards it can be executed."""
     held = handles.find(GraphHeld, graph)
-    sheet = handles.find_or_none(ProfileHeld, profile)
-    finalize(held.graph, sheet, handles.find_or_none(SignalHeld, signal))
+    finalize(held.graph, carried(ProfileHeld, profile), carried(SignalHeld, signal))
     held.statics.clear()
     held.context.binary = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from openhtp.runtime.calls.arguments import Arguments
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
     from openhtp.runtime.graph import Graph
     from openhtp.runtime.profile import Profile
     from openhtp.runtime.signal import Signal
+
+
+def require_executable(graph: Graph) -> None:
+    """Raise what an execution would, if the graph cannot have any now."""
+    graph.context._life.require("execute")
+    graph._life.require("execute")
+
+
+def output_shapes(graph: Graph, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Sizes of a graph's outputs in an execution whose inputs have these."""
+    callee = graph._callee
+    assert callee is not None  # it is finalized
+    return callee.bindings.output_shapes(inputs)
 
 
 class BoundCall:

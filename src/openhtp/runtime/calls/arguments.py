@@ -16,7 +16,7 @@ from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
-from openhtp.runtime.calls.sparse import Sparse
+from openhtp.runtime.calls.sparse import Sparse, check_elements
 from openhtp.runtime.mem import Mem
 from openhtp.runtime.options import MAX_BATCH
 from openhtp.runtime.tensor import Tensor
@@ -39,6 +39,7 @@ class Ports:
         self.specs = specs
         self.inputs = inputs
         self.is_dynamic = any(spec.is_dynamic for spec in specs)
+        self.sparse = [port for port, spec in enumerate(specs[:inputs]) if spec.sparse_elements is not None]
         self.required = [port for port, spec in enumerate(specs) if not spec.kind.is_optional]
         self.required_inputs = [port for port in self.required if port < inputs]
         self._find: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
@@ -273,7 +274,7 @@ def _settle_sizes(
         single = (shape[0] // found.batch, *shape[1:]) if shape else shape
         if single == spec.shape:
             continue
-        _check_dynamic(spec, single)
+        check_dynamic(spec, single)
         found.dims[port] = single
         if port < ports.inputs:
             given[spec.name] = single
@@ -289,6 +290,14 @@ def _settle_sizes(
             )
         if shape != ports.specs[port].shape:
             found.dims[port] = shape
+
+
+def check_sparse(ports: Ports, found: Arguments) -> None:
+    """Look at what sparse inputs hold now: of all that is checked, only that changes without a trace."""
+    for port in ports.sparse:
+        array = found.registered[port][2] if port in found.registered else found.raw_inputs.get(port)
+        if array is not None:
+            check_elements(ports.specs[port], array, found.batch)
 
 
 def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
@@ -322,7 +331,8 @@ def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
     return batch
 
 
-def _check_dynamic(spec: TensorSpec, shape: Shape) -> None:
+def check_dynamic(spec: TensorSpec, shape: Shape) -> None:
+    """Refuse a shape of the right rank that the tensor cannot have in any execution."""
     if spec.accepts(shape):
         return
     if any(given != size and not free for given, size, free in zip(shape, spec.shape, spec.free, strict=True)):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from openhtp.rpc import frames
-from openhtp.runtime.calls.arguments import Arguments, Ports, Shape, Values, check_arguments
+from openhtp.runtime.calls.arguments import Arguments, Ports, Shape, Values, check_arguments, check_sparse
 from openhtp.runtime.calls.slots import SlotPool
 from openhtp.runtime.locks import make_lock
 
@@ -34,6 +34,19 @@ class Bindings:
 
     def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
         """Check what a caller passed; the same arrays on registered memory need it only once."""
+        found = self._arguments(inputs, outputs)
+        if self._ports.sparse:
+            check_sparse(self._ports, found)
+        return found
+
+    def output_shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Sizes of all outputs in an execution whose inputs have these."""
+        specs = self._ports.specs[: self._ports.inputs]
+        return self._infer_dims(
+            {spec.name: inputs[spec.name] for spec in specs if spec.is_dynamic and spec.name in inputs}
+        )
+
+    def _arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
         key: tuple[object, ...] | None = None
         known = None
         if type(inputs) is dict and type(outputs) is dict:

@@ -31,9 +31,12 @@ class Shortcut(Protocol):
 def shortcut(link: Link, number: int, ports: Ports, arguments: Arguments) -> Shortcut | None:
     """The link's way to compute on just these arrays, if there is one and they allow it.
 
-    All must be given, in the sizes that the graph declares, and no result may lie where something is read.
+    All must be given, in the sizes that the graph declares, and no result may lie where something is read. What
+    is looked at in every execution, as sparse inputs are, goes the usual way.
     """
     if arguments.dims or arguments.batch != 1 or ports.is_dynamic or arguments.count != len(ports.specs):
+        return None
+    if ports.sparse:
         return None
     found: dict[int, Array | None] = {**arguments.raw_inputs, **arguments.raw_outputs}
     found |= {port: array for port, (_, _, array) in arguments.registered.items()}

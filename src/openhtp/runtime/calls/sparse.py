@@ -52,7 +52,22 @@ class Sparse:
             raise InvalidArgument(
                 f"sparse value for {spec} has an index outside of its shape", st.QNN_GRAPH_ERROR_TENSOR_SPARSITY
             )
-        zero = getattr(spec.quant, "zero_point", 0) if spec.dtype.is_fixed_point else 0
-        dense = np.full(spec.shape, zero, spec.dtype.numpy)
+        dense = np.full(spec.shape, _zero(spec), spec.dtype.numpy)
         dense[tuple(indices.T)] = values
         return dense
+
+
+def check_elements(spec: TensorSpec, dense: npt.NDArray[Any], batch: int) -> None:
+    """Refuse a whole tensor in which more is specified than ``spec`` allows: all that is not zero."""
+    assert spec.sparse_elements is not None
+    specified, most = int(np.count_nonzero(dense != _zero(spec))), spec.sparse_elements * batch
+    if specified > most:
+        raise InvalidArgument(
+            f"tensor {spec} has {specified} elements that are not zero; at most {most} fit",
+            st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
+        )
+
+
+def _zero(spec: TensorSpec) -> int:
+    """What stands for zero in the stored type."""
+    return int(getattr(spec.quant, "zero_point", 0)) if spec.dtype.is_fixed_point else 0

@@ -1,0 +1,231 @@
+"""Executions through the C library: lists, sizes, elements and handles, right and wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openhtp.core.dtype import DType
+from openhtp.core.opcall import OpCall
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.vendor.backend import Backend, Device
+from openhtp.vendor.context import Context
+from openhtp.vendor.library import load
+from tests.capi.raw_graph import RawGraph, TensorRoom, filled
+
+INVALID_ARGUMENT, INVALID_TENSOR, NOT_FINALIZED = 6000, 6004, 6023
+DYNAMIC_SHAPE, SPARSITY = 6036, 6037
+ROWS = (False, True, False)
+X = TensorSpec("x", (1, 6, 8), DType.FLOAT_32, None, TensorKind.APP_WRITE)
+Y = dataclasses.replace(X, name="y", kind=TensorKind.APP_READ)
+VARYING = (dataclasses.replace(X, dynamic=ROWS), dataclasses.replace(Y, dynamic=ROWS))
+SPARSE = dataclasses.replace(X, sparse_elements=2)
+UNTOUCHED = -7.0
+
+
+@pytest.fixture
+def device(lib_dir: Path) -> Iterator[Device]:
+    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+    yield backend.create_device(soc="SM8650")
+    backend.free()
+
+
+@pytest.fixture
+def context(device: Device) -> Context:
+    return Context.create(device)
+
+
+def relu(context: Context, x: TensorSpec = X, y: TensorSpec = Y) -> RawGraph:
+    return RawGraph(context, (x, y), [OpCall("Relu", "relu", (x,), (y,))])
+
+
+def whole_numbers(rows: int) -> np.ndarray:
+    return np.arange(8 * rows, dtype=np.float32).reshape(1, rows, 8) - 4
+
+
+def rooms(graph: RawGraph, rows: int = 6, room: int = 6) -> tuple[TensorRoom, TensorRoom]:
+    """An input of so many rows, and an output with room for so many."""
+    return graph.room("x", whole_numbers(rows)), graph.room("y", np.full((1, room, 8), UNTOUCHED, np.float32))
+
+
+@pytest.mark.parametrize("entry", ["graphExecute", "graphExecuteAsync"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [("list", "null"), ("list", "no address"), ("list", "empty"), ("null", "list"), ("no address", "list")],
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_a4_lists_that_are_null_or_empty_are_refused(
+    context: Context, entry: str, inputs: str, outputs: str, known: bool
+) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    if known:
+        assert graph.execute([x], [y]) == 0
+        y.array[...] = UNTOUCHED
+    given: list[int] = []
+    for room, how in ((x, inputs), (y, outputs)):
+        place = ctypes.addressof(room.struct)
+        given += {"list": (place, 1), "null": (0, 0), "no address": (0, 1), "empty": (place, 0)}[how]
+    more = (0, 0) if entry == "graphExecute" else (0, 0, 0, 0)
+    assert graph.ask(entry, *given, *more) == INVALID_ARGUMENT
+    assert (y.array == UNTOUCHED).all()
+
+
+def test_a4_inputs_with_a_count_of_zero_are_refused(context: Context) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    assert (
+        graph.ask("graphExecute", ctypes.addressof(x.struct), 0, ctypes.addressof(y.struct), 1, 0, 0)
+        == INVALID_ARGUMENT
+    )
+
+
+def test_a4_what_is_not_finalized_says_so_and_is_looked_at_anew_afterwards(context: Context) -> None:
+    graph = RawGraph(context, (X,), [], finalize=False)
+    assert graph.ask("graphExecute", 0, 0, 0, 0, 0, 0) == NOT_FINALIZED
+    graph.add_tensor(Y)
+    graph._graph.add_node(OpCall("Relu", "relu", (X,), (Y,)), {}, validate=False)
+    graph._graph.finalize()
+    x, y = rooms(graph)
+    assert graph.execute([x], [y]) == 0
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a5_sizes_follow_the_call_and_are_told(context: Context, queued: bool) -> None:
+    graph = relu(context, *VARYING)
+    for rows in (2, 6, 1, 5, 2):
+        x, y = rooms(graph, rows)
+        if queued:
+            assert graph.execute_async([x], [y]) == (0, [0])
+        else:
+            assert graph.execute([x], [y]) == 0
+        assert y.shape == (1, rows, 8)
+        flat = y.array.reshape(-1)
+        assert np.array_equal(flat[: rows * 8], np.maximum(whole_numbers(rows), 0).reshape(-1))
+        assert (flat[rows * 8 :] == UNTOUCHED).all()
+
+
+def test_a5_a_client_may_change_dimensions_in_place(context: Context) -> None:
+    graph = relu(context, *VARYING)
+    x, y = rooms(graph)
+    for rows in (6, 2, 2, 6, 3, 6, 6):
+        x.dims[1] = rows
+        y.array[...] = UNTOUCHED
+        assert graph.execute([x], [y]) == 0
+        assert y.shape == (1, rows, 8)  # also where the call before left a smaller size
+        assert np.count_nonzero(y.array != UNTOUCHED) == rows * 8
+
+
+@pytest.mark.parametrize(
+    ("dims", "code"),
+    [
+        ((1, 7, 8), DYNAMIC_SHAPE),
+        ((1, 0, 8), DYNAMIC_SHAPE),
+        ((1, 0xFFFFFFFF, 8), DYNAMIC_SHAPE),
+        ((1, 6, 7), INVALID_TENSOR),
+        ((2, 6, 8), INVALID_TENSOR),
+        ((1, 48), DYNAMIC_SHAPE),
+    ],
+    ids=str,
+)
+def test_a5_sizes_that_a_tensor_cannot_have_change_nothing(
+    context: Context, dims: tuple[int, ...], code: int
+) -> None:
+    graph = relu(context, *VARYING)
+    x, y = rooms(graph)
+    y.dims[1] = 99
+    wrong = graph.room("x", x.array, dims)
+    assert graph.execute([wrong], [y]) == code
+    assert graph.execute_async([wrong], [y]) == (code, [])
+    assert y.shape == (1, 99, 8)
+    assert (y.array == UNTOUCHED).all()
+    assert graph.execute([x], [y]) == 0
+
+
+@pytest.mark.parametrize("side", ["x", "y"])
+def test_a5_a_varying_tensor_needs_its_dimensions(context: Context, side: str) -> None:
+    graph = relu(context, *VARYING)
+    x, y = rooms(graph)
+    {"x": x, "y": y}[side].struct.dims = None
+    assert graph.execute([x], [y]) == DYNAMIC_SHAPE
+    assert (y.array == UNTOUCHED).all()
+
+
+def test_a5_dimensions_that_cannot_be_written_are_refused_before_anything_is(context: Context) -> None:
+    graph = relu(context, *VARYING)
+    x, y = rooms(graph)
+    y.struct.dims = 64
+    assert graph.execute([x], [y]) == INVALID_ARGUMENT
+    assert graph.execute_async([x], [y]) == (INVALID_ARGUMENT, [])
+    assert (y.array == UNTOUCHED).all()
+
+
+def test_a5_other_dimensions_stay_as_they_are(context: Context) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    assert graph.execute([graph.room("x", x.array, (1, 5, 8))], [y]) == INVALID_TENSOR
+    assert graph.execute([x], [graph.room("y", y.array, (1, 5, 8))]) == INVALID_TENSOR
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a8_a_result_that_is_larger_than_its_room_fills_it(context: Context, queued: bool) -> None:
+    graph = relu(context, *VARYING)
+    x, y = rooms(graph, rows=5, room=4)
+    for _ in range(3):
+        y.array[...] = UNTOUCHED
+        if queued:
+            assert graph.execute_async([x], [y]) == (0, [DYNAMIC_SHAPE])
+        else:
+            assert graph.execute([x], [y]) == DYNAMIC_SHAPE
+        assert y.shape == (1, 5, 8)
+        assert np.array_equal(y.array, np.maximum(whole_numbers(5), 0)[:, :4])
+    few, fits = rooms(graph, rows=4, room=4)
+    assert graph.execute([few], [fits]) == 0
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a6_more_elements_than_a_sparse_tensor_has_are_refused(context: Context, queued: bool) -> None:
+    graph = relu(context, SPARSE, Y)
+    for places, code in (((1, 2), 0), (range(8), SPARSITY), ((5,), 0), ((0, 3, 7), SPARSITY)):
+        x = graph.room("x", filled((1, 6, 8), {(0, 1, place): 3.0 for place in places}))
+        y = graph.room("y", np.full((1, 6, 8), UNTOUCHED, np.float32))
+        if queued:
+            assert graph.execute_async([x], [y]) == (code, [] if code else [0])
+        else:
+            assert graph.execute([x], [y]) == code
+        assert np.array_equal(y.array, x.array) is not bool(code)
+
+
+def test_a6_the_number_of_elements_is_looked_at_in_every_execution(context: Context) -> None:
+    graph = relu(context, SPARSE, Y)
+    x, y = graph.room("x", filled((1, 6, 8), {(0, 0, 0): 1.0})), rooms(graph)[1]
+    for count in (1, 2, 3, 2, 8, 1):
+        x.array[...] = 0
+        x.array.reshape(-1)[:count] = 1
+        assert graph.execute([x], [y]) == (SPARSITY if count > 2 else 0)
+
+
+def test_a6_the_number_that_a_client_gives_is_held_to_the_bound(context: Context) -> None:
+    graph = relu(context, SPARSE, Y)
+    x, y = graph.room("x", filled((1, 6, 8))), rooms(graph)[1]
+    for count, code in ((8, SPARSITY), (2, 0)):
+        x.struct.sparse.elements = count
+        assert graph.execute([x], [y]) == code
+
+
+@pytest.mark.parametrize("handle", ["profile", "signal"])
+@pytest.mark.parametrize("number", [4660, "graph"])
+def test_a8_a_handle_of_another_kind_is_an_invalid_argument(
+    context: Context, handle: str, number: int | str
+) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    wrong = {handle: graph.handle if number == "graph" else number}
+    assert graph.execute([x], [y], **wrong) == INVALID_ARGUMENT  # type: ignore[arg-type]
+    assert graph.execute_async([x], [y], **wrong) == (INVALID_ARGUMENT, [])  # type: ignore[arg-type]
+    assert (y.array == UNTOUCHED).all()
