@@ -26,3 +26,23 @@ def test_threads_change_until_the_first_execution() -> None:
         with pytest.raises(htp.QnnError, match="cannot be changed"):
             graph.set_config(hvx_threads=1)
         assert graph.hvx_threads == 2
+
+
+def test_b3_other_options_change_until_the_graph_is_finalized() -> None:
+    with htp.Backend() as backend, backend.create_device(soc="SM8650", transport="inprocess") as device:
+        graph = device.create_context().create_graph("g", vtcm_bytes=1 << 20)
+        x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+        y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
+        graph.add_node("Relu", name="r", inputs=[x], outputs=[y])
+        graph.set_config(vtcm_mb=4, slc_alloc_enable=True, precision="float32")
+        with pytest.raises(htp.InvalidArgument, match="did you mean"):
+            graph.set_config(vtcm_mbs=2)  # type: ignore[call-arg]
+        graph.finalize()
+        assert (graph.options.vtcm_bytes, graph.options.slc_alloc_enable) == (4 << 20, True)
+        for on in (False, False, True):
+            graph.set_config(slc_alloc_enable=on)
+            assert graph.options.slc_alloc_enable is on
+        with pytest.raises(htp.WrongState, match="fixed when a graph is finalized") as refused:
+            graph.set_config(vtcm_mb=2, priority="high")
+        assert refused.value.code == 6024
+        assert graph.priority == graph.context.priority

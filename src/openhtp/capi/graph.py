@@ -13,6 +13,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.entries import answers, null
+from openhtp.capi.graph_changes import read_changes
 from openhtp.capi.handles import Held
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
@@ -78,11 +79,13 @@ def graph_create_subgraph(graph: int, name: int, out: int) -> None:
 
 @answers("graphSetConfig")
 def graph_set_config(graph: int, config: int) -> None:
-    """Only the priority can be changed later."""
+    """Change options: any before the graph is finalized, a few after that."""
     held = handles.find(GraphHeld, graph)
-    options = configs.read(GRAPH, config)
-    if "priority" in options:
-        held.graph.set_config(priority=options["priority"])
+    if not config:
+        raise null("the graph's configuration")
+    options: Any = read_changes(config, finalized=held.graph.is_finalized)
+    held.graph.set_config(**options)
+    held.context.binary = None
 
 
 @answers("graphRetrieve")

@@ -106,7 +106,8 @@ def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) ->
         spill_fill=packed.spill_fill_bytes,
         vtcm=vtcm_of(about, binary.info.vtcm_mb * MIB) // MIB,
         optimization=about.options.optimization_level,
-        hvx_threads=about.options.hvx_threads or 0,
+        dlbc=about.options.dlbc,
+        hvx_threads=about.hvx_threads,
     )
     keep.append(blob)
     made.blob_size, made.blob = ctypes.sizeof(blob), ctypes.addressof(blob)

@@ -41,6 +41,7 @@ class Changes(enum.Enum):
 
     NEVER = "fixed at creation"
     BEFORE_EXECUTION = "until the first execution"
+    OFF_AND_ON = "off and on again at any time"
     ALWAYS = "at any time"
     EACH_CALL = "given with each call"
 

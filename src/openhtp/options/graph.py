@@ -13,7 +13,14 @@ MAX_HVX_THREADS = 64
 MAX_CORES = 16
 
 
-def _switch(name: str, number: Number, about: str, *, prepared: Prepared = Prepared.ANYWHERE) -> Option:
+def _switch(
+    name: str,
+    number: Number,
+    about: str,
+    *,
+    prepared: Prepared = Prepared.ANYWHERE,
+    changes: Changes = Changes.NEVER,
+) -> Option:
     """An option that is off unless asked for, under the same name in config files."""
     return Option(
         name=name,
@@ -24,6 +31,7 @@ def _switch(name: str, number: Number, about: str, *, prepared: Prepared = Prepa
         config_key=name,
         in_binary=True,
         prepared=prepared,
+        changes=changes,
     )
 
 
@@ -75,6 +83,7 @@ _SWITCHES = (
         _optimization("ENABLE_SLC_ALLOCATOR", Optimization.SLC_ALLOCATOR),
         "What VTCM spills goes to the system's cache. Modelled times follow, by an estimated ratio.",
         prepared=Prepared.OFFLINE,
+        changes=Changes.OFF_AND_ON,
     ),
 )
 

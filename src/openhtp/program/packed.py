@@ -22,7 +22,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, QnnError, error_context
 from openhtp.core.precision import Precision, half_rounded
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.options import Values
+from openhtp.options import GRAPH, Changes, Values
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.container import PAGE, Section, digest, make_section
@@ -31,6 +31,9 @@ from openhtp.program.qnn_program import QnnProgram, verify_program
 Array = npt.NDArray[Any]
 
 _DECODER = msgspec.msgpack.Decoder(records.ProgramRecord)
+_CHANGED_LATER = frozenset(row.name for row in GRAPH.rows if row.changes is Changes.BEFORE_EXECUTION)
+# What is written for a graph that leaves the number of its HVX threads open.
+_THREADS_STORED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class GraphInfo:
     options: Values
     static_bytes: int
     updateables: tuple[TensorSpec, ...] = ()
+
+    @property
+    def hvx_threads(self) -> int:
+        """HVX threads that it is stored with."""
+        return self.options.hvx_threads or _THREADS_STORED
 
     @property
     def updateable_statics(self) -> tuple[TensorSpec, ...]:
@@ -134,8 +142,12 @@ class PackedGraph:
                 blob.checked(f"data {number} of graph {self.name!r}")
 
     def identity(self) -> bytes:
-        """A hash of the program and of its ends, as they are in the file now."""
-        ends = msgspec.msgpack.encode(self.ends)
+        """A hash of the program and of its ends, as they are in the file now.
+
+        Options that may be changed until the first execution say nothing about the program.
+        """
+        fixed = {name: value for name, value in self.ends.options.items() if name not in _CHANGED_LATER}
+        ends = msgspec.msgpack.encode(msgspec.structs.replace(self.ends, options=fixed))
         return digest(memoryview(digest(self.words.read()) + ends))
 
     def updateable_data(self) -> dict[str, Array]:

@@ -98,8 +98,8 @@ def _graph(graph: PackedGraph, binary: ContextBinary, shared_bytes: int) -> dict
                 "spillFillBufferSize": graph.spill_fill_bytes,
                 "vtcmSize": vtcm_of(about, binary.info.vtcm_mb * MIB) // MIB,
                 "optimizationLevel": about.options.optimization_level,
-                "htpDlbc": 0,
-                "numHvxThreads": about.options.hvx_threads or 0,
+                "htpDlbc": int(about.options.dlbc),
+                "numHvxThreads": about.hvx_threads,
             },
         },
         "graphBlobInfoV2": {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
+from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.sheet import Executed
 from openhtp.runtime.links.served import Served
 from openhtp.trace.profile import ProfileEvent
@@ -25,7 +26,7 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
     waited_for_start = record.started_ns - record.received_ns
     detailed = level is not ProfileLevel.BASIC
     events = [
-        ProfileEvent(8001, "Number of HVX threads used", _hvx_threads(run, detailed=detailed), "count"),
+        ProfileEvent(8001, "Number of HVX threads used", _hvx_threads(run), "count"),
         _us(405, "Queue wait", waited_for_start),
         _us(3001, "RPC (execute) time", run.returned_ns - run.sent_ns),
         _us(3002, "QNN accelerator (execute) time", record.finished_ns - record.received_ns),
@@ -140,11 +141,11 @@ def _power_up_us(run: Executed) -> int:
     return 0 if run.modelled is None else run.told.power_up_ns // 1000
 
 
-def _hvx_threads(run: Executed, *, detailed: bool) -> int:
+def _hvx_threads(run: Executed) -> int:
     """What the graph asked for; the chip's number where the graph leaves it to the chip."""
-    if run.hvx_threads or not detailed or run.modelled is None or not run.modelled.is_known:
+    if run.hvx_threads or run.modelled is None:
         return run.hvx_threads
-    return run.modelled.schematic(run.clocks).hvx_threads
+    return find_soc(run.modelled.soc).hvx
 
 
 def _us(number: int, name: str, nanoseconds: int) -> ProfileEvent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
@@ -39,12 +39,14 @@ from openhtp.runtime.locks import make_lock
 from openhtp.runtime.modelled import Modelled
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
 from openhtp.runtime.profile import Profile
+from openhtp.runtime.reconfiguring import reconfigured, tell_threads
 from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_GRAPH, Stop, carrying
 from openhtp.runtime.tensor import Tensor
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
+    from openhtp.options._arguments import GraphArguments
     from openhtp.runtime.context import Context
 
 
@@ -71,6 +73,8 @@ class Graph:
         # Data and encodings of updateable tensors that were applied last; none if the graph came with them.
         self._updates: dict[str, npt.NDArray[Any]] = {}
         self._encodings: dict[str, Encoding] = {}
+        # Options that were changed after preparation had read them.
+        self._changed: set[str] = set()
         # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
         self.was_prepared = False
         self._number = 0
@@ -193,6 +197,8 @@ class Graph:
         self.steps = loaded.steps
         self._callee = self._make_callee(Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors))
         self._life.finish("finalize", State.PREPARED if self.context._chosen.prepare_only else State.FINALIZED)
+        if "hvx_threads" in self._changed:
+            tell_threads(self, self._options)
         watching.watcher.graph_loaded(self)
 
     def _make_callee(self, ports: Ports) -> Callee:
@@ -216,7 +222,7 @@ class Graph:
         device = self.context.device
         if device.backend._library is not None or self._packed is None:
             return None
-        return Modelled(self._packed, self._program, device.soc, self.steps, self.core)
+        return Modelled(self._packed, self._program, self._options, device.soc, self.steps, self.core)
 
     def _whole_program(self) -> QnnProgram:
         if self._program is None:
@@ -267,25 +273,28 @@ class Graph:
         """HVX threads that its executions ask for; 0 leaves it to the device."""
         return self._options.hvx_threads or 0
 
-    def set_config(self, *, priority: Priority | str | int | None = None, hvx_threads: int | None = None) -> None:
-        """Change the priority or the HVX threads; refused by the device once an execution has started."""
+    def set_config(self, **options: Unpack[GraphArguments]) -> None:
+        """Change options: any while the graph is built.
+
+        Of a finalized one the priority and the HVX threads, which the device refuses once an execution has
+        started, and ``slc_alloc_enable``, which can be turned off and on again between executions.
+        """
         self._life.require("set_config")
         self.context._life.require("use")
-        chosen = {"priority": priority, "hvx_threads": hvx_threads}
-        options = self._options.replace(**{name: value for name, value in chosen.items() if value is not None})
-        if self._life.state is State.FINALIZED:
-            with error_context(graph=self.name):
-                if hvx_threads is not None:
-                    self.context._link.request(
-                        ms.SetHvxThreads(graph=self._number, hvx_threads=options.hvx_threads)
-                    )
-                if priority is not None:
-                    self.context._link.request(ms.SetPriority(graph=self._number, priority=int(options.priority)))
-        self._options = options
+        self._adopt_options(reconfigured(self, options))
 
     def _adopt_priority(self, level: Priority) -> None:
         """The context's priority was changed, and the device has agreed."""
-        self._options = self._options.replace(priority=level)
+        self._adopt_options(self._options.replace(priority=level))
+
+    def _adopt_options(self, options: Options) -> None:
+        before, self._options, self.core = self._options, options, options.core
+        if self._life.state is State.BUILDING:
+            return
+        self._changed |= {name for name in options if options[name] != before[name]}
+        self.context._saver.forget()
+        if self._callee is not None and options != before:
+            self._callee.hvx_threads, self._callee.modelled = self.hvx_threads, self._make_modelled()
 
     # Executing
 

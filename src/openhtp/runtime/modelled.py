@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 
 if TYPE_CHECKING:
+    from openhtp.options import Values
     from openhtp.program.htp_program import HtpProgram
     from openhtp.program.packed import PackedGraph
     from openhtp.program.qnn_program import QnnProgram
@@ -24,9 +26,19 @@ _MOST_KEPT = 16
 class Modelled:
     """Holds the program and nothing of the device, so that a profile that is kept keeps no device alive."""
 
-    def __init__(self, packed: PackedGraph, program: QnnProgram | None, soc: str, steps: int, core: int) -> None:
+    def __init__(
+        self,
+        packed: PackedGraph,
+        program: QnnProgram | None,
+        options: Values,
+        soc: str,
+        steps: int,
+        core: int,
+    ) -> None:
+        """``options`` are those of now: some may be others than when the graph was packed."""
         self._packed = packed
         self._program = program
+        self._options = options
         self.soc = soc
         self._device_steps = steps
         self._core = core
@@ -88,5 +100,5 @@ class Modelled:
         with self._lock:
             if self._compiled is None:
                 program = self._packed.program() if self._program is None else self._program
-                self._compiled = program_for(program, self.soc)
+                self._compiled = program_for(dataclasses.replace(program, options=self._options), self.soc)
             return self._compiled

@@ -6,13 +6,17 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError, WrongState
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph
+from openhtp.program.records import EndsRecord
 from openhtp.runtime import updating
+from openhtp.runtime.reconfiguring import STORED
 
 if TYPE_CHECKING:
     from openhtp.runtime.context import Context
@@ -78,7 +82,7 @@ def stored_form(graph: Graph) -> PackedGraph:
     assert packed is not None
     ids = tuple(tensor.id for tensor in (*graph.inputs, *graph.outputs))
     if graph.was_prepared:
-        return dataclasses.replace(packed, ids=ids)
+        return dataclasses.replace(packed, ids=ids, ends=_ends_now(graph, packed))
     try:
         data = graph.context._link.pack_graph(graph._number)
     except DeviceLost:
@@ -86,4 +90,12 @@ def stored_form(graph: Graph) -> PackedGraph:
     except QnnError as error:
         log.warning("graph %r is stored without its prepared form: %s", graph.name, error)
         data = b""
-    return dataclasses.replace(read_binary(data).packed(graph.name) if data else packed, ids=ids)
+    found = read_binary(data).packed(graph.name) if data else packed
+    return dataclasses.replace(found, ids=ids, ends=_ends_now(graph, found))
+
+
+def _ends_now(graph: Graph, packed: PackedGraph) -> EndsRecord:
+    """With what was changed since the graph was packed, as far as that is stored."""
+    options = graph._options.stored()
+    changed = {name: options[name] for name in graph._changed & STORED}
+    return msgspec.structs.replace(packed.ends, options={**packed.ends.options, **changed})
