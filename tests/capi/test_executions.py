@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
 from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
+from openhtp.core.option_numbers import SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
 from openhtp.vendor.library import load
-from tests.capi.raw_graph import RawGraph, TensorRoom, filled
+from tests.capi.raw_graph import NOTIFY, RawGraph, TensorRoom, filled
+from tests.waiting import PATIENCE_S, wait_until
 
 INVALID_ARGUMENT, INVALID_TENSOR, NOT_FINALIZED = 6000, 6004, 6023
-DYNAMIC_SHAPE, SPARSITY = 6036, 6037
+TIMED_OUT, DYNAMIC_SHAPE, SPARSITY = 6033, 6036, 6037
 ROWS = (False, True, False)
 X = TensorSpec("x", (1, 6, 8), DType.FLOAT_32, None, TensorKind.APP_WRITE)
 Y = dataclasses.replace(X, name="y", kind=TensorKind.APP_READ)
@@ -229,3 +237,70 @@ def test_a8_a_handle_of_another_kind_is_an_invalid_argument(
     assert graph.execute([x], [y], **wrong) == INVALID_ARGUMENT  # type: ignore[arg-type]
     assert graph.execute_async([x], [y], **wrong) == (INVALID_ARGUMENT, [])  # type: ignore[arg-type]
     assert (y.array == UNTOUCHED).all()
+
+
+def timeout_signal(backend: Backend, microseconds: int) -> int:
+    config = struct("Config")(option=SignalOption.TIMEOUT)
+    config.of.number64 = microseconds
+    handle = ctypes.c_uint64()
+    made = pointer_list([config])
+    backend.library.call("signalCreate", backend.handle, made, ctypes.addressof(handle))
+    return handle.value
+
+
+def queue(graph: RawGraph, rooms: tuple[TensorRoom, TensorRoom], notify: Any, signal: int = 0) -> int:
+    x, y = (ctypes.addressof(room.struct) for room in rooms)
+    told = ctypes.cast(notify, ctypes.c_void_p).value
+    return graph.ask("graphExecuteAsync", x, 1, y, 1, 0, signal, told, 0)
+
+
+def test_a8_a_timeout_lasts_until_the_callback_is_called(device: Device, context: Context) -> None:
+    graph = relu(context)
+    go_on, over = threading.Event(), threading.Event()
+    statuses: list[int] = []
+
+    def slow(_: int, status: int) -> None:
+        assert go_on.wait(PATIENCE_S)
+        statuses.append(status)
+
+    def quick(_: int, status: int) -> None:
+        statuses.append(status)
+        if len(statuses) == 3:
+            over.set()
+
+    callbacks = [NOTIFY(slow), NOTIFY(quick)]
+    first, second, third = (rooms(graph) for _ in range(3))
+    assert queue(graph, first, callbacks[0]) == 0
+    assert queue(graph, second, callbacks[1], timeout_signal(device.backend, 200_000)) == 0
+    passed = time.monotonic() + 0.3
+    assert queue(graph, third, callbacks[1], timeout_signal(device.backend, 3_600_000_000)) == 0
+    wait_until(lambda: time.monotonic() > passed)
+    go_on.set()
+    assert over.wait(PATIENCE_S)
+    assert statuses == [0, TIMED_OUT, 0]
+
+
+def test_a8_callbacks_are_no_more_urgent_than_the_thread_that_called(context: Context) -> None:
+    graph = relu(context)
+    found: list[int] = []
+    over = threading.Event()
+
+    def notify(_: int, status: int) -> None:
+        found.append(os.getpriority(os.PRIO_PROCESS, 0))  # of this thread
+        over.set()
+
+    callback = NOTIFY(notify)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    for wanted in (usual, usual + 4, usual + 2, usual + 7):
+
+        def call(nice: int = wanted) -> None:
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+            assert queue(graph, rooms(graph), callback) == 0
+            assert over.wait(PATIENCE_S)
+
+        over.clear()
+        caller = threading.Thread(target=call)
+        caller.start()
+        caller.join(PATIENCE_S)
+        assert found[-1] >= wanted
+    assert os.getpriority(os.PRIO_PROCESS, 0) == usual

@@ -17,6 +17,7 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
+from openhtp.runtime.calls.notify import own_niceness
 from openhtp.runtime.options import check_callable, deadline_from
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class AppRun:
 
     profile: Sheet | None = None
     synchronous = False
+    timeout_at = 0
 
     def __init__(self, app: App, link: Link, notify: Notify | None, notify_param: object) -> None:
         self.app = app
@@ -39,6 +41,7 @@ class AppRun:
         self.notifier: Notifier = app.context.device.backend._notifier
         self.notify = notify
         self.notify_param = notify_param
+        self.niceness = own_niceness()
         self.execution: Execution | None = None
 
     def collect_outputs(self) -> Outputs:

@@ -11,6 +11,7 @@ from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
+from openhtp.runtime.calls.notify import own_niceness
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound import Shortcut
@@ -41,6 +42,7 @@ class Call:
         "deadline_at",
         "execution",
         "link",
+        "niceness",
         "notifier",
         "notify",
         "notify_param",
@@ -48,6 +50,7 @@ class Call:
         "sent_ns",
         "signal",
         "synchronous",
+        "timeout_at",
     )
 
     def __init__(
@@ -75,9 +78,11 @@ class Call:
         self.signal = signal
         self.notify = notify
         self.notify_param = notify_param
+        self.niceness = 0 if notify is None else own_niceness()
         self.synchronous = synchronous
         self.called_ns = called_ns
         self.deadline_at = deadline_at  # 0: none
+        self.timeout_at = 0  # 0: never
         self.sent_ns = 0
         self.arguments = arguments
         self._slot: Slot | None = None
@@ -104,7 +109,8 @@ class Call:
         signal.begin(self, places)
         deadline = None if signal.timeout_us is None else self.called_ns + signal.timeout_us * 1000
         link.take_place(places, self, deadline, lambda: signal.interruption(link.now(), deadline))
-        return deadline or 0
+        self.timeout_at = deadline or 0
+        return self.timeout_at
 
     def hold_memory(self) -> bytes:
         """Copy raw inputs into a shared slot; returns the bindings of all ports for the frame."""

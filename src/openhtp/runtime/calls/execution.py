@@ -15,6 +15,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, QnnError, error_for_status
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
+from openhtp.runtime.calls.notify import Notification
 from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_timeout
 from openhtp.trace.profile import DeviceProfile
@@ -188,7 +189,8 @@ class Execution:
         last = len(callbacks) if untold else 0
         if call.notify is not None:
             code = 0 if self._error is None else self._error.code
-            self._notifier.post(call.notify, call.notify_param, code, after=None if last else call.told)
+            notification = Notification(call.notify, call.niceness, call.timeout_at, call.link.now)
+            self._notifier.post(notification, call.notify_param, code, after=None if last else call.told)
         for number, function in enumerate(callbacks, 1):
             self._notifier.post(function, self, after=call.told if number == last else None)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 
+from openhtp.core import status as st
 from openhtp.core.threads import OwnThread
 from openhtp.runtime.locks import make_lock
 
@@ -18,6 +20,41 @@ SLOW_CALLBACK_NS = 10_000_000
 
 
 Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] | None]
+
+
+def own_niceness() -> int:
+    """That of the calling thread: on Linux each has its own."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+class Notification:
+    """How a client is told the end of its execution: at most as urgently as it called, and in time or too late.
+
+    A timeout covers the wait for the callback, too: one that is called later hears of that. Only a privileged
+    process gets back the urgency that a thread had before a less urgent caller.
+    """
+
+    __slots__ = ("_function", "_niceness", "_now", "_timeout_at")
+
+    def __init__(
+        self, function: Callable[..., object], niceness: int, timeout_at: int, now: Callable[[], int]
+    ) -> None:
+        self._function = function
+        self._niceness = niceness
+        self._timeout_at = timeout_at  # 0: none
+        self._now = now
+
+    def __call__(self, param: object, status: int) -> None:
+        """On the notify thread."""
+        if own_niceness() != self._niceness:
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, 0, self._niceness)
+        if not status and self._timeout_at and self._now() >= self._timeout_at:
+            status = st.QNN_GRAPH_ERROR_TIMED_OUT.code
+        self._function(param, status)
+
+    def __repr__(self) -> str:
+        return repr(self._function)
 
 
 class Notifier:
