@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import mmap
 import os
 import threading
 import time
@@ -15,8 +16,11 @@ import numpy as np
 import pytest
 
 from openhtp.abi.layout import pointer_list
+from openhtp.abi.numbers import MemoryKind
 from openhtp.abi.structs import struct
+from openhtp.abi.writing import tensor_struct
 from openhtp.core.dtype import DType
+from openhtp.core.memtype import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -27,6 +31,7 @@ from tests.capi.raw_graph import NOTIFY, RawGraph, TensorRoom, filled
 from tests.waiting import PATIENCE_S, wait_until
 
 INVALID_ARGUMENT, INVALID_TENSOR, NOT_FINALIZED = 6000, 6004, 6023
+UNSUPPORTED_TENSOR = 7005
 TIMED_OUT, DYNAMIC_SHAPE, SPARSITY = 6033, 6036, 6037
 ROWS = (False, True, False)
 X = TensorSpec("x", (1, 6, 8), DType.FLOAT_32, None, TensorKind.APP_WRITE)
@@ -178,6 +183,76 @@ def test_a5_other_dimensions_stay_as_they_are(context: Context) -> None:
     x, y = rooms(graph)
     assert graph.execute([graph.room("x", x.array, (1, 5, 8))], [y]) == INVALID_TENSOR
     assert graph.execute([x], [graph.room("y", y.array, (1, 5, 8))]) == INVALID_TENSOR
+
+
+def registered(context: Context, room: TensorRoom) -> np.ndarray:
+    """Have a tensor lie in memory that is shared with the device, in its full size."""
+    descriptor = os.memfd_create("client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 4 * 48)
+    array = np.frombuffer(mmap.mmap(descriptor, 4 * 48), np.float32)
+    dims = (ctypes.c_uint32 * 3)(1, 6, 8)
+    said = struct("MemoryDescriptor")(
+        num_dims=3, dims=ctypes.addressof(dims), data_type=int(DType.FLOAT_32), mem_type=MemType.ION
+    )
+    said.of.fd = descriptor
+    handle = ctypes.c_uint64()
+    context.library.call("memRegister", context.handle, ctypes.addressof(said), 1, ctypes.addressof(handle))
+    os.close(descriptor)
+    room.struct.mem_type, room.struct.buffer.data = MemoryKind.HANDLE, handle.value
+    return array
+
+
+def test_a5_sizes_follow_the_call_in_registered_memory(context: Context) -> None:
+    graph = relu(context, *VARYING)
+    x, y = rooms(graph)
+    source, result = registered(context, x), registered(context, y)
+    for rows in (2, 6, 3, 3):
+        x.dims[1] = rows
+        source[...], result[...] = -1, UNTOUCHED
+        source[: rows * 8] = np.arange(rows * 8)
+        assert graph.execute([x], [y]) == 0
+        assert y.shape == (1, rows, 8)
+        assert np.array_equal(result[: rows * 8], source[: rows * 8])
+        assert (result[rows * 8 :] == UNTOUCHED).all()
+
+
+def test_a5_an_optional_input_may_be_left_out_and_all_outputs_may_not(context: Context) -> None:
+    x = dataclasses.replace(X, kind=TensorKind.OPTIONAL_APP_WRITE)
+    graph = relu(context, x, dataclasses.replace(Y, kind=TensorKind.OPTIONAL_APP_READ))
+    y = rooms(graph)[1]
+    assert graph.ask("graphExecute", 0, 0, ctypes.addressof(y.struct), 1, 0, 0) == 0
+    assert (y.array == 0).all()
+    assert graph.ask("graphExecute", 0, 0, 0, 0, 0, 0) == INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("kind", [TensorKind.APP_READWRITE, TensorKind.OPTIONAL_APP_READWRITE])
+def test_a9_a_tensor_that_is_input_and_output_is_refused_in_words(
+    context: Context, kind: TensorKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = dataclasses.replace(X, name="state", kind=kind)
+    graph = RawGraph(context, (X, Y), [OpCall("Relu", "relu", (X,), (Y,))], finalize=False)
+    kept: list[Any] = []
+    made = tensor_struct(both, None, kept)
+    assert graph.ask("tensorCreateGraphTensor", ctypes.addressof(made)) == UNSUPPORTED_TENSOR
+    assert "use one that is written and one that is read" in caplog.text
+    graph._graph.finalize()  # without it, nothing is amiss
+    x, y = rooms(graph)
+    assert graph.execute([x], [y]) == 0
+    assert not graph.library.has_capability(519)
+
+
+def test_a9_what_is_written_may_lie_where_the_input_is(context: Context) -> None:
+    state = dataclasses.replace(X, name="state")
+    updated = dataclasses.replace(Y, name="updated")
+    graph = RawGraph(context, (X, state, updated), [OpCall("ElementWiseAdd", "add", (state, X), (updated,))])
+    step, place = np.ones(X.shape, np.float32), np.zeros(X.shape, np.float32)
+    inputs, outputs = [graph.room("x", step), graph.room("state", place)], [graph.room("updated", place)]
+    for turn in range(1, 6):
+        assert graph.execute(inputs, outputs) == 0
+        assert (place == turn).all()
+    for turn in range(6, 9):
+        assert graph.execute_async(inputs, outputs) == (0, [0])
+        assert (place == turn).all()
 
 
 @pytest.mark.parametrize("queued", [False, True])
