@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
-from openhtp.capi import handles
+from openhtp.capi import handles, rowless
+from openhtp.capi.clipping import clipped
+from openhtp.capi.rowless import OptionPlace
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.groups import GroupRegistration
 from openhtp.core.option_numbers import (
@@ -20,19 +21,25 @@ from openhtp.core.option_numbers import (
     PrecisionNumber,
 )
 from openhtp.core.precision import Precision
-from openhtp.options import CONTEXT, GRAPH, Choice, Flag, Level, Member, Names, Option, Origin, Table
+from openhtp.hw.soc import SocSpec
+from openhtp.options import CONTEXT, GRAPH, Changes, Choice, Flag, Level, Member, Names, Option, Origin, Table
 from openhtp.options._kinds import Group
-
-log = logging.getLogger("openhtp.capi")
 
 _WIDE = (
     (False, ContextOption.MEMORY_LIMIT_HINT, "context"),
     (True, HtpContextOption.FILE_READ_MEMORY_BUDGET, "context"),
     (True, HtpGraphOption.NUM_HVX_THREADS, "graph"),
 )
-# A number that says "as you like".
-_LEFT_OPEN = {("graph", "vtcm_mb"): 0, ("graph", "vtcm_bytes"): 0, ("graph", "optimization_level"): 0}
+# What says "as you like". Half precision is what an HTP has, so it is the chip's choice, too.
+_LEFT_OPEN = {
+    ("graph", "vtcm_mb"): 0,
+    ("graph", "vtcm_bytes"): 0,
+    ("graph", "hvx_threads"): 0,
+    ("graph", "optimization_level"): 0,
+    ("graph", "precision"): Precision.FLOAT16,
+}
 _PRECISIONS = {PrecisionNumber.FLOAT32: Precision.FLOAT32, PrecisionNumber.FLOAT16: Precision.FLOAT16}
+_NUMERIC = 0
 _CUSTOM = {"context": "HtpContextConfig", "graph": "HtpGraphConfig"}
 
 
@@ -44,38 +51,56 @@ def _rows(owner: str) -> Mapping[tuple[bool, int, int | None], Option]:
     }
 
 
-def read(table: Table, address: int, origin: Origin | None = None) -> dict[str, Any]:
-    """The options of a list that are chosen otherwise than by default.
+def read(
+    table: Table, address: int, origin: Origin | None = None, *, soc: SocSpec | None = None
+) -> dict[str, Any]:
+    """The options of a list; those that leave it open are left out.
 
-    Those without a row are ignored, aloud, and so are those that say nothing about a context of this ``origin``:
-    clients give one list to all.
+    What says nothing about a context of this ``origin`` is left out with a warning: clients give one list to all.
+    What is beyond a graph's chip, if that is given, is cut to what it has.
     """
-    owner = table.owner
     found: dict[str, Any] = {}
+    for row, value in _entries(table, address):
+        if origin is not None and row.origins and origin not in row.origins:
+            if value != row.default and row.number is not None:
+                rowless.warn_of_no_effect(row.number.name, f"on what is made by {origin}")
+            continue
+        if value != _LEFT_OPEN.get((table.owner, row.name)):
+            found[row.name] = value
+    return found if soc is None else clipped(found, soc)
+
+
+def read_changes(table: Table, address: int) -> dict[str, Any]:
+    """The options of a list for something that exists already; one that is fixed by then is refused."""
+    found: dict[str, Any] = {}
+    for row, value in _entries(table, address):
+        if row.changes is Changes.NEVER:
+            assert row.number is not None
+            raise rowless.unsupported(
+                f"{row.number.name} cannot be changed any more: it is fixed when the {table.owner} is created"
+            )
+        found[row.name] = value
+    return found
+
+
+def _entries(table: Table, address: int) -> Iterator[tuple[Option, Any]]:
+    """Rows of a list and their values. What has no row is refused, or does nothing and is warned of."""
+    owner = table.owner
     for place in memory.pointers(address, f"the {owner}'s configuration"):
         config = memory.structure(struct("Config"), place, f"the {owner}'s configuration")
         htp, option, body = False, config.option, config.of
         if option == CUSTOM:
-            custom = memory.structure(struct(_CUSTOM[owner]), body.custom, f"the {owner}'s custom configuration")
+            custom = memory.structure(
+                struct(_CUSTOM[owner]), body.custom or 0, f"the {owner}'s custom configuration"
+            )
             htp, option, body = True, custom.option, custom.of
-        row = _row(owner, htp, option, body)
+        optimizes = owner == "graph" and htp and option == HtpGraphOption.OPTIMIZATION
+        kind = body.optimization.type if optimizes else None
+        row = _rows(owner).get((htp, option, kind))
         if row is None:
-            log.info("%s option %s%d has no effect here", owner, "HTP " if htp else "", option)
-            continue
-        if origin is not None and row.origins and origin not in row.origins:
-            log.info("%s option %s says nothing about a context made from a %s", owner, row.name, origin)
-            continue
-        value = _value(row, owner, body)
-        if value != row.default and value != _LEFT_OPEN.get((owner, row.name)):
-            found[row.name] = value
-    return found
-
-
-def _row(owner: str, htp: bool, option: int, body: Any) -> Option | None:
-    rows = _rows(owner)
-    if owner == "graph" and htp and option == HtpGraphOption.OPTIMIZATION:
-        return rows.get((True, option, body.optimization.type))
-    return rows.get((htp, option, None))
+            rowless.take_or_refuse(OptionPlace(owner, htp, option, kind))
+        else:
+            yield row, _value(row, owner, body)
 
 
 def _value(row: Option, owner: str, body: Any) -> Any:
@@ -95,6 +120,10 @@ def _value(row: Option, owner: str, body: Any) -> Any:
         first, nbytes = body.group
         return GroupRegistration(first=_context(first), max_spill_fill_buffer=nbytes)
     if owner == "context" and number.value == ContextOption.QUEUE_DEPTH and not number.htp:
+        if body.queue_depth.kind != _NUMERIC:
+            raise rowless.unsupported(
+                f"a queue depth of type {body.queue_depth.kind}; expected a number ({_NUMERIC})"
+            )
         return body.queue_depth.depth
     plain = body.number32 if hasattr(body, "number32") else body.number & 0xFFFFFFFF
     if (number.htp, number.value, owner) in _WIDE:

@@ -77,12 +77,11 @@ def context_create(backend: int, device: int, config: int, out: int) -> None:
 
 @answers("contextSetConfig")
 def context_set_config(context: int, config: int) -> None:
-    """Only the priority can be changed later."""
+    """The priority, and whether its end tells the device's memory; nothing else can be changed later."""
     held = handles.find(ContextHeld, context)
-    options = configs.read(CONTEXT, config)
-    if "priority" in options:
-        held.context.set_config(priority=options["priority"])
-        held.options["priority"] = options["priority"]
+    options = configs.read_changes(CONTEXT, config)
+    held.context.set_config(**options)
+    held.options |= options
 
 
 @answers("contextGetBinarySize")

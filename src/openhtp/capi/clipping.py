@@ -1,0 +1,38 @@
+"""Wishes of a C client beyond what its chip has: granted as far as it goes, with a warning.
+
+In Python such a wish is an error. Clients in C are written for several chips, and rely on it, since the vendor's
+library does so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from openhtp.core.units import MIB
+from openhtp.hw.soc import SocSpec
+from openhtp.options import GRAPH, Whole
+from openhtp.options.graph import VTCM_STEP_BYTES
+
+log = logging.getLogger("openhtp.capi")
+
+
+def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
+    """A graph's options as the chip can have them."""
+    level = GRAPH.option("optimization_level").kind
+    assert isinstance(level, Whole)
+    rules: dict[str, Callable[[int], int]] = {
+        "vtcm_mb": lambda wish: min(wish, soc.vtcm_bytes // MIB),
+        "vtcm_bytes": lambda wish: min(-(-wish // VTCM_STEP_BYTES) * VTCM_STEP_BYTES, soc.vtcm_bytes),
+        "hvx_threads": lambda wish: min(wish, soc.hvx),
+        "optimization_level": lambda wish: min(max(wish, level.low), level.high),
+    }
+    found = dict(options)
+    for name, rule in rules.items():
+        if name not in options:
+            continue
+        found[name] = rule(options[name])
+        if found[name] != options[name]:
+            log.warning("%s is %d; %s goes by %d", name, options[name], soc.name, found[name])
+    return found

@@ -1,0 +1,237 @@
+"""Configuration lists of contexts, graphs and devices, as a client gives them to the C library."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.capi.context import ContextHeld
+from openhtp.capi.graph import GraphHeld
+from openhtp.core.option_numbers import (
+    CUSTOM,
+    ContextOption,
+    GraphOption,
+    HtpContextOption,
+    HtpGraphOption,
+    Optimization,
+)
+from openhtp.vendor.backend import Backend, Device
+from openhtp.vendor.context import Context
+from openhtp.vendor.graph import GraphOptions
+from openhtp.vendor.library import load
+from tests.capi.test_client import build, values
+
+NOT_SUPPORTED, INVALID_CONTEXT_CONFIG, INVALID_GRAPH_ARGUMENT = 1000, 5010, 6000
+
+
+@pytest.fixture
+def device(lib_dir: Path) -> Iterator[Device]:
+    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+    made = backend.create_device(soc="SM8650")
+    yield made
+    for entry, handle in (("backendFree", backend.handle), ("deviceFree", made.handle), ("logFree", backend.log)):
+        made.library.call(entry, handle)
+
+
+def plain(option: int, **body: Any) -> Any:
+    made = struct("Config")(option=option)
+    for name, value in body.items():
+        setattr(made.of, name, value)
+    return made
+
+
+def custom(kind: str, option: int, keep: list[Any], **body: Any) -> Any:
+    inner = struct(kind)(option=option)
+    for name, value in body.items():
+        setattr(inner.of, name, value)
+    keep.append(inner)
+    return plain(CUSTOM, custom=ctypes.addressof(inner))
+
+
+def queue_depth(depth: int, kind: int = 0) -> Any:
+    return plain(ContextOption.QUEUE_DEPTH, queue_depth=struct("QueueDepth")(kind, depth))
+
+
+def optimization(kind: int, value: float, keep: list[Any]) -> Any:
+    body = struct("OptimizationOption")(kind, value)
+    return custom("HtpGraphConfig", HtpGraphOption.OPTIMIZATION, keep, optimization=body)
+
+
+def make_context(device: Device, *configs: Any) -> tuple[int, int]:
+    """The code, and a handle if it is 0."""
+    place = ctypes.c_void_p()
+    given = (device.backend.handle, device.handle, pointer_list(list(configs)), ctypes.addressof(place))
+    return device.library.ask("contextCreate", *given), place.value or 0
+
+
+def make_graph(device: Device, context: int, *configs: Any, name: bytes = b"g") -> tuple[int, int]:
+    place = ctypes.c_void_p()
+    given = (context, name, pointer_list(list(configs)), ctypes.addressof(place))
+    return device.library.ask("graphCreate", *given), place.value or 0
+
+
+# Contexts
+
+
+def test_a_queue_depth_of_10_counts_as_given(device: Device) -> None:
+    code, handle = make_context(device, queue_depth(10))
+    assert code == 0
+    assert handles.find(ContextHeld, handle).options["queue_depth"] == 10
+
+
+def test_a7_a_queue_depth_of_an_unknown_type_is_refused(device: Device) -> None:
+    assert make_context(device, queue_depth(10, kind=7)) == (NOT_SUPPORTED, 0)
+
+
+def test_a_queue_depth_cannot_be_set_later(device: Device) -> None:
+    _, handle = make_context(device, queue_depth(25))
+    given = [plain(ContextOption.PRIORITY, number=200), queue_depth(10)]
+    assert device.library.ask("contextSetConfig", handle, pointer_list(given)) == NOT_SUPPORTED
+    held = handles.find(ContextHeld, handle).context
+    assert held.queue_depth == 25
+    assert held.priority.name == "NORMAL"  # all of a list or none of it
+
+
+@pytest.mark.parametrize("option", [ContextOption.OEM_STRING, 77])
+def test_options_of_contexts_that_nobody_supports_are_refused(device: Device, option: int) -> None:
+    assert make_context(device, plain(option)) == (NOT_SUPPORTED, 0)
+
+
+@pytest.mark.parametrize("option", [0, 14, 999])
+def test_unknown_htp_options_of_contexts_are_refused(device: Device, option: int) -> None:
+    keep: list[Any] = []
+    given = custom("HtpContextConfig", option, keep)
+    assert make_context(device, given) == (INVALID_CONTEXT_CONFIG, 0)
+
+
+def test_b13_an_option_without_effect_is_a_warning_with_its_name(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "openhtp.capi"):
+        assert make_context(device, plain(ContextOption.ERROR_REPORTING, number=1))[0] == 0
+    assert "QNN_CONTEXT_CONFIG_OPTION_ERROR_REPORTING" in caplog.text
+
+
+def test_b13_an_option_of_another_kind_of_context_is_a_warning(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = Context.create(device)
+    build(context)
+    blob = context.get_binary()
+    keep: list[Any] = []
+    place = ctypes.c_void_p()
+    for flag, told in ((0, False), (1, True)):
+        given = custom("HtpContextConfig", HtpContextOption.PREPARE_ONLY, keep, flag=flag)
+        with caplog.at_level(logging.WARNING, "openhtp.capi"):
+            device.library.call(
+                "contextCreateFromBinary",
+                device.backend.handle,
+                device.handle,
+                pointer_list([given]),
+                ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p),
+                len(blob),
+                ctypes.addressof(place),
+                None,
+            )
+        assert ("QNN_HTP_CONTEXT_CONFIG_OPTION_PREPARE_ONLY" in caplog.text) is told
+
+
+def test_lists_that_are_null_or_empty_say_nothing(device: Device) -> None:
+    place = ctypes.c_void_p()
+    given = (device.backend.handle, device.handle)
+    for listing in (None, (ctypes.c_void_p * 1)()):
+        assert device.library.ask("contextCreate", *given, listing, ctypes.addressof(place)) == 0
+        context = place.value
+        assert device.library.ask("contextSetConfig", context, listing) == 0
+        assert device.library.ask("graphCreate", context, b"g", listing, ctypes.addressof(place)) == 0
+
+
+def test_a_custom_option_of_null_is_an_invalid_argument(device: Device) -> None:
+    code, _ = make_context(device, plain(CUSTOM))
+    assert code == 5000
+
+
+# Graphs
+
+
+@pytest.mark.parametrize("option", [GraphOption.PROFILE_HANDLE, GraphOption.PROFILING_STATE, 77])
+def test_a7_options_of_graphs_that_nobody_supports_are_refused(device: Device, option: int) -> None:
+    context = Context.create(device)
+    assert make_graph(device, context.handle, plain(option)) == (NOT_SUPPORTED, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (HtpGraphOption.PARALLEL_GRAPH_EXECUTION, NOT_SUPPORTED),
+        (HtpGraphOption.HMX_BOUNDING, NOT_SUPPORTED),
+        (999, INVALID_GRAPH_ARGUMENT),
+    ],
+)
+def test_a7_htp_options_of_graphs_that_nobody_supports_are_refused(
+    device: Device, option: int, expected: int
+) -> None:
+    context, keep = Context.create(device), []
+    assert make_graph(device, context.handle, custom("HtpGraphConfig", option, keep)) == (expected, 0)
+
+
+@pytest.mark.parametrize("kind", [Optimization.FINALIZE_RETRIES, 99])
+def test_unknown_optimizations_are_refused(device: Device, kind: int) -> None:
+    context, keep = Context.create(device), []
+    assert make_graph(device, context.handle, optimization(kind, 1.0, keep)) == (INVALID_GRAPH_ARGUMENT, 0)
+
+
+def test_b13_an_optimization_without_effect_is_a_warning_with_its_name(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    context, keep = Context.create(device), []
+    with caplog.at_level(logging.WARNING, "openhtp.capi"):
+        given = optimization(Optimization.SPARSE_WEIGHTS_COMPRESSION, 1.0, keep)
+        assert make_graph(device, context.handle, given)[0] == 0
+        given = custom("HtpGraphConfig", HtpGraphOption.FINALIZE_CONFIG, keep)
+        assert make_graph(device, context.handle, given, name=b"h")[0] == 0
+    assert "QNN_HTP_GRAPH_OPTIMIZATION_TYPE_ENABLE_SPARSE_WEIGHTS_COMPRESSION" in caplog.text
+    assert "QNN_HTP_GRAPH_CONFIG_OPTION_FINALIZE_CONFIG" in caplog.text
+
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "name", "found"),
+    [
+        (HtpGraphOption.VTCM_SIZE_IN_MB, 100, "vtcm_bytes", 8 * MB),
+        (HtpGraphOption.VTCM_SIZE_IN_MB, 5000, "vtcm_bytes", 8 * MB),
+        (HtpGraphOption.VTCM_SIZE_IN_BYTES, 100 * MB, "vtcm_bytes", 8 * MB),
+        (HtpGraphOption.VTCM_SIZE_IN_BYTES, 1000, "vtcm_bytes", 1 << 16),
+        (HtpGraphOption.NUM_HVX_THREADS, 0, "hvx_threads", None),
+        (HtpGraphOption.NUM_HVX_THREADS, 5, "hvx_threads", 4),
+        (HtpGraphOption.NUM_HVX_THREADS, 1000, "hvx_threads", 4),
+    ],
+)
+def test_more_than_the_chip_has_is_clipped_with_a_warning(
+    device: Device, caplog: pytest.LogCaptureFixture, option: int, number: int, name: str, found: int | None
+) -> None:
+    context, keep = Context.create(device), []
+    body = {"number64": number} if option == HtpGraphOption.NUM_HVX_THREADS else {"number32": number}
+    with caplog.at_level(logging.WARNING, "openhtp.capi"):
+        code, handle = make_graph(device, context.handle, custom("HtpGraphConfig", option, keep, **body))
+    assert code == 0
+    assert handles.find(GraphHeld, handle).graph._options[name] == found
+    if number:
+        assert str(number) in caplog.text
+
+
+def test_a_graph_with_more_vtcm_than_the_chip_has_runs(device: Device) -> None:
+    graph = build(Context.create(device), "g", GraphOptions(vtcm_mb=100, hvx_threads=16))
+    plainly = build(Context.create(device))
+    assert np.array_equal(graph.execute(values())["o"], plainly.execute(values())["o"])
