@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openhtp.core.units import MIB
+from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.options import GRAPH, Whole
 from openhtp.options.graph import VTCM_STEP_BYTES
@@ -19,7 +20,10 @@ log = logging.getLogger("openhtp.capi")
 
 
 def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
-    """A graph's options as the chip can have them."""
+    """A graph's options as the chip can have them.
+
+    Of a chip of which the client has only some VTCM, a graph has no more than that.
+    """
     level = GRAPH.option("optimization_level").kind
     assert isinstance(level, Whole)
     rules: dict[str, Callable[[int], int]] = {
@@ -35,4 +39,6 @@ def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
         found[name] = rule(options[name])
         if found[name] != options[name]:
             log.warning("%s is %d; %s goes by %d", name, options[name], soc.name, found[name])
+    if soc.vtcm_mb < find_soc(soc.name).vtcm_mb and not {"vtcm_mb", "vtcm_bytes"} & found.keys():
+        found["vtcm_mb"] = soc.vtcm_mb
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import logging
 import os
 import threading
 from typing import Any
@@ -11,18 +13,22 @@ from openhtp.abi import memory
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
+from openhtp.capi.chip_choice import read_wish
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import Held
 from openhtp.capi.logs import LogHeld
 from openhtp.capi.votes import waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
-from openhtp.core.option_numbers import CUSTOM, DeviceOption, GlobalOption, HtpDeviceOption
+from openhtp.core.option_numbers import GlobalOption
 from openhtp.core.precision import Precision
-from openhtp.hw.catalog import catalog, find_soc
+from openhtp.hw.catalog import find_soc
+from openhtp.hw.soc import SocSpec
 from openhtp.options.device import TRANSPORTS
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
+
+log = logging.getLogger("openhtp.capi")
 
 TRANSPORT_VARIABLE = "OPENHTP_TRANSPORT"
 SOC_VARIABLE = "OPENHTP_SOC"
@@ -71,12 +77,16 @@ class DeviceHeld(Held):
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
-    def __init__(self, soc: str = "", backend: BackendHeld | None = None) -> None:
-        """``backend`` is given where the device goes with it; a client's own devices are no backend's."""
+    def __init__(self, soc: str = "", backend: BackendHeld | None = None, vtcm_mb: int = 0) -> None:
+        """``backend`` is given where the device goes with it; a client's own devices are no backend's.
+
+        ``vtcm_mb`` is how much VTCM the client wants of it, 0 for all.
+        """
         super().__init__(backend)
         self._backend = Backend()
         named = soc or _named_soc()
         self.soc = named or _FIRST_SOC
+        self.spec = _with_vtcm(find_soc(self.soc), vtcm_mb)
         # As in the vendor's library on a host: a chip that nobody named computes floats in full precision.
         self.precision = (
             Precision.FLOAT16 if named and find_soc(named).arch >= _FIRST_HALF_ARCH else Precision.FLOAT32
@@ -100,6 +110,15 @@ class DeviceHeld(Held):
         """Let go of what was made."""
         self.is_freed = True
         self._backend.free()
+
+
+def _with_vtcm(soc: SocSpec, vtcm_mb: int) -> SocSpec:
+    """A chip with as much VTCM as a client wants of it."""
+    if vtcm_mb > soc.vtcm_mb:
+        log.warning(
+            "%s has %d MB of VTCM, and not the %d MB of the platform given", soc.name, soc.vtcm_mb, vtcm_mb
+        )
+    return dataclasses.replace(soc, vtcm_mb=min(vtcm_mb or soc.vtcm_mb, soc.vtcm_mb))
 
 
 def default_device(backend: BackendHeld) -> DeviceHeld:
@@ -133,80 +152,41 @@ def device_create(log: int, config: int, out: int) -> None:
     """Note which chip it is; it starts when a context is made on it."""
     handles.require_place(out, "device")
     handles.find_or_none(LogHeld, log)
-    handles.give(out, DeviceHeld(_soc_of(config)))
-
-
-def _soc_of(config: int) -> str:
-    soc = ""
-    for place in memory.pointers(config, "the device's configuration"):
-        given = memory.structure(struct("Config"), place, "the device's configuration")
-        if given.option == CUSTOM:
-            soc = _custom(given.of.custom) or soc
-        elif given.option == DeviceOption.PLATFORM_INFO:
-            soc = _from_platform(given.of.custom) or soc
-        else:
-            raise InvalidArgument(f"device option {given.option} is unknown", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
-    return soc
-
-
-def _custom(address: int) -> str:
-    """A custom option of either layout; nothing in it says which, but only one of them makes sense."""
-    option, at_4, at_8 = memory.array(ctypes.c_uint32, 3, address, "the device's custom configuration")
-    if option == HtpDeviceOption.SOC:
-        known = {soc.soc_model for soc in catalog().values()}
-        model = at_8 if at_8 in known else at_4
-        if model in known:
-            return find_soc(int(model)).name
-        raise InvalidArgument(f"SoC model {model} is unknown", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
-    if option == HtpDeviceOption.ARCH:
-        arches = {soc.arch: soc for soc in reversed(catalog().values())}
-        arch = at_8
-        if arch not in arches:
-            (arch,) = memory.array(ctypes.c_uint32, 1, address + 12, "the device's architecture")
-        if arch not in arches:
-            known_words = ", ".join(f"v{number}" for number in sorted(arches))
-            raise InvalidArgument(
-                f"architecture v{arch} is unknown; expected one of {known_words}",
-                st.QNN_DEVICE_ERROR_INVALID_CONFIG,
-            )
-        chosen = chosen_soc()
-        return chosen if find_soc(chosen).arch == arch else arches[int(arch)].name
-    return ""
-
-
-def _from_platform(address: int) -> str:
-    info = memory.structure(struct("PlatformInfo"), address, "the platform's description")
-    if not 0 < info.count <= 64:
-        raise InvalidArgument(f"a platform of {info.count} devices", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
-    device = memory.structure(struct("HardwareDeviceInfo"), info.devices, "the hardware's description")
-    if not device.extension:
-        return ""
-    model = memory.structure(struct("HtpDeviceInfo"), device.extension, "the HTP's description").soc_model
-    return find_soc(model).name if model in {soc.soc_model for soc in catalog().values()} else ""
+    wish = read_wish(config)
+    handles.give(out, DeviceHeld(wish.chip(chosen_soc()), vtcm_mb=wish.vtcm_mb))
 
 
 @answers("deviceSetConfig")
 def device_set_config(device: int, config: int) -> None:
     """What a device is cannot be changed; naming it again changes nothing."""
     held = handles.find(DeviceHeld, device)
-    if memory.pointers(config, "the device's configuration") and _soc_of(config) not in ("", held.soc):
+    if read_wish(config).chip(held.soc) not in ("", held.soc):
         raise WrongState("a device stays the chip that it was created as", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
 
 
-def _platform(owner: Held, socs: list[str]) -> int:
-    """The description of a platform, kept with its owner."""
-    devices = (struct("HardwareDeviceInfo") * len(socs))()
-    for number, (made, name) in enumerate(zip(devices, socs, strict=True)):
-        soc = find_soc(name)
-        core = struct("CoreInfo")(version=1, core_id=0)
-        extension = struct("HtpDeviceInfo")(
-            kind=0, vtcm_mb=soc.vtcm_mb, soc_model=soc.soc_model, signed_pd=1, dlbc=1, arch=soc.arch
-        )
-        made.version, made.device_id, made.num_cores = 1, number, 1
-        made.cores, made.extension = ctypes.addressof(core), ctypes.addressof(extension)
-        owner.keep += [core, extension]
-    info = struct("PlatformInfo")(version=1, count=len(socs), devices=ctypes.addressof(devices))
-    owner.keep += [devices, info]
+# Where the vendor's library tells of it.
+_SIGNED_PD = frozenset({"SC8380XP"})
+
+
+def _platform(owner: Held, soc: SocSpec) -> int:
+    """The description of a platform of one chip, kept with its owner."""
+    cores = (struct("CoreInfo") * soc.cores)(*[(1, 0, number) for number in range(soc.cores)])
+    extension = struct("HtpDeviceInfo")(
+        kind=0,
+        vtcm_mb=soc.vtcm_mb,
+        soc_model=soc.soc_model,
+        signed_pd=soc.name in _SIGNED_PD,
+        dlbc=1,
+        arch=soc.arch,
+    )
+    hardware = struct("HardwareDeviceInfo")(
+        version=1,
+        num_cores=soc.cores,
+        cores=ctypes.addressof(cores),
+        extension=ctypes.addressof(extension),
+    )
+    info = struct("PlatformInfo")(version=1, count=1, devices=ctypes.addressof(hardware))
+    owner.keep += [cores, extension, hardware, info]
     return ctypes.addressof(info)
 
 
@@ -218,7 +198,7 @@ def device_get_platform_info(log: int, out: int) -> None:
     """What devices there are, to be given back by the client."""
     handles.require_place(out, "platform")
     owner = Held()
-    address = _platform(owner, [chosen_soc()])
+    address = _platform(owner, find_soc(chosen_soc()))
     _platforms[address] = owner
     memory.write_number(out, address)
 
@@ -235,7 +215,7 @@ def device_get_info(device: int, out: int) -> None:
     """What this device is; the description lives as long as the device."""
     held = handles.find(DeviceHeld, device)
     handles.require_place(out, "platform")
-    memory.write_number(out, _platform(held, [held.soc]))
+    memory.write_number(out, _platform(held, held.spec))
 
 
 @answers("deviceFree")

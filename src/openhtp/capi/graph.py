@@ -20,7 +20,6 @@ from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedOp
 from openhtp.core.tensor import TensorKind
-from openhtp.hw.catalog import find_soc
 from openhtp.ops import op_names
 from openhtp.options import GRAPH
 from openhtp.runtime.graph import Graph
@@ -61,7 +60,7 @@ def graph_create(context: int, name: int, config: int, out: int) -> None:
     handles.require_place(out, "graph")
     if not name:
         raise null("the graph's name")
-    options = {"precision": held.device.precision, **configs.read(GRAPH, config, soc=find_soc(held.device.soc))}
+    options = {"precision": held.device.precision, **configs.read(GRAPH, config, soc=held.device.spec)}
     graph = held.context.create_graph(memory.text(name, "the graph's name"), **options)
     held.binary = None
     handles.give(out, GraphHeld(held, graph))
