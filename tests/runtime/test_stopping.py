@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal as signals
 import threading
@@ -14,8 +15,12 @@ import pytest
 
 import openhtp as htp
 from openhtp.bench import cancelling
+from openhtp.core.units import MIB
 from openhtp.device import loading
 from openhtp.device.server import Server
+from openhtp.program.binary import pack_graphs, read_binary
+from openhtp.program.container import make_section
+from openhtp.rpc import shm
 from openhtp.runtime import graph as client_graph
 from openhtp.runtime import rescue
 from tests.conftest import ramp, relu_graph
@@ -251,3 +256,30 @@ def test_the_bench_of_signals_finds_nothing_left() -> None:
     assert len(result.rows) == 6
     for row in result.rows:
         assert row.left_over == 0, row
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_b8_copying_a_binary_from_memory_ends_with_the_call(
+    backend: htp.Backend,
+    shared_device: htp.Device,
+    binary: bytes,
+    kind: type[bytes | bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = read_binary(binary)
+    ballast = make_section(bytes(64 * MIB))
+    heavy = dataclasses.replace(small.packed("a"), blobs=(*small.packed("a").blobs, ballast))
+    large = kind(b"".join(pack_graphs([heavy], small.info)))
+    signal, write, copied = backend.create_signal(), shm._write, [0]
+
+    def write_and_abort(fd: int, offset: int, left: memoryview) -> int:
+        if not copied[0]:
+            signal.trigger()
+        copied[0] += len(left)
+        return write(fd, offset, left)
+
+    monkeypatch.setattr(shm, "_write", write_and_abort)
+    with pytest.raises(htp.Aborted):
+        shared_device.create_context_from_binary(large, signal=signal)
+    assert 0 < copied[0] < 16 * MIB
+    assert not signal.in_use

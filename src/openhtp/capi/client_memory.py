@@ -1,9 +1,15 @@
-"""A binary in a client's memory, of which only those pieces are copied that are looked at."""
+"""A binary in a client's memory: looked at there, copied once, or read from the file that is mapped there."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+
 from openhtp.abi import memory
+from openhtp.abi.mappings import mapped_file
 from openhtp.core.errors import InvalidArgument
+from openhtp.program.sources import File, Source
+from openhtp.runtime.binaries import Check, copied
 
 _MOST_BYTES = 1 << 40
 
@@ -23,6 +29,42 @@ class ClientMemory:
     def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
         """A copy, made now."""
         return memoryview(memory.read(self._address + begin, end - begin, self._what))
+
+
+class ClientBinary:
+    """A binary that a context is made of.
+
+    One that the client keeps, and that is a mapped file, is read from the file whenever it is needed: nothing of
+    it stays here, and what the client gives back to the system of its mapping stays given back. Any other is
+    copied, once, by the kernel, to where the device uses it.
+    """
+
+    def __init__(self, address: int, nbytes: int, *, is_kept: bool) -> None:
+        check_extent(address, nbytes, "the binary")
+        self._address = address
+        self.nbytes = nbytes
+        self._is_kept = is_kept
+        self.source: Source | None = None
+
+    def lent_source(self, check: Check) -> Source:
+        """The file, or a copy."""
+        fd = mapped_file(self._address, self.nbytes) if self._is_kept else None
+        self.source = self._copy(check) if fd is None else File(fd)
+        return self.source
+
+    def _copy(self, check: Check) -> File:
+        def piece(begin: int, end: int) -> memoryview:
+            # Never looked at here, only handed to the kernel, which tells of an address that is wrong.
+            return memoryview((ctypes.c_char * (end - begin)).from_address(self._address + begin)).cast("B")
+
+        try:
+            return copied(self.nbytes, piece, check)
+        except OSError as error:
+            if error.errno != errno.EFAULT:
+                raise
+            raise InvalidArgument(
+                f"the binary: {self.nbytes} bytes at {self._address:#x} are not all this process's memory"
+            ) from error
 
 
 def check_extent(address: int, nbytes: int, what: str) -> None:

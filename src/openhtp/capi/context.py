@@ -7,7 +7,7 @@ from typing import Any
 from openhtp.abi import memory
 from openhtp.capi import configs, handles
 from openhtp.capi.backend import BackendHeld
-from openhtp.capi.client_memory import ClientMemory, check_extent
+from openhtp.capi.client_memory import ClientBinary, ClientMemory, check_extent
 from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers, null
 from openhtp.capi.handles import Held
@@ -17,7 +17,8 @@ from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Origin
-from openhtp.program.binary import open_binary
+from openhtp.program.binary import ContextBinary, open_binary, read_binary
+from openhtp.program.sources import Source
 from openhtp.runtime.binaries import validate
 from openhtp.runtime.context import Context
 from openhtp.runtime.profile import Profile
@@ -37,7 +38,8 @@ class ContextHeld(Held):
         self.device = device
         self.context = context
         self.options = options
-        self.binary: bytes | None = None
+        # What it was made of, or saved as, as long as nothing of it was changed since.
+        self.binary: bytes | Source | None = None
         # The binary's pieces, for a client that takes it in pieces.
         self.increments: Any = None
         # Registered memory by what its descriptor stands for.
@@ -46,10 +48,18 @@ class ContextHeld(Held):
         backend.contexts.add(self)
 
     def saved(self) -> bytes:
-        """The context as bytes; the same until a graph is added."""
+        """The context as bytes; the same until a graph is added. What it was made of is not kept as bytes."""
         if self.binary is None:
             self.binary = self.context.get_binary()
-        return self.binary
+        return self.binary if isinstance(self.binary, bytes) else bytes(self.binary.read(0, self.binary.nbytes))
+
+    def saved_bytes(self) -> int:
+        """How many bytes that is."""
+        return self.binary.nbytes if isinstance(self.binary, Source) else len(self.saved())
+
+    def opened(self) -> ContextBinary:
+        """The same, to be looked at without a copy of it all."""
+        return open_binary(self.binary) if isinstance(self.binary, Source) else read_binary(self.saved())
 
     def free(self, profile: Profile | None = None) -> None:
         """Free the context and all handles of it."""
@@ -89,7 +99,7 @@ def context_get_binary_size(context: int, out: int) -> None:
     """Bytes that the saved context takes."""
     held = handles.find(ContextHeld, context)
     handles.require_place(out, "size")
-    memory.write_number(out, len(held.saved()))
+    memory.write_number(out, held.saved_bytes())
 
 
 @answers("contextGetBinary")
@@ -127,19 +137,24 @@ def create_from_binary(
     """A context with the graphs of a binary; without a handle so far."""
     of, on = parents(backend, device)
     options = configs.read(CONTEXT, config, Origin.BINARY)
-    blob = binary_at(binary, size)
+    given = ClientBinary(binary, size, is_kept=_is_kept(options))
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
     made = on.device().create_context_from_binary(
-        blob,
+        given,
         signal=None if cut is None else cut.signal,
         profile=None if sheet is None else sheet.profile,
         callback=callback,
         **options,
     )
     held = ContextHeld(of, on, made, options)
-    held.binary = blob
+    held.binary = given.source
     return held
+
+
+def _is_kept(options: dict[str, Any]) -> bool:
+    """Whether the client promised that the binary stays as it is, to switch graphs or to save memory."""
+    return bool(options.get("is_persistent_binary") or options.get("file_read_memory_budget_in_mb"))
 
 
 @answers("contextCreateFromBinary")

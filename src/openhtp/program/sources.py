@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,7 @@ _MOST_ROOMS = 2
 _CHUNK = 1 << 30
 
 
+@runtime_checkable
 class Source(Protocol):
     """The bytes of one binary."""
 

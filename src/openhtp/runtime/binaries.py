@@ -7,7 +7,9 @@ import logging
 import mmap
 import os
 import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
@@ -16,12 +18,32 @@ from openhtp.core.files import open_file
 from openhtp.hw.soc import SocSpec
 from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_binary
 from openhtp.program.packed import GraphInfo
-from openhtp.program.sources import File
+from openhtp.program.sources import File, Source
+from openhtp.rpc.shm import unchangeable
 from openhtp.runtime.drivers import made_by_older
 
 log = logging.getLogger(__name__)
 
-Given = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | int
+# How much of a binary is copied before it is looked whether anybody still wants it.
+_CHUNK_BYTES = 4 << 20
+
+Check = Callable[[], None]
+"""Raises what a call ends with that should not go on."""
+
+
+def go_on() -> None:
+    """The check of a call that nothing ends early."""
+
+
+@runtime_checkable
+class LentBinary(Protocol):
+    """A binary in memory that is not Python's."""
+
+    def lent_source(self, check: Check) -> Source:
+        """Where its bytes are from now on, for as long as a context of it lives."""
+
+
+Given = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | int | LentBinary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,25 +61,49 @@ class BinarySummary:
 
 def check_given(binary: object) -> None:
     """Refuse what cannot be a binary; what is in it is looked at when it is opened."""
-    if isinstance(binary, bool) or not (isinstance(binary, (str, os.PathLike, int)) or in_memory(binary)):
+    if isinstance(binary, bool) or not (
+        isinstance(binary, (str, os.PathLike, int, LentBinary)) or in_memory(binary)
+    ):
         raise InvalidArgument(
             f"binary is a {type(binary).__name__}; expected bytes, or the path or descriptor of a file",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
 
 
-def open_given(binary: Given) -> ContextBinary:
+def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
     """Open a binary: its header is read and checked, nothing else.
 
     Memory that the caller may change is copied; of a file, what is needed is read when it is needed.
     """
     check_given(binary)
+    if isinstance(binary, LentBinary):
+        return open_binary(binary.lent_source(check))
     if isinstance(binary, int):
         return open_binary(File(_own_copy(binary)))
+    if isinstance(binary, bytes):
+        return read_binary(binary)
     if not isinstance(binary, (str, os.PathLike)):
-        return read_binary(binary if isinstance(binary, bytes) else bytes(memoryview(binary)))
+        view = memoryview(binary).cast("B")
+        return open_binary(copied(view.nbytes, lambda begin, end: view[begin:end], check))
     with open_file(binary, most=None, what="a context binary", error=BadBinary) as (fd, _):
         return open_binary(File(os.dup(fd)))
+
+
+def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> File:
+    """A copy of so many bytes, in memory that nobody can write any more: the device uses it where it lies."""
+    return File(unchangeable(nbytes, chunks(0, nbytes, read, check)))
+
+
+def chunks(
+    begin: int, end: int, read: Callable[[int, int], memoryview], check: Check
+) -> Iterator[tuple[int, memoryview]]:
+    """These bytes in pieces with their places, each read when it is its turn, unless the call ends before."""
+    while begin < end:
+        check()
+        piece_end = min(begin + _CHUNK_BYTES, end)
+        yield begin, read(begin, piece_end)
+        begin = piece_end
+    check()
 
 
 def in_memory(binary: object) -> bool:

@@ -42,9 +42,12 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One context of a list: where it comes from, what was chosen for it, and what its notifications carry."""
+    """One context of a list: where it comes from, what was chosen for it, and what its notifications carry.
 
-    opened: Callable[[], ContextBinary]
+    ``opened`` is given what ends it early.
+    """
+
+    opened: Callable[[Callable[[], None]], ContextBinary]
     chosen: Values
     param: object
 
@@ -166,7 +169,7 @@ class Creation:
             self._stop.check()
             if self._abandoned:
                 raise Aborted("the creation of contexts was given up", st.QNN_CONTEXT_ERROR_ABORTED)
-            parsed = wanted.opened()
+            parsed = wanted.opened(self._stop.check)
             names = parsed.graph_names
             return self.device._restore_context(parsed, wanted.chosen, self._stop, self.number), None, names
         except QnnError as error:

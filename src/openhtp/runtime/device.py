@@ -18,7 +18,7 @@ from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import forks, rescue, watching
-from openhtp.runtime.binaries import BinarySummary, Given, check_fit, open_given, validate
+from openhtp.runtime.binaries import BinarySummary, Given, check_fit, go_on, open_given, validate
 from openhtp.runtime.calls.sheet import Fill
 from openhtp.runtime.choosing import create_message, enabled_graphs, read_options
 from openhtp.runtime.context import Context
@@ -192,7 +192,7 @@ class Device:
         external = check_callback(callback, chosen)
 
         def create(fill: Fill | None, stop: Stop | None) -> Context:
-            parsed = open_given(binary)
+            parsed = open_given(binary, go_on if stop is None else stop.check)
             make = functools.partial(self._restore_context, parsed, chosen, stop, external=external)
             if fill is None:
                 return make()

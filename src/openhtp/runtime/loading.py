@@ -19,6 +19,7 @@ from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import unchangeable
 from openhtp.runtime import rescue
+from openhtp.runtime.binaries import Check, chunks, go_on
 from openhtp.runtime.links.link import Undo
 
 if TYPE_CHECKING:
@@ -61,10 +62,12 @@ def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
     return Sending([0], ends[-1], lambda: _in_memory(ends[-1], zip([0, *ends], parts, strict=False)))
 
 
-def stored(binary: ContextBinary, names: Sequence[str], external: External | None = None) -> Sending:
+def stored(
+    binary: ContextBinary, names: Sequence[str], external: External | None = None, check: Check = go_on
+) -> Sending:
     """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are.
 
-    ``external`` has some of them in buffers of the client's.
+    ``external`` has some of them in buffers of the client's; ``check`` ends it early.
     """
     source, ranges = binary.source, binary.ranges(names)
     places = [binary.graph_names.index(name) for name in names]
@@ -75,7 +78,9 @@ def stored(binary: ContextBinary, names: Sequence[str], external: External | Non
     wanted = [
         piece for piece in ranges if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
     ]
-    pieces = ((piece.begin, source.read(piece.begin, piece.end)) for piece in joined(wanted))
+    pieces = itertools.chain.from_iterable(
+        chunks(piece.begin, piece.end, source.read, check) for piece in joined(wanted)
+    )
     return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces), external)
 
 

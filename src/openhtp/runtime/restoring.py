@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from openhtp.core.units import MIB
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
+from openhtp.runtime.binaries import go_on
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.events import finalize_events
 from openhtp.runtime.graph import Graph
@@ -107,7 +108,8 @@ def _load(
     if external is not None:
         external.collect(binary, names)
     wanted = [(context._graphs[name], binary.packed(name)) for name in names]
-    load_graphs(context, stored(binary, names, external), wanted, stop, manner, opening)
+    sending = stored(binary, names, external, go_on if stop is None else stop.check)
+    load_graphs(context, sending, wanted, stop, manner, opening)
     # Graphs that are switched are not all loaded yet, and the vendor's library compiles everything by itself.
     tells = not switching and context.device.backend.library is None and binary.info.soc == context.device.soc
     outdated = [name for name in names if tells and context._graphs[name].was_outdated]

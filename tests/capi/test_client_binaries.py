@@ -1,0 +1,205 @@
+"""Context binaries in a client's memory: when they are copied, and when they are read where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openhtp.abi import memory
+from openhtp.abi.layout import pointer_list
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.capi.graph import GraphHeld
+from openhtp.capi.signals import SignalHeld
+from openhtp.core.option_numbers import ContextOption, HtpContextOption, SignalOption
+from openhtp.core.units import MIB
+from openhtp.program.binary import pack_graphs, read_binary
+from openhtp.program.container import make_section
+from openhtp.rpc import shm
+from openhtp.vendor.backend import Backend, Device
+from openhtp.vendor.context import Context
+from openhtp.vendor.library import load
+from tests.capi.test_client import build, expected, values
+from tests.capi.test_configs import custom, plain
+
+ABORTED, INVALID_ARGUMENT = 5012, 5000
+BALLAST = 64 * MIB
+
+
+@pytest.fixture
+def device(lib_dir: Path) -> Iterator[Device]:
+    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+    made = backend.create_device(soc="SM8650")
+    Context.create(made).free()
+    yield made
+    for entry, handle in (("backendFree", backend.handle), ("deviceFree", made.handle), ("logFree", backend.log)):
+        made.library.call(entry, handle)
+
+
+@pytest.fixture
+def blob(device: Device) -> bytes:
+    """Two graphs, each with data that nothing uses."""
+    context = Context.create(device)
+    for name in ("first", "second"):
+        build(context, name)
+    small = read_binary(context.get_binary())
+    context.free()
+    packed = [small.packed(name) for name in small.graph_names]
+    random = np.random.default_rng(0)
+    heavy = [
+        dataclasses.replace(one, blobs=(*one.blobs, make_section(random.bytes(BALLAST // 2)))) for one in packed
+    ]
+    return b"".join(pack_graphs(heavy, small.info))
+
+
+@pytest.fixture
+def mapped(blob: bytes, tmp_path: Path) -> Iterator[mmap.mmap]:
+    (tmp_path / "context.bin").write_bytes(blob)
+    with (tmp_path / "context.bin").open("rb") as file:
+        yield mmap.mmap(file.fileno(), len(blob), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def address_of(room: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(room))
+
+
+def switching() -> list[Any]:
+    return [plain(ContextOption.PERSISTENT_BINARY, flag=1), plain(ContextOption.MEMORY_LIMIT_HINT, number64=1)]
+
+
+def create(
+    device: Device, address: int, size: int, configs: list[Any], signal: int | None = None
+) -> tuple[int, int]:
+    """The code, and a handle."""
+    place = ctypes.c_void_p()
+    entry = "contextCreateFromBinary" + ("WithSignal" if signal else "")
+    given = (device.backend.handle, device.handle, pointer_list(configs), address, size, ctypes.addressof(place))
+    return device.library.ask(entry, *given, None, *([signal] if signal else [])), place.value or 0
+
+
+def abort_signal(device: Device) -> int:
+    place, config = ctypes.c_void_p(), struct("Config")(option=SignalOption.ABORT)
+    device.library.call("signalCreate", device.backend.handle, pointer_list([config]), ctypes.addressof(place))
+    return place.value or 0
+
+
+def own_bytes() -> int:
+    """Memory of this process that no file stands behind."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return sum(int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+
+def run(device: Device, context: int, name: bytes) -> None:
+    place = ctypes.c_void_p()
+    device.library.call("graphRetrieve", context, name, ctypes.addressof(place))
+    given = values()
+    out = handles.find(GraphHeld, place.value or 0).graph.execute(given)["o"]
+    assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+
+
+def test_b7_of_a_mapped_binary_that_the_client_keeps_no_copy_is_kept(device: Device, mapped: mmap.mmap) -> None:
+    before = own_bytes()
+    code, context = create(device, address_of(mapped), len(mapped), switching())
+    assert code == 0
+    mapped.madvise(mmap.MADV_DONTNEED)
+    for name in (b"first", b"second", b"first"):
+        run(device, context, name)
+    assert own_bytes() - before < BALLAST // 2
+    device.library.call("contextFree", context, None)
+
+
+def test_b7_what_a_client_changed_in_its_mapping_counts(device: Device, mapped: mmap.mmap) -> None:
+    mapped[10] ^= 1
+    assert create(device, address_of(mapped), len(mapped), switching())[0] != 0
+    mapped[10] ^= 1
+    code, context = create(device, address_of(mapped), len(mapped), switching())
+    assert code == 0
+    run(device, context, b"second")
+
+
+def test_b7_a_read_budget_reads_the_mapped_file_in_chunks(
+    device: Device, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    write = shm._write
+    monkeypatch.setattr(
+        shm, "_write", lambda fd, offset, left: copied.append(len(left)) or write(fd, offset, left)
+    )
+    keep: list[Any] = []
+    budget = custom("HtpContextConfig", HtpContextOption.FILE_READ_MEMORY_BUDGET, keep, number=4)
+    code, context = create(device, address_of(mapped), len(mapped), [budget])
+    assert code == 0
+    run(device, context, b"second")
+    assert sum(copied) < MIB
+
+
+def test_b7_a_binary_that_the_client_does_not_keep_may_be_overwritten(device: Device, blob: bytes) -> None:
+    room = mmap.mmap(-1, len(blob))
+    room[:] = blob
+    code, context = create(device, address_of(room), len(room), [])
+    assert code == 0
+    room[:] = bytes(len(blob))
+    run(device, context, b"first")
+    size, written = ctypes.c_uint64(), ctypes.c_uint64()
+    device.library.call("contextGetBinarySize", context, ctypes.addressof(size))
+    assert size.value == len(blob)
+    saved = ctypes.create_string_buffer(len(blob))
+    device.library.call("contextGetBinary", context, ctypes.addressof(saved), len(blob), ctypes.addressof(written))
+    assert saved.raw == blob
+
+
+def test_b7_a_hole_in_the_middle_of_a_binary_is_an_error(device: Device, blob: bytes) -> None:
+    room = mmap.mmap(-1, len(blob))
+    room[:] = blob
+    hole = address_of(room) + len(blob) // 2 // mmap.PAGESIZE * mmap.PAGESIZE
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert protect(ctypes.c_void_p(hole), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    assert create(device, address_of(room), len(room), [])[0] == INVALID_ARGUMENT
+    assert create(device, address_of(room), len(room), switching())[0] == INVALID_ARGUMENT
+
+
+def test_b8_a_signal_is_armed_before_a_binary_is_copied(
+    device: Device, blob: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal = abort_signal(device)
+    armed: list[bool] = []
+
+    def seen(call: Any) -> Any:
+        def look(*arguments: Any) -> Any:
+            armed.append(handles.find(SignalHeld, signal).signal.in_use)
+            return call(*arguments)
+
+        return look
+
+    monkeypatch.setattr(shm, "_write", seen(shm._write))
+    monkeypatch.setattr(memory, "_read_long", seen(memory._read_long))
+    room = ctypes.create_string_buffer(blob, len(blob))
+    assert create(device, ctypes.addressof(room), len(blob), [], signal)[0] == 0
+    assert armed
+    assert all(armed)
+
+
+def test_b8_an_abort_ends_the_copying_of_a_binary(
+    device: Device, blob: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal = abort_signal(device)
+    write, copied, answers = shm._write, [0], []
+
+    def write_and_abort(fd: int, offset: int, left: memoryview) -> int:
+        if not answers:
+            answers.append(device.library.ask("signalTrigger", signal))
+        copied[0] += len(left)
+        return write(fd, offset, left)
+
+    monkeypatch.setattr(shm, "_write", write_and_abort)
+    room = ctypes.create_string_buffer(blob, len(blob))
+    assert create(device, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
+    assert answers == [0]
+    assert copied[0] < BALLAST // 4
