@@ -16,6 +16,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.graph import GraphHeld
+from openhtp.core.levels import ProfileLevel
 from openhtp.core.option_numbers import (
     CUSTOM,
     ContextOption,
@@ -235,3 +236,19 @@ def test_a_graph_with_more_vtcm_than_the_chip_has_runs(device: Device) -> None:
     graph = build(Context.create(device), "g", GraphOptions(vtcm_mb=100, hvx_threads=16))
     plainly = build(Context.create(device))
     assert np.array_equal(graph.execute(values())["o"], plainly.execute(values())["o"])
+
+
+# Set later
+
+
+@pytest.mark.parametrize("flags", [(1,), (1, 0)])
+def test_b2_dsp_memory_profiling_is_turned_on_and_off_later(device: Device, flags: tuple[int, ...]) -> None:
+    context, keep = Context.create(device), []
+    for flag in flags:
+        given = custom("HtpContextConfig", HtpContextOption.DSP_MEMORY_PROFILING, keep, flag=flag)
+        device.library.call("contextSetConfig", context.handle, pointer_list([given]))
+    profile = device.backend.create_profile(ProfileLevel.BASIC)
+    device.library.call("contextFree", context.handle, profile.handle)
+    told = {event.identifier for top in profile.events() for event in top.walk()}
+    assert ("DSP:after_context_freed" in told) is bool(flags[-1])
+    device.library.call("profileFree", profile.handle)
