@@ -1,10 +1,12 @@
-"""Writes src/openhtp/capi/native/entries.h: a C function for every entry of openhtp/abi/tables.py."""
+"""Writes src/openhtp/capi/native/entries.h: a C function for every entry of the tables, and who we are."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from openhtp.abi.numbers import BACKEND_ID_HTP
 from openhtp.abi.tables import CORE, POWER, SYSTEM, Entry
+from openhtp.capi import identity
 
 PATH = Path(__file__).parents[1] / "src/openhtp/capi/native/entries.h"
 # First numbers, as in openhtp/capi/entries.py and stub.c.
@@ -23,6 +25,8 @@ def text() -> str:
     lines = [
         "/* Every function by its number. Made by tools/gen_capi_entries.py from openhtp/abi/tables.py. */",
         "",
+        *_identity(),
+        "",
     ]
     for _, entries, first in TABLES:
         for name, entry in entries.items():
@@ -38,6 +42,21 @@ def text() -> str:
             row += word
         lines += [row, "};"]
     return "\n".join(lines) + "\n"
+
+
+def _identity() -> list[str]:
+    """What openhtp/capi/identity.py says, for a client that asks before there is a Python."""
+    versions = (
+        ("CORE", identity.CORE_VARIABLE, identity.CORE_API),
+        ("HTP", identity.HTP_VARIABLE, identity.HTP_API),
+        ("SYSTEM", identity.SYSTEM_VARIABLE, identity.SYSTEM_API),
+    )
+    return [
+        f"#define BACKEND_ID {BACKEND_ID_HTP}",
+        f'#define PROVIDER_NAME "{identity.PROVIDER_NAME}"',
+        f'#define SYSTEM_PROVIDER_NAME "{identity.SYSTEM_PROVIDER_NAME}"',
+        *(f'#define {name}_VERSION "{variable}", "{default}"' for name, variable, default in versions),
+    ]
 
 
 def _function(name: str, entry: Entry, first: int) -> list[str]:

@@ -52,7 +52,7 @@ def test_a_host_that_is_rough(hosts: Path, lib_dir: Path, host: str) -> None:
 TESTS = ["plain", "async", "memory", "shared_buffer", "power", "binaries", "callback", "sections", "threads"]
 
 
-@pytest.mark.parametrize("test", [*TESTS, "fork", "exit"])
+@pytest.mark.parametrize("test", [*TESTS, "fork", "early_fork", "exit"])
 def test_a_c_program(client: Path, lib_dir: Path, test: str) -> None:
     done = run(client, lib_dir, test)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -107,3 +107,9 @@ def test_without_a_python_that_can_be_loaded_the_client_is_told(client: Path, li
     done = run(client, lib_dir, "plain", OPENHTP_LIBPYTHON="/nowhere/libpython.so")
     assert done.returncode == 1
     assert "OPENHTP_LIBPYTHON" in done.stderr
+
+
+def test_versions_are_told_as_the_environment_says(client: Path, lib_dir: Path) -> None:
+    done = run(client, lib_dir, "plain", OPENHTP_CORE_API="2.x")
+    assert done.returncode == 1
+    assert "OPENHTP_CORE_API is '2.x'; expected a version such as 2.40.0" in done.stderr

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
 
+from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.structs import struct
 from openhtp.abi.tables import CORE, SYSTEM
-from openhtp.capi import entries
+from openhtp.capi import entries, identity
 from tests.capi.conftest import ROOT
 
 
@@ -60,3 +63,20 @@ def test_the_companions_are_there(lib_dir: Path) -> None:
     assert memory.rpcmem_to_fd(data) >= 0
     memory.rpcmem_free(data)
     assert memory.rpcmem_to_fd(data) == -1
+
+
+def test_versions_of_the_environment_are_told_before_there_is_any_call(
+    lib_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(lib_dir / "libQnnHtp.so", tmp_path)
+    monkeypatch.setenv("OPENHTP_CORE_API", "2.33")
+    monkeypatch.setenv("OPENHTP_HTP_API", "5.44.7")
+    call = ctypes.CDLL(str(tmp_path / "libQnnHtp.so")).QnnInterface_getProviders
+    call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
+    listing, found = ctypes.c_void_p(), ctypes.c_uint32()
+    assert call(ctypes.addressof(listing), ctypes.addressof(found)) == 0
+    provider = struct("Provider").from_address(ctypes.c_void_p.from_address(listing.value or 0).value or 0)
+    assert provider.name == identity.PROVIDER_NAME.encode()
+    assert provider.backend_id == BACKEND_ID_HTP
+    versions = [(one.major, one.minor, one.patch) for one in (provider.api.core, provider.api.backend)]
+    assert versions == [(2, 33, 0), (5, 44, 7)]

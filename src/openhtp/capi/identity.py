@@ -21,6 +21,8 @@ HTP_VARIABLE = "OPENHTP_HTP_API"
 SYSTEM_VARIABLE = "OPENHTP_SYSTEM_API"
 BUILD_VARIABLE = "OPENHTP_BUILD_ID"
 
+# Also in the C stub, which tells them before there is a Python: see tools/gen_capi_entries.py.
+CORE_API, HTP_API, SYSTEM_API = "2.40.0", "5.51.0", "1.15.0"
 PROVIDER_NAME = "HTP_QTI_AISW"
 SYSTEM_PROVIDER_NAME = "SYSTEM_QTI_AISW"
 BLOB_VERSION: Version = (4, 0, 6)
@@ -28,17 +30,17 @@ BLOB_VERSION: Version = (4, 0, 6)
 
 def core_api() -> Version:
     """The version of the core interface."""
-    return _version(CORE_VARIABLE, "2.40.0")
+    return _version(CORE_VARIABLE, CORE_API)
 
 
 def htp_api() -> Version:
     """The version of the HTP's part."""
-    return _version(HTP_VARIABLE, "5.51.0")
+    return _version(HTP_VARIABLE, HTP_API)
 
 
 def system_api() -> Version:
     """The version of the system interface."""
-    return _version(SYSTEM_VARIABLE, "1.15.0")
+    return _version(SYSTEM_VARIABLE, SYSTEM_API)
 
 
 def build_id() -> str:

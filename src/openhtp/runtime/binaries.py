@@ -91,7 +91,11 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
 
 def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> File:
     """A copy of so many bytes, in memory that nobody can write any more: the device uses it where it lies."""
-    return File(unchangeable(nbytes, chunks(0, nbytes, read, check)))
+    held = unchangeable(nbytes, chunks(0, nbytes, read, check))
+    try:
+        return File(os.dup(held.number))
+    finally:
+        held.close()
 
 
 def chunks(

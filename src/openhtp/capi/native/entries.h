@@ -1,5 +1,12 @@
 /* Every function by its number. Made by tools/gen_capi_entries.py from openhtp/abi/tables.py. */
 
+#define BACKEND_ID 6
+#define PROVIDER_NAME "HTP_QTI_AISW"
+#define SYSTEM_PROVIDER_NAME "SYSTEM_QTI_AISW"
+#define CORE_VERSION "OPENHTP_CORE_API", "2.40.0"
+#define HTP_VERSION "OPENHTP_HTP_API", "5.51.0"
+#define SYSTEM_VERSION "OPENHTP_SYSTEM_API", "1.15.0"
+
 F1(0, u32) /* propertyHasCapability */
 F3(1, ptr, ptr, ptr) /* backendCreate */
 F2(2, ptr, ptr) /* backendSetConfig */

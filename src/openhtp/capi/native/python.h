@@ -132,10 +132,10 @@ static void *load_library(const char *root)
     return library;
 }
 
-/* In the process already, as its program or as a library of its own; else loaded and started. */
+/* In the process already, as its program or as a library of its own; else loaded. */
 static int find_python(const char *root)
 {
-    if (py.RunString && py.IsInitialized())
+    if (py.RunString)
         return 0;
     if (take_names(RTLD_DEFAULT)) {
         void *library = NULL;
@@ -149,12 +149,16 @@ static int find_python(const char *root)
         if (!library || take_names(library))
             return 1;
     }
-    if (!py.IsInitialized()) {
-        py.InitializeEx(0);
-        py.ours = 1;
-        py.SaveThread();
-    }
     return 0;
+}
+
+static void start_python(void)
+{
+    if (py.IsInitialized())
+        return;
+    py.InitializeEx(0);
+    py.ours = 1;
+    py.SaveThread();
 }
 
 /* The function that starts the Python side. What is not installed for this Python is looked for where we are; one

@@ -159,6 +159,7 @@ static void shut(void)
 
 static int boot(void);
 static void be_first_at_exit(unsigned id);
+static int locate(void);
 
 static word without_python(unsigned id)
 {
@@ -247,13 +248,53 @@ typedef uint8_t u8;
 
 /* ---- providers -------------------------------------------------------------------------------------------------- */
 
+/* "major.minor" or "major.minor.patch", of a variable or, where that says nothing, as it is by default. */
+static int read_version(const char *variable, const char *by_default, void *place)
+{
+    const char *given = getenv(variable);
+    const char *next = given && *given ? given : by_default;
+    uint32_t version[3] = {0, 0, 0};
+    int parts = 0;
+    while (parts < 3 && *next >= '0' && *next <= '9') {
+        char *end;
+        version[parts++] = (uint32_t)strtoul(next, &end, 10);
+        next = end;
+        if (*next != '.' || parts == 3)
+            break;
+        next++;
+    }
+    if (parts < 2 || *next || next[-1] == '.') {
+        fprintf(stderr, "openhtp: %s is '%s'; expected a version such as %s\n", variable, given ? given : "", by_default);
+        return 1;
+    }
+    memcpy(place, version, sizeof version);
+    return 0;
+}
+
+static int undescribed;
+
+/* Who we are, and the functions. Clients look at it and may still fork: no Python is started for that. */
+static void describe(void)
+{
+    core_provider[0] = system_provider[0] = BACKEND_ID;
+    core_provider[1] = W(PROVIDER_NAME);
+    system_provider[1] = W(SYSTEM_PROVIDER_NAME);
+    char *core = (char *)(core_provider + 2);
+    undescribed = read_version(CORE_VERSION, core) || read_version(HTP_VERSION, core + 12) ||
+                  read_version(SYSTEM_VERSION, system_provider + 2);
+    memcpy(core_provider + 5, core_entries, sizeof core_entries);
+    memcpy(system_provider + 4, system_entries, sizeof system_entries);
+}
+
 static word list_provider(word **listing, word ***list, uint32_t *count)
 {
+    static pthread_once_t described = PTHREAD_ONCE_INIT;
     if (!list || !count)
         return INVALID_ARGUMENT;
     if (is_stack_short())
         return NO_MEMORY;
-    if (atomic_load(&closed) || (!atomic_load(&ready) && boot()))
+    pthread_once(&described, describe);
+    if (undescribed || atomic_load(&closed) || (!atomic_load(&ready) && locate()))
         return NOT_SUPPORTED;
     *list = listing;
     *count = 1;
@@ -282,14 +323,15 @@ API word QnnSaver_initialize(const void **config)
 static int load_handlers(void)
 {
     /* What Python needs of us, by address. It answers with its functions in order. */
-    const word given[] = {W(core_provider), W(system_provider), W(say), W(shut), W(power_entries)};
-    PyObject *values[5], *list = NULL;
+    const word given[] = {W(say), W(shut), W(power_entries)};
+    enum { GIVEN = sizeof given / sizeof *given };
+    PyObject *values[GIVEN], *list = NULL;
     PyObject *start = python_start(root_of((void *)dispatch));
     if (start) {
-        for (int i = 0; i < 5; i++)
+        for (int i = 0; i < GIVEN; i++)
             values[i] = py.Long(given[i]);
-        list = py.Call(start, values, 5, NULL);
-        for (int i = 0; i < 5; i++)
+        list = py.Call(start, values, GIVEN, NULL);
+        for (int i = 0; i < GIVEN; i++)
             py.DecRef(values[i]);
     }
     for (int i = 0; list && i < ALL; i++) {
@@ -343,25 +385,32 @@ static void be_first_at_exit(unsigned id)
         atexit(at_exit);
 }
 
+/* Find a Python, without starting it: a client that has none is told so at once. */
+static int locate(void)
+{
+    pthread_mutex_lock(&boot_lock);
+    int missing = find_python(root_of((void *)dispatch));
+    pthread_mutex_unlock(&boot_lock);
+    if (missing)
+        fprintf(stderr, "openhtp: no Python in this process and none could be loaded: %s. Set OPENHTP_LIBPYTHON to the"
+                        " path of a libpython3.x.so\n", python_problem());
+    return missing;
+}
+
 static int boot(void)
 {
+    if (locate())
+        return 1;
     pthread_once(&once, prepare_process);
     /* The lock is never held while we wait for the interpreter's: whoever has that may be waiting for us. */
     pthread_mutex_lock(&boot_lock);
-    int found = find_python(root_of((void *)dispatch));
+    start_python();
     pthread_mutex_unlock(&boot_lock);
-    if (found) {
-        fprintf(stderr, "openhtp: no Python in this process and none could be loaded: %s. Set OPENHTP_LIBPYTHON to the"
-                        " path of a libpython3.x.so\n", python_problem());
-        return 1;
-    }
     int held = enter_python();
     int failed = 0;
     if (!atomic_load(&ready)) {
         failed = load_handlers();
         if (!failed) {
-            memcpy(core_provider + 5, core_entries, sizeof core_entries);
-            memcpy(system_provider + 4, system_entries, sizeof system_entries);
             if (py.ours)
                 atexit(at_exit);
             atomic_store(&ready, 1);
