@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
+from openhtp.core.checks import real_number
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.options import Kind, Refused
 
@@ -32,7 +32,7 @@ class Numeral:
 
     def read(self, value: object) -> int | float:
         """Accept numbers, and no booleans."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if not isinstance(value, (int, float)) or real_number(value) is None:
             raise Refused(self.words)
         if not self.low <= value <= self.high or (self.step and value % self.step):
             raise Refused(self.words)
