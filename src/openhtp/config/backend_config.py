@@ -248,8 +248,8 @@ def _checked(content: Object, source: str, folder: Path) -> BackendConfig:
     named = found.get("backend_extensions", {}).get("config_file_path")
     if named is None:
         return _made(source, {}, found)
-    inner = Path(named) if Path(named).exists() else folder / named
-    if not inner.exists():
+    inner = Path(named) if os.path.exists(named) else folder / named
+    if not os.path.exists(inner):  # unlike Path.exists, it takes a name that no file can have for none
         refuse(source, "/backend_extensions/config_file_path", f"is {shown(named)}, which is no file")
     return _made(str(inner), check_section(_load(inner), HTP, str(inner)), found)
 
