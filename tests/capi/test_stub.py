@@ -13,7 +13,14 @@ from openhtp.abi.numbers import BACKEND_ID_HTP
 from openhtp.abi.structs import struct
 from openhtp.abi.tables import CORE, SYSTEM
 from openhtp.capi import entries, identity
+from openhtp.core.errors import QnnError
+from openhtp.core.opcall import OpCall
+from openhtp.core.tensor import TensorKind
+from openhtp.vendor.backend import Backend
+from openhtp.vendor.context import Context
+from openhtp.vendor.library import load
 from tests.capi.conftest import ROOT
+from tests.capi.test_client import tensor
 
 
 def test_the_c_functions_are_those_of_the_table() -> None:
@@ -80,3 +87,29 @@ def test_versions_of_the_environment_are_told_before_there_is_any_call(
     assert provider.backend_id == BACKEND_ID_HTP
     versions = [(one.major, one.minor, one.patch) for one in (provider.api.core, provider.api.backend)]
     assert versions == [(2, 33, 0), (5, 44, 7)]
+
+
+def test_a11_a_second_copy_of_the_libraries_is_refused_while_the_first_is_in_use(
+    lib_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "copy").mkdir()
+    path = shutil.copy(lib_dir / "libQnnHtp.so", tmp_path / "copy")
+    first, other = Backend(load(lib_dir / "libQnnHtp.so")), Backend(load(path))
+    device = first.create_device()
+    with pytest.raises(QnnError) as refused:
+        other.create_device()
+    assert refused.value.name == "QNN_COMMON_ERROR_LOADING_BINARIES"
+    call = OpCall("Relu", "r", (tensor("x", TensorKind.APP_WRITE),), (tensor("y", TensorKind.APP_READ),))
+    with pytest.raises(QnnError) as refused:
+        other.validate_op(call, {})
+    assert refused.value.name == "QNN_COMMON_ERROR_LOADING_BINARIES"
+    first.validate_op(call, {})
+    context = Context.create(device)
+    graph, place = ctypes.c_void_p(), ctypes.addressof(ctypes.c_void_p())
+    assert other.library.ask("contextCreate", other.handle, device.handle, None, place) == 1009
+    assert other.library.ask("graphCreate", context.handle, b"g", None, ctypes.addressof(graph)) == 1009
+    for held in (context, device, first, other):
+        held.free()
+    later = Backend(load(path))  # nothing of the first is left
+    later.create_device().free()
+    later.free()

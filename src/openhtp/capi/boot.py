@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import os
 
@@ -41,10 +42,14 @@ def start(say: int, shut: int, power: int) -> list[entries.Answer]:
     for room in (*_ROOMS, *_SYSTEM_ROOMS):
         importlib.import_module(f"openhtp.capi.{room}")
     natives.append(NativeCalls(say, shut, power))
-    saves = library_at(say).name == SAVER_NAME
+    library = library_at(say)
+    saves = library.name == SAVER_NAME
     if saves:
         start_saving(os.environ.get(SAVER_VARIABLE) or DEFAULT_FOLDER)
-    found = entries.table(noted=saves or bool(os.environ.get(SAVER_VARIABLE)))
+    held_to_one = importlib.import_module("openhtp.capi.one_library").held_to_one
+    found = entries.table(
+        noted=saves or bool(os.environ.get(SAVER_VARIABLE)), held=functools.partial(held_to_one, library)
+    )
     _held.append(found)
     atexit.register(natives[-1].shut)
     return found

@@ -55,12 +55,17 @@ def answers(name: str) -> Callable[[Answer], Answer]:
     return note
 
 
-def table(*, noted: bool = False) -> list[Answer]:
-    """All answers by number, each of which returns a code and never raises; ``noted`` for the saver, too."""
+def table(
+    *, noted: bool = False, held: Callable[[str, Answer], Answer] = lambda name, answer: answer
+) -> list[Answer]:
+    """All answers by number, each of which returns a code and never raises; ``noted`` for the saver, too.
+
+    ``held`` says under which condition an entry of this name is answered.
+    """
     found: list[Answer] = [_unknown] * COUNT
     for first, entries in _TABLES:
         for name, entry in entries.items():
-            answer = _guarded(name, entry, _answers.get(name, _unsupported(name)))
+            answer = _guarded(name, entry, held(name, _answers.get(name, _unsupported(name))))
             found[first + entry.place] = noting(name, answer) if noted else answer
     return found
 
