@@ -13,6 +13,7 @@ LOADERS = ("np", "numpy", "onnx")
 OWN = {
     "core/files.py": "the one place",
     "abi/memory.py": "/proc",
+    "abi/mappings.py": "/proc, and files that this process has mapped",
     "bench/binaries.py": "what it wrote itself; /proc",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
     "bench/loading.py": "what it wrote itself",

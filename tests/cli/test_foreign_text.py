@@ -29,6 +29,7 @@ from tests.cli.foreign_names import (
     write_scenario,
 )
 from tests.conftest import relu_graph
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,9 @@ def test_a_traceback_and_a_log_line_command_no_terminal() -> None:
         logging.getLogger("openhtp.anything").warning("graph %s", {EVIL!r})
         raise ValueError({EVIL!r})
     """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert "Traceback" in done.stderr
     assert r"graph \u001b]0;evil\u0007" in done.stderr
     found = {letter for letter in done.stderr if letter != "\n" and not letter.isprintable()}

@@ -47,7 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, shared_device: htp.Device) 
     return place
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("path", ["is-a-folder", "pipe", "loop", "/dev/full", "missing/file", "model.onnx/file"])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_what_cannot_be_written_is_told_in_a_line(

@@ -270,7 +270,6 @@ def test_the_reference_page_is_up_to_date() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("unit", ["/*", "/*\n", '"', '"\\', "//", '"a\n'])
 def test_beginnings_without_end_are_read_once(unit: str) -> None:
     """Each would otherwise be looked for an end in all that follows."""

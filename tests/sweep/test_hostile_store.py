@@ -17,6 +17,7 @@ import openhtp
 from openhtp.sweep import WrongStore, load_results, load_study
 from openhtp.sweep.store import FILE, Store
 from tests.sweep.studies import estimates
+from tests.waiting import PATIENCE_S
 
 COMMAND = Path(sys.executable).parent / "openhtp"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT"
@@ -83,7 +84,6 @@ def as_socket(path: Path) -> Iterator[None]:
     yield
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", [as_link, as_pipe, as_folder, as_socket])
 @pytest.mark.parametrize("name", [FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"])
 def test_what_is_no_regular_file_is_not_opened(
@@ -94,7 +94,6 @@ def test_what_is_no_regular_file_is_not_opened(
         refused(Path("store"))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", [as_link, as_pipe, as_folder, as_socket])
 def test_a_lock_that_is_something_else(
     store: Path, what: Callable[[Path], Iterator[None]], monkeypatch: pytest.MonkeyPatch
@@ -126,7 +125,6 @@ SCHEMAS = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_database_with_more_than_our_tables(store: Path, name: str) -> None:
     alter(store, SCHEMAS[name])
@@ -202,7 +200,7 @@ def test_a_relation_that_is_none(store: Path) -> None:
 def test_a_command_says_it_in_one_line(store: Path) -> None:
     alter(store, SCHEMAS["an endless view"])
     done = subprocess.run(
-        [COMMAND, "sweep", "show", store], capture_output=True, text=True, timeout=60, check=False
+        [COMMAND, "sweep", "show", store], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1, done.stderr
