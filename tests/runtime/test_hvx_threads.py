@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from tests.conftest import ramp, relu_graph
 
 
 def test_threads_change_until_the_first_execution() -> None:
@@ -46,3 +47,31 @@ def test_b3_other_options_change_until_the_graph_is_finalized() -> None:
             graph.set_config(vtcm_mb=2, priority="high")
         assert refused.value.code == 6024
         assert graph.priority == graph.context.priority
+
+
+def test_b1_threads_of_a_deferred_graph_hold_once_it_is_loaded() -> None:
+    with htp.Backend() as backend, backend.create_device(soc="SM8650", transport="inprocess") as device:
+        context = device.create_context()
+        relu_graph(context)
+        restored = device.create_context_from_binary(context.get_binary(), defer_graph_init=True)
+        graph = restored.graph("g")
+        with pytest.raises(htp.InvalidArgument, match="SM8650 has 4 HVX threads"):
+            graph.set_config(hvx_threads=60)
+        graph.set_config(hvx_threads=2)
+        graph.finalize()
+        profile = backend.create_profile()
+        graph.execute({"x": ramp()}, profile=profile)
+        assert {event.type: event.value for event in profile.events()}[8001] == 2
+        again = device.create_context_from_binary(restored.get_binary())
+        assert again.graph("g").hvx_threads == 2
+
+
+def test_b1_a_binary_has_the_priority_of_now() -> None:
+    with htp.Backend() as backend, backend.create_device(soc="SM8650", transport="inprocess") as device:
+        context = device.create_context()
+        graph = relu_graph(context)
+        size = context.get_binary_size()  # which is kept until it is asked for
+        graph.set_config(priority="high", hvx_threads=1)
+        again = device.create_context_from_binary(context.get_binary()).graph("g")
+        assert size
+        assert (again.priority, again.hvx_threads) == (htp.Priority.HIGH, 1)

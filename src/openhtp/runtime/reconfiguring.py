@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import WrongState, error_context
+from openhtp.core.errors import InvalidArgument, WrongState, error_context
 from openhtp.hw.catalog import find_soc
 from openhtp.options import GRAPH, Changes, Option
 from openhtp.options import Values as Options
@@ -31,6 +31,8 @@ def reconfigured(graph: Graph, given: Mapping[str, object]) -> Options:
         for name in wanted:
             _check_late(graph, GRAPH.option(name), wanted[name])
         options = graph._options.replace(**wanted)
+        if graph._life.state is State.DEFERRED:
+            _check_threads(graph, options)
         if graph._life.state is State.FINALIZED:
             # Threads first: what can refuse the priority afterwards has refused them, too.
             if "hvx_threads" in wanted:
@@ -44,6 +46,16 @@ def reconfigured(graph: Graph, given: Mapping[str, object]) -> Options:
 def tell_threads(graph: Graph, options: Options) -> None:
     """Have the device reserve other HVX threads than the graph was loaded with."""
     graph.context._link.request(ms.SetHvxThreads(graph=graph._number, hvx_threads=options.hvx_threads))
+
+
+def _check_threads(graph: Graph, options: Options) -> None:
+    """Before the device is asked, which is when the graph is loaded: too late to refuse it alone."""
+    soc = find_soc(graph.context.device.soc)
+    if (options.hvx_threads or 0) > soc.hvx:
+        raise InvalidArgument(
+            f"graph option hvx_threads is {options.hvx_threads}; {soc.name} has {soc.hvx} HVX threads",
+            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+        )
 
 
 def _chosen_anew(graph: Graph, wanted: Mapping[str, object]) -> Options:
