@@ -158,6 +158,7 @@ def test_b1_options_that_nobody_knows_are_refused(context: Context, done: bool) 
         assert graph.set_config(threads(2), option) == NOT_SUPPORTED
     assert graph.ask("graphSetConfig", 0) == INVALID_ARGUMENT
     assert graph.set_config(threads(0)) == 0, "as many as there are"
+    assert graph.set_config(threads(1 << 40)) == 0, "as many as there are"
 
 
 def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: Context, lib_dir: Path) -> None:

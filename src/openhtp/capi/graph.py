@@ -13,7 +13,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.entries import answers, null
-from openhtp.capi.graph_changes import read_changes
+from openhtp.capi.graph_changes import named_options
 from openhtp.capi.handles import Held
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
@@ -83,7 +83,7 @@ def graph_set_config(graph: int, config: int) -> None:
     held = handles.find(GraphHeld, graph)
     if not config:
         raise null("the graph's configuration")
-    options: Any = read_changes(config, finalized=held.graph.is_finalized)
+    options: Any = named_options(config, finalized=held.graph.is_finalized)
     held.graph.set_config(**options)
     held.context.binary = None
 

@@ -17,7 +17,7 @@ _ROWS = {(row.number.htp, row.number.value, row.number.kind): row for row in GRA
 _SLC = (True, int(HtpGraphOption.OPTIMIZATION), int(Optimization.SLC_ALLOCATOR))
 
 
-def read_changes(address: int, *, finalized: bool) -> dict[str, Any]:
+def named_options(address: int, *, finalized: bool) -> dict[str, Any]:
     """All options of a list. One that does not exist is refused: nobody would notice that it has no effect."""
     found: dict[str, Any] = {}
     for place in memory.pointers(address, "the graph's configuration"):
