@@ -12,8 +12,8 @@ LOADERS = ("np", "numpy", "onnx")
 # Who reads files that no caller named, or writes.
 OWN = {
     "core/files.py": "the one place",
+    "abi/mappings.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
     "abi/memory.py": "/proc",
-    "abi/mappings.py": "/proc, and files that this process has mapped",
     "bench/binaries.py": "what it wrote itself; /proc",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
     "bench/loading.py": "what it wrote itself",

@@ -23,6 +23,7 @@ from openhtp.core.units import MIB
 from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
 from openhtp.rpc import shm
+from openhtp.runtime import backend as runtime
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
 from openhtp.vendor.library import load
@@ -203,3 +204,20 @@ def test_b8_an_abort_ends_the_copying_of_a_binary(
     assert create(device, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
     assert answers == [0]
     assert copied[0] < BALLAST // 4
+
+
+def test_b8_a_signal_is_armed_before_the_device_is_made(
+    device: Device, blob: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal, make, answers = abort_signal(device), runtime.Backend.create_device, []
+
+    def make_and_abort(*arguments: Any, **options: Any) -> Any:
+        answers.append(device.library.ask("signalTrigger", signal))
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(runtime.Backend, "create_device", make_and_abort)
+    fresh = device.backend.create_device(soc="SM8650")
+    room = ctypes.create_string_buffer(blob, len(blob))
+    assert create(fresh, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
+    assert answers == [0]
+    fresh.free()

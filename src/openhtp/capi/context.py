@@ -23,6 +23,7 @@ from openhtp.runtime.binaries import validate
 from openhtp.runtime.context import Context
 from openhtp.runtime.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback
+from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 
 
 class ContextHeld(Held):
@@ -140,13 +141,19 @@ def create_from_binary(
     given = ClientBinary(binary, size, is_kept=_is_kept(options))
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
-    made = on.device().create_context_from_binary(
-        given,
-        signal=None if cut is None else cut.signal,
-        profile=None if sheet is None else sheet.profile,
-        callback=callback,
-        **options,
-    )
+
+    def create(_: object, stop: Stop | None) -> Context:
+        return on.device().create_context_from_binary(
+            given,
+            signal=stop,
+            profile=None if sheet is None else sheet.profile,
+            callback=callback,
+            **options,
+        )
+
+    # The signal counts from here on: also while the device is made, which may be the longest part.
+    what = "creating a context from a binary"
+    made = carrying(None, None if cut is None else cut.signal, what, OF_CONTEXT, create)
     held = ContextHeld(of, on, made, options)
     held.binary = given.source
     return held

@@ -170,7 +170,7 @@ class Device:
         self,
         binary: Given,
         *,
-        signal: Signal | None = None,
+        signal: Signal | Stop | None = None,
         profile: Profile | None = None,
         callback: DmaBufferCallback | None = None,
         **options: Unpack[ContextArguments],
@@ -186,7 +186,8 @@ class Device:
         (createFromBinaryWithCallback).
         """
         self._life.require("use")
-        check_handle("signal", signal, Signal)
+        if not isinstance(signal, Stop):
+            check_handle("signal", signal, Signal)
         check_handle("profile", profile, Profile)
         chosen = self._read_options(options, Origin.BINARY)
         external = check_callback(callback, chosen)

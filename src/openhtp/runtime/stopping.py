@@ -103,15 +103,18 @@ class Stop:
 
 def carrying(
     profile: Profile | None,
-    signal: Signal | None,
+    signal: Signal | Stop | None,
     what: str,
     statuses: tuple[Status, Status],
     work: Callable[[Fill | None, Stop | None], _T],
 ) -> _T:
     """Do work that carries handles: a profile that is filled in, a signal that may stop it.
 
+    A call that is part of another is given that one's stop: the signal is carried already.
     No context manager: who is interrupted within ``__enter__`` or at the start of ``__exit__`` would keep both.
     """
+    if isinstance(signal, Stop):
+        return carrying(profile, None, what, statuses, lambda fill, _: work(fill, signal))
     sheet = None if profile is None else profile._sheet
     stop = None if signal is None else Stop(signal._interrupt, what, statuses)
     holder = object()
