@@ -11,6 +11,7 @@ from openhtp.abi.numbers import VERSION_1, ParamKind
 from openhtp.abi.reading import data_of, op_parts, param_of, spec_of, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
+from openhtp.capi.clipping import clipped
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.entries import answers, null
 from openhtp.capi.graph_changes import named_options
@@ -83,7 +84,9 @@ def graph_set_config(graph: int, config: int) -> None:
     held = handles.find(GraphHeld, graph)
     if not config:
         raise null("the graph's configuration")
-    options: Any = named_options(config, finalized=held.graph.is_finalized)
+    named = named_options(config, finalized=held.graph.is_finalized)
+    within = clipped({name: value for name, value in named.items() if value is not None}, held.context.device.spec)
+    options: Any = {name: within.get(name) for name in named}
     held.graph.set_config(**options)
     held.context.binary = None
 
