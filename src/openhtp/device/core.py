@@ -54,6 +54,7 @@ class DeviceCore:
         self.closing: deque[Session] = deque()
         # Bytes of contexts that are gone, of which the C library may still keep something.
         self._freed = 0
+        self._owed: deque[Callable[[], None]] = deque()
         self.faults = FaultReach.DEVICE
         # Who has a device alone may end it, if only by cutting its own memory short.
         self.serves_one = True
@@ -130,13 +131,19 @@ class DeviceCore:
         self._freed += nbytes
         if self._freed >= WORTH_GIVING_BACK:
             self._freed = 0
+            self._owed.append(give_back_freed)
             task = Task(
                 "giving memory back",
                 context,
-                work=lambda task: give_back_freed(),
+                work=lambda task: self.settle_owed(),
                 finish=lambda result: ms.Reply(),
             )
             self.run_elsewhere(task, lambda answer: None)
+
+    def settle_owed(self) -> None:
+        """Give back what was freed and not given back yet, beside the loop or when the device ends."""
+        while self._owed:
+            self._owed.pop()()
 
     # Requests
 

@@ -123,6 +123,7 @@ class Server:
             self._drop(connection)
         while self.core.closing:
             self.core.close_some()
+        self.core.settle_owed()
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: close the copies of the clients' sockets, and nothing else."""

@@ -18,9 +18,11 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.notify import own_niceness
-from openhtp.runtime.options import check_callable, deadline_from
+from openhtp.runtime.options import check_callable, check_handle, deadline_from
+from openhtp.runtime.signal import Signal
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.context import Context
@@ -32,9 +34,12 @@ class AppRun:
 
     profile: Sheet | None = None
     synchronous = False
-    timeout_at = 0
 
-    def __init__(self, app: App, link: Link, notify: Notify | None, notify_param: object) -> None:
+    def __init__(
+        self, app: App, link: Link, notify: Notify | None, notify_param: object, signal: Interrupt | None
+    ) -> None:
+        self.signal = signal
+        self.timeout_at = 0  # 0: never
         self.app = app
         self.link = link
         self.graph_name = app.name
@@ -50,7 +55,25 @@ class AppRun:
 
     def finish(self, record: Record | None, *, untold: bool = False) -> None:
         """Its place in the queue is free again; ``untold``: somebody is still to be notified."""
+        if self.signal is not None:
+            self.signal.end(self)
         self.app.context._places.give_back(self, untold=untold)
+
+    def take_place(self) -> None:
+        """Take the signal, then a place in the queue, waiting for one."""
+        places, signal, link = self.app.context._places, self.signal, self.link
+        if signal is None:
+            link.take_place(places, self, None, lambda: None)
+            return
+        until = None if signal.timeout_us is None else link.now() + signal.timeout_us * 1000
+        signal.begin(self, places)
+        link.take_place(places, self, until, lambda: signal.interruption(link.now(), until))
+        self.timeout_at = until or 0
+
+    def sent(self, job: int) -> None:
+        """The device has the run, or will: from now on its signal can reach it."""
+        if self.signal is not None:
+            self.signal.attach(self, self.link, job)
 
     def told(self) -> None:
         """Whoever was to be notified was."""
@@ -101,10 +124,12 @@ class App:
         deadline_us: int | None = None,
         notify: Notify | None = None,
         notify_param: object = None,
+        signal: Signal | None = None,
     ) -> Execution:
         """Ask for the app's resources and hold them for a time; ``eviction_us`` is how long it takes to let go.
 
-        ``deadline_us`` is as in ``Graph.execute_async``.
+        ``deadline_us`` is as in ``Graph.execute_async``. ``signal`` ends the wait for the resources, and the run,
+        when it is triggered or its time is over.
         """
         self.context._life.require("execute")
         runs, stops = real_number(duration_us), real_number(eviction_us)
@@ -115,17 +140,18 @@ class App:
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         check_callable("notify", notify, "(param, status)")
+        check_handle("signal", signal, Signal)
         link = self.context._link
         deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
-        run = AppRun(self, link, notify, notify_param)
+        run = AppRun(self, link, notify, notify_param, None if signal is None else signal._interrupt)
         length = frames.APP_RUN.pack(round(runs * 1000), round(stops * 1000))
         try:
-            link.take_place(self.context._places, run, None, lambda: None)
+            run.take_place()
             execution = Execution(link.next_job(), run)
             head = frames.EXECUTE_HEAD.pack(
-                frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, 0, deadline_at
+                frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, run.timeout_at, deadline_at
             )
-            link.submit(execution, head + length, lambda job: None)
+            link.submit(execution, head + length, run.sent)
         except BaseException:
             rescue.post((run.settle, ()))
             rescue.flush()

@@ -83,7 +83,8 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
     if isinstance(binary, bytes):
         return read_binary(binary)
     if not isinstance(binary, (str, os.PathLike)):
-        view = memoryview(binary).cast("B")
+        view = memoryview(binary)
+        view = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         return open_binary(copied(view.nbytes, lambda begin, end: view[begin:end], check))
     with open_file(binary, most=None, what="a context binary", error=BadBinary) as (fd, _):
         return open_binary(File(os.dup(fd)))

@@ -28,9 +28,9 @@ def reconfigured(graph: Graph, given: Mapping[str, object]) -> Options:
     with error_context(graph=graph.name):
         if graph._life.state is State.BUILDING:
             return _chosen_anew(graph, wanted)
-        for name in wanted:
-            _check_late(graph, GRAPH.option(name), wanted[name])
         options = graph._options.replace(**wanted)
+        for name in wanted:
+            _check_late(graph, GRAPH.option(name), options)
         if graph._life.state is State.DEFERRED:
             _check_threads(graph, options)
         if graph._life.state is State.FINALIZED:
@@ -72,7 +72,7 @@ def _chosen_anew(graph: Graph, wanted: Mapping[str, object]) -> Options:
     return options_within(context, graph.name, options)
 
 
-def _check_late(graph: Graph, row: Option, value: object) -> None:
+def _check_late(graph: Graph, row: Option, options: Options) -> None:
     """Refuse what preparation has fixed."""
     if row.changes is Changes.NEVER:
         raise WrongState(
@@ -80,7 +80,7 @@ def _check_late(graph: Graph, row: Option, value: object) -> None:
             st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
         )
     was_on = graph._options[row.name] or row.name in graph._changed
-    if row.changes is Changes.OFF_AND_ON and value and not was_on:
+    if row.changes is Changes.OFF_AND_ON and options[row.name] and not was_on:
         raise WrongState(
             f"graph option {row.name} was off when the graph was finalized, and can only be turned on again",
             st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,

@@ -6,6 +6,7 @@ process is meant for threads that may wait; what the loop's thread calls here re
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from openhtp.vendor.forms import params_of
 from openhtp.vendor.graph import GraphOptions
 from openhtp.vendor.recipe import GraphRecipe
 from openhtp.vendor.worker import ContextRef, GraphRef, MemoryRef, VendorProcess
+
+log = logging.getLogger(__name__)
 
 Later = Callable[[Callable[[], None]], None]
 Memories = Callable[[], Mapping[int, SharedBuffer]]
@@ -159,7 +162,28 @@ def program_to_recipe(program: QnnProgram) -> GraphRecipe:
         optimization=None if level == GRAPH.option("optimization_level").default else level,
         float16=chosen.precision is Precision.FLOAT16,
     )
+    _warn_of_dropped(program)
     return GraphRecipe(program.name, nodes, statics, options)
+
+
+# Options of a graph that the library is told of, or that are not about how it computes.
+_HANDED_ON = {"priority", "vtcm_bytes", "vtcm_mb", "hvx_threads", "optimization_level", "precision", "core"}
+
+
+def _warn_of_dropped(program: QnnProgram) -> None:
+    """Say which options have no effect on the vendor's library, as it is not told of them."""
+    chosen = program.options
+    dropped = [
+        row.name
+        for row in GRAPH.rows
+        if row.name not in _HANDED_ON and row.name in chosen and chosen[row.name] != row.default
+    ]
+    if dropped:
+        log.warning(
+            "graph %r: %s: not handed on to the vendor's library, so without effect there",
+            program.name,
+            ", ".join(dropped),
+        )
 
 
 def _refuse_beyond_library(spec: TensorSpec) -> None:
