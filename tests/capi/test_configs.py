@@ -24,6 +24,7 @@ from openhtp.core.option_numbers import (
     HtpContextOption,
     HtpGraphOption,
     Optimization,
+    PowerOption,
 )
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
@@ -252,3 +253,20 @@ def test_b2_dsp_memory_profiling_is_turned_on_and_off_later(device: Device, flag
     told = {event.identifier for top in profile.events() for event in top.walk()}
     assert ("DSP:after_context_freed" in told) is bool(flags[-1])
     device.library.call("profileFree", profile.handle)
+
+
+def test_b13_power_options_without_effect_are_warnings_with_their_names(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, number = ctypes.c_void_p(), ctypes.c_uint32()
+    device.library.call("deviceGetInfrastructure", ctypes.addressof(place))
+    functions = struct("Infrastructure").from_address(place.value)
+    code, u32, address = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
+    ddr = struct("PowerConfig")(option=PowerOption.DDR_PERF_MODE)
+    with caplog.at_level(logging.WARNING, "openhtp.capi"):
+        assert ctypes.CFUNCTYPE(code, u32, u32, address)(functions.create_id)(0, 0, ctypes.addressof(number)) == 0
+        assert ctypes.CFUNCTYPE(code, u32, address)(functions.set_power)(number, pointer_list([ddr])) == 0
+        assert ctypes.CFUNCTYPE(code, u32, u32, address)(functions.set_memory)(0, 0, pointer_list([ddr])) == 0
+        assert ctypes.CFUNCTYPE(code, u32)(functions.destroy_id)(number) == 0
+    assert "QNN_HTP_PERF_INFRASTRUCTURE_POWER_CONFIGOPTION_DDR_PERF_MODE" in caplog.text
+    assert "QnnHtpPerfInfrastructure_setMemoryConfig" in caplog.text

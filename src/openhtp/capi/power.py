@@ -15,6 +15,7 @@ from openhtp.capi.backend import BackendHeld
 from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers
 from openhtp.capi.native_calls import natives
+from openhtp.capi.rowless import warn_of_no_effect
 from openhtp.capi.votes import StandingVotes, waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
@@ -132,7 +133,7 @@ def _vote(option: int, body: Any) -> dict[str, Any]:
     if option in _TIMES:
         return {_TIMES[PowerOption(option)]: body.number}
     if option == PowerOption.DDR_PERF_MODE:
-        log.info("power option DDR_PERF_MODE has no effect here")
+        warn_of_no_effect("QNN_HTP_PERF_INFRASTRUCTURE_POWER_CONFIGOPTION_DDR_PERF_MODE")
         return {}
     raise QnnError(f"power option {option} is unknown", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED_CONFIG)
 
@@ -155,4 +156,5 @@ def _dcvs(body: Any) -> Any:
 @answers("set_memory")
 def set_memory_config(device: int, core: int, configs: int) -> None:
     """How memory grows: accepted, as there is nothing that grows in steps."""
-    memory.pointers(configs, "the memory configuration")
+    if memory.pointers(configs, "the memory configuration"):
+        warn_of_no_effect("QnnHtpPerfInfrastructure_setMemoryConfig", "here: no memory grows in steps")
