@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import mmap
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,13 @@ from openhtp.vendor.context import Context
 from openhtp.vendor.library import load
 from tests.capi.test_client import build, expected, values
 from tests.capi.test_configs import custom, plain
+from tests.waiting import PATIENCE_S
 
 ABORTED, INVALID_ARGUMENT = 5012, 5000
 BALLAST = 64 * MIB
+_TELL = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64
+)
 
 
 @pytest.fixture
@@ -221,3 +226,22 @@ def test_b8_a_signal_is_armed_before_the_device_is_made(
     assert create(fresh, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
     assert answers == [0]
     fresh.free()
+
+
+def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: Device, mapped: mmap.mmap) -> None:
+    told: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
+    tell = _TELL(lambda context, graph, name, kind, param, code: told.put((kind, context or 0, code)))
+    configs = switching()
+    listing = pointer_list(configs)
+    one = struct("ContextParams")(version=1, config=ctypes.addressof(listing))
+    one.binary, one.size = address_of(mapped), len(mapped)
+    one.notify = ctypes.cast(tell, ctypes.c_void_p)
+    before = own_bytes()
+    given = (device.backend.handle, device.handle, pointer_list([one]), None, None)
+    device.library.call("contextCreateFromBinaryListAsync", *given)
+    made = [told.get(timeout=PATIENCE_S) for _ in range(3)]  # two graphs and their context
+    assert not any(code for *_, code in made)
+    context = made[-1][1]
+    run(device, context, b"second")
+    assert own_bytes() - before < BALLAST // 2
+    device.library.call("contextFree", context, None)

@@ -9,7 +9,7 @@ from openhtp.abi import memory
 from openhtp.abi.mappings import mapped_file
 from openhtp.core.errors import InvalidArgument
 from openhtp.program.sources import File, Source
-from openhtp.runtime.binaries import Check, copied
+from openhtp.runtime.binaries import Check, copied, go_on
 
 _MOST_BYTES = 1 << 40
 
@@ -46,8 +46,14 @@ class ClientBinary:
         self._is_kept = is_kept
         self.source: Source | None = None
 
+    def take(self) -> None:
+        """Copy it now if it has to be copied: what is made of it is made after the call."""
+        self.lent_source(go_on)
+
     def lent_source(self, check: Check) -> Source:
-        """The file, or a copy."""
+        """The file, or a copy; the same every time."""
+        if self.source is not None:
+            return self.source
         fd = mapped_file(self._address, self.nbytes) if self._is_kept else None
         self.source = self._copy(check) if fd is None else File(fd)
         return self.source

@@ -138,7 +138,7 @@ def create_from_binary(
     """A context with the graphs of a binary; without a handle so far."""
     of, on = parents(backend, device)
     options = configs.read(CONTEXT, config, Origin.BINARY)
-    given = ClientBinary(binary, size, is_kept=_is_kept(options))
+    given = ClientBinary(binary, size, is_kept=is_kept(options))
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
 
@@ -159,7 +159,7 @@ def create_from_binary(
     return held
 
 
-def _is_kept(options: dict[str, Any]) -> bool:
+def is_kept(options: dict[str, Any]) -> bool:
     """Whether the client promised that the binary stays as it is, to switch graphs or to save memory."""
     return bool(options.get("is_persistent_binary") or options.get("file_read_memory_budget_in_mb"))
 

@@ -11,7 +11,8 @@ from openhtp.abi.numbers import VERSION_1
 from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
 from openhtp.capi.backend import BackendHeld
-from openhtp.capi.context import ContextHeld, binary_at, parents
+from openhtp.capi.client_memory import ClientBinary
+from openhtp.capi.context import ContextHeld, is_kept, parents
 from openhtp.capi.device import DeviceHeld
 from openhtp.capi.entries import answers, null
 from openhtp.capi.graph import GraphHeld
@@ -37,21 +38,22 @@ _TELL = ctypes.CFUNCTYPE(
 class _Wanted:
     """One context of a list, and whom to tell of it."""
 
-    blob: bytes
+    binary: ClientBinary
     options: dict[str, Any]
     notify: int
     param: int
     made: ContextHeld | None = None
 
 
-def _wanted(place: int) -> _Wanted:
+def _wanted(place: int, shared: dict[str, Any]) -> _Wanted:
     given = memory.structure(struct("ContextParams"), place, "a context of the list")
     if given.version != VERSION_1:
         raise InvalidArgument(f"a context of the list has version {given.version}; expected 1")
     if given.notify:
         memory.check_code(given.notify, "the notify function")
     options = configs.read(CONTEXT, given.config or 0)
-    return _Wanted(binary_at(given.binary or 0, given.size), options, given.notify or 0, given.notify_param or 0)
+    binary = ClientBinary(given.binary or 0, given.size, is_kept=is_kept({**shared, **options}))
+    return _Wanted(binary, options, given.notify or 0, given.notify_param or 0)
 
 
 @answers("contextCreateFromBinaryListAsync")
@@ -62,9 +64,11 @@ def context_create_from_binary_list_async(
     of, on = parents(backend, device)
     shared = configs.read(CONTEXT, config)
     cut = handles.find_or_none(SignalHeld, signal)
-    wanted = [_wanted(place) for place in memory.pointers(params, "the list of contexts")]
+    wanted = [_wanted(place, shared) for place in memory.pointers(params, "the list of contexts")]
     if not wanted:
         raise null("the list of contexts")
+    for one in wanted:
+        one.binary.take()
 
     def notify(
         context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, place: Any, status: int
@@ -72,7 +76,7 @@ def context_create_from_binary_list_async(
         _tell((of, on), wanted[place], context, graph, name, kind, status)
 
     on.device().create_contexts_from_binaries(
-        [one.blob for one in wanted],
+        [one.binary for one in wanted],
         notify=notify,
         signal=None if cut is None else cut.signal,
         configs=[one.options for one in wanted],  # type: ignore[misc]
@@ -91,6 +95,7 @@ def _tell(
 ) -> None:
     if context is not None and one.made is None:
         one.made = ContextHeld(*made_with, context, one.options)
+        one.made.binary = one.binary.source
         handles.add(one.made)
     shown = None
     if graph is not None and one.made is not None:
