@@ -62,7 +62,7 @@ class DirectRun:
     @property
     def is_short(self) -> bool:
         """Whether it is computed sooner than it is handed to another thread."""
-        return len(self._steps) == 1 and self._graph.last_step_ns < SHORT_STEP_NS
+        return is_short(self._graph)
 
     def order(
         self, client_job: int, timeout_at: int, deadline_at: int, profile_level: int, *, waited: bool
@@ -101,6 +101,11 @@ class DirectRun:
         order = BoundOrder(number, self._graph, rest, len(self._steps) - done, waited=True)
         self._seat.leave_over(lambda: core.executions.execute_bound(session, end, order))
         return end
+
+
+def is_short(graph: DeviceGraph) -> bool:
+    """Whether an execution is computed sooner than it is handed to another thread."""
+    return graph.steps == 1 and graph.last_step_ns < SHORT_STEP_NS
 
 
 def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
@@ -177,14 +182,19 @@ def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arra
     return DirectRun(core, seat, session, graph, graph.loaded.bind(arrays))
 
 
-def run_frame(core: DeviceCore, seat: Seat, session: Session, frame: bytes, caller: object) -> bool:
+def run_frame(
+    core: DeviceCore, seat: Seat, session: Session, frame: bytes, caller: object, *, if_short: bool = False
+) -> bool:
     """Compute what an EXECUTE frame asks for; False if it has to go the usual way. Raises what went wrong.
 
-    ``caller`` stands for this call; if it raises, the seat may still be the caller's, to be given up.
+    ``if_short`` leaves out what is not computed sooner than it is handed to another thread. ``caller`` stands for
+    this call; if it raises, the seat may still be the caller's, to be given up.
     """
     _, flags, count, number, batch, level, _, timeout_at, _ = frames.EXECUTE_HEAD.unpack_from(frame)
     graph = session.graphs.get(number)
     if not isinstance(graph, DeviceGraph) or batch != 1 or level or timeout_at:
+        return False
+    if if_short and not is_short(graph):
         return False
     if core.executions.jobs or not seat.try_take(caller):
         return False

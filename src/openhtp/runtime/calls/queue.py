@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # As many finished executions may wait for their callbacks in the shortest queue: the way to the notify thread must
 # not hold back who has quick ones.
-_LEAST_UNTOLD = 8
+_LEAST_UNTOLD = 32
 TELLING_PATIENCE_NS = 5_000_000_000
 
 
@@ -71,6 +71,7 @@ class Places:
         # Finished executions whose callbacks have not returned, and when one last did, or might have.
         self._untold: set[PlaceHolder] = set()
         self._most_untold = most_untold(depth)
+        self._held_back = False
         self._told_ns = 0
         self._let_through = 0
         self._lock = make_lock("places")
@@ -165,8 +166,15 @@ class Places:
             del self._waiters[holder]
 
     def _is_behind(self) -> bool:
-        """Whether as many callbacks are still to return as may be."""
-        return len(self._untold) >= self._most_untold
+        """Whether as many callbacks are still to return as may be, and not half of them have returned since.
+
+        Threads that let each other go on for one call at a time would only take turns.
+        """
+        if len(self._untold) >= self._most_untold:
+            self._held_back = True
+        elif len(self._untold) <= self._most_untold // 2:
+            self._held_back = False
+        return self._held_back
 
     def _is_stuck(self) -> bool:
         """Whether no callback returned for too long. That lets one request through, and the time begins anew."""

@@ -48,8 +48,10 @@ class ThreadLink(RpcLink):
     # Executions
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Hand an execution to the loop."""
+        """Hand an execution to the loop, or compute it if that is sooner done."""
         executions = self._core.executions
+        if self.run_here(execution, frame, if_short=True):
+            return
         session = self._take_on(execution)
         self._core.post(lambda: executions.execute_handed(session, self._reports, frame))
         sent(execution.job)
@@ -83,13 +85,15 @@ class ThreadLink(RpcLink):
         self.submit(execution, frame, sent)
         block(execution, None)
 
-    def run_here(self, execution: Execution, frame: bytes) -> bool:
-        """Compute an execution on this thread, if nothing else is to be done."""
+    def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
+        """Compute an execution on this thread, if nothing else is to be done; perhaps only ``if_short``."""
         session = self._core_session
         if session is None:
             return False
         core, seat = self._core, self._lease.host.seat
-        return self._compute(execution, lambda caller: run_frame(core, seat, session, frame, caller))
+        return self._compute(
+            execution, lambda caller: run_frame(core, seat, session, frame, caller, if_short=if_short)
+        )
 
     def _compute(self, execution: Execution, run: Callable[[object], bool]) -> bool:
         """Complete an execution that ``run`` computes on this thread, unless it says no."""
