@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openhtp.bench import c_calls
-from openhtp.bench.c_calls import CCallsResult, Piece
+from openhtp.bench.c_calls import CallPiece, CCallsResult
 from openhtp.core.errors import UnsupportedFeature
 
 
@@ -18,7 +18,7 @@ def test_it_runs_and_tells() -> None:
 
 
 def test_quiet_pieces_count_where_there_are_any() -> None:
-    pieces = [Piece("sync", 9.0, True), Piece("sync", 90.0, False), Piece("later", 50.0, False)]
+    pieces = [CallPiece("sync", 9.0, True), CallPiece("sync", 90.0, False), CallPiece("later", 50.0, False)]
     assert c_calls._of(pieces, "sync") == [9.0]
     assert c_calls._of(pieces, "later") == [50.0]
 

@@ -55,7 +55,7 @@ class CCallsResult(msgspec.Struct, kw_only=True):
     noisy_pieces: int = 0
 
 
-class Piece(msgspec.Struct, frozen=True):
+class CallPiece(msgspec.Struct, frozen=True):
     """One line of the program."""
 
     what: str
@@ -140,28 +140,28 @@ def _describe(folder: Path, network: str) -> str:
     return str(described)
 
 
-def _pieces(program: Path, *words: str) -> list[Piece]:
+def _pieces(program: Path, *words: str) -> list[CallPiece]:
     done = subprocess.run([str(program), *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ExecutionError(f"the program in C failed: {done.stderr.strip()[-500:] or done.returncode}")
     rows = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("= ")]
     loops = [float(value) for row in rows for value in row[2:4] if float(value)]
     most = MOST_SLOWED * min(loops, default=0.0)
-    return [Piece(row[0], float(row[1]), all(float(value) <= most for value in row[2:4])) for row in rows]
+    return [CallPiece(row[0], float(row[1]), all(float(value) <= most for value in row[2:4])) for row in rows]
 
 
-def _of(pieces: Sequence[Piece], what: str) -> list[float]:
+def _of(pieces: Sequence[CallPiece], what: str) -> list[float]:
     """Quiet ones; all, if there is none."""
     mine = [piece for piece in pieces if piece.what == what]
     return sorted(piece.took_us for piece in [piece for piece in mine if piece.quiet] or mine)
 
 
-def _median(pieces: Sequence[Piece], what: str) -> float:
+def _median(pieces: Sequence[CallPiece], what: str) -> float:
     found = _of(pieces, what)
     return found[len(found) // 2]
 
 
-def _urgent_row(pieces: Sequence[Piece], what: str, words: str, long_us: float) -> UrgentRow:
+def _urgent_row(pieces: Sequence[CallPiece], what: str, words: str, long_us: float) -> UrgentRow:
     kept = _of(pieces, what)
     every = sorted(piece.took_us for piece in pieces if piece.what == what)
     return UrgentRow(
