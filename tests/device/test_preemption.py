@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.testing import virtual_device
+from openhtp.testing import hold, release, virtual_device
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 
@@ -55,8 +55,10 @@ def test_a_running_graph_is_preempted_and_its_results_are_the_same(
     undisturbed = low.execute(feed)["y"]
     for _ in range(50):  # until the high one came while the low one ran, which is nearly always at once
         profile = backend.create_profile()
+        hold(device)
         disturbed = low.execute_async(feed, profile=profile)
         urgent = high.execute_async({"x": ramp()})
+        release(device)
         assert urgent.exception(PATIENCE_S) is None
         np.testing.assert_array_equal(disturbed.result(PATIENCE_S)["y"], undisturbed)
         assert disturbed.record is not None
@@ -141,7 +143,9 @@ def test_parallel_graphs_share_the_device(backend: htp.Backend, feed: dict[str, 
     context = device.create_context()
     a = long_graph(context, "a", vtcm_mb=4, hvx_threads=2)
     b = long_graph(context, "b", vtcm_mb=4, hvx_threads=2)
+    hold(device)  # until both are there
     first, second = a.execute_async(feed), b.execute_async(feed)
+    release(device)
     np.testing.assert_array_equal(first.result(PATIENCE_S)["y"], second.result(PATIENCE_S)["y"])
     assert first.record is not None
     assert second.record is not None
@@ -156,7 +160,9 @@ def test_graphs_on_two_cores_do_not_wait_for_each_other(backend: htp.Backend, fe
     y = short.add_tensor("y", (1, 8), "float32", kind="app_read")
     short.add_node("Relu", inputs=[x], outputs=[y])
     short.finalize()
+    hold(device)
     running, beside = long.execute_async(feed), short.execute_async({"x": ramp()})
+    release(device)
     beside.result(PATIENCE_S)
     running.result(PATIENCE_S)
     assert running.record is not None

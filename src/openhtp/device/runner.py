@@ -102,6 +102,8 @@ class InlineRunner:
         self._jobs = jobs
         self._clock = clock
         self._ready: deque[Start] = deque()
+        # Steps that were asked to yield before they were begun.
+        self._not_begun: deque[Ended] = deque()
         self._paced = PacedSteps()
         self._go_on: GoOn | None = None
 
@@ -119,7 +121,12 @@ class InlineRunner:
         self._paced.start(t, action, job.pace)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
-        """Only what runs by the clock can be stopped inside a step."""
+        """What has not begun is not begun; inside a step, only what runs by the clock can be stopped."""
+        for place, start in enumerate(self._ready):
+            if start.job == action.job:
+                del self._ready[place]
+                self._not_begun.append(Ended(start.job, start.step, start.token, yielded=True))
+                return
         self._paced.ask_yield(t, action)
 
     def hurry(self, t: int, job: int) -> None:
@@ -132,13 +139,15 @@ class InlineRunner:
 
     def next_at(self, now: int) -> int | None:
         """Now, if any step is ready; else when the next paced one ends."""
-        return now if self._ready else self._paced.next_at()
+        return now if self._ready or self._not_begun else self._paced.next_at()
 
     def run_one(self, now: int) -> Ended | None:
         """Compute the oldest ready step and those that follow at once, unless a paced one is over."""
         due = self._paced.next_at()
         if due is not None and due <= now:
             return Ended(*self._paced.pop())
+        if self._not_begun:
+            return self._not_begun.popleft()
         if not self._ready:
             return None
         action = self._ready.popleft()
