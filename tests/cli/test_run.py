@@ -16,7 +16,7 @@ from openhtp.engine.onnxruntime import onnxruntime
 
 
 def invoke(*args, code=0):
-    result = CliRunner().invoke(app, ["run", *map(str, args)], env={"COLUMNS": "100"})
+    result = CliRunner().invoke(app, ["run", *map(str, args)], env={"COLUMNS": "1000"})
     assert result.exit_code == code, result.output
     return result.output
 
@@ -46,6 +46,14 @@ def saved(path, nodes, inputs, outputs, initializers=()):
 
 def floats(name, shape):
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def test_a_pipe_has_no_width(model, tmp_path):
+    long = tmp_path / ("long-" * 40) / "model.onnx"
+    long.parent.mkdir()
+    long.write_bytes(model.read_bytes())
+    text = CliRunner().invoke(app, ["run", str(long), "--repeat", "1"]).output
+    assert f"{long} on SM8650, emulated; samples: 1 random, seed 0" in text
 
 
 def test_random_inputs_are_said_and_the_same_each_time(model, tmp_path):

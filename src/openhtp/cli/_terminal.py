@@ -118,14 +118,21 @@ def show(sheet: Sheet) -> None:
 def say(text: str, style: str | None = None, *, folded: bool = True) -> None:
     """Print a sentence. It may hold names that users gave: nothing in it is markup, or another line.
 
-    One that is not ``folded`` stays in one piece, to be copied.
+    One that is not ``folded`` stays in one piece, to be copied. So does each in a pipe or a file, which has no
+    width unless ``COLUMNS`` says so.
     """
-    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=not folded)
+    whole = not folded or _has_no_width()
+    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=whole)
 
 
 def say_lines(text: str, style: str | None = None) -> None:
     """Print a text whose line breaks are ours."""
-    console.print(text, style=style, markup=False, highlight=False)
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=_has_no_width())
+
+
+def _has_no_width() -> bool:
+    """Whether results go to a pipe or a file, and nobody says how wide that is."""
+    return not console.is_terminal and "COLUMNS" not in os.environ
 
 
 def complain(text: str, style: str) -> None:
