@@ -174,6 +174,8 @@ def stray_text(error: BaseException, *, may_be_lost: bool = False) -> str | None
         return None
     if _raised_in(error, _HERE):  # by an object of the attack, when it was looked at
         return None
+    if isinstance(error, ValueError) and "integer string conversion" in str(error) and _raised_by_repr(error):
+        return None  # Python prints no such number, wherever it stands
     return f"{text}\n{_where(error)}"
 
 
@@ -183,6 +185,12 @@ def _raised_in(error: BaseException, folder: str) -> bool:
     if not frames or not frames[-1].filename.startswith(folder):
         return False
     return linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip().startswith("raise")
+
+
+def _raised_by_repr(error: BaseException) -> bool:
+    """Whether plain data of the caller's own making was shown: the ``__repr__`` that a dataclass is given."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and (frames[-1].filename, frames[-1].name) == ("<string>", "__repr__")
 
 
 def _where(error: BaseException) -> str:

@@ -157,11 +157,12 @@ class Execution:
         if call is not None and call.profile is not None:
             call.profile.told = told
 
-    def _complete(self, record: Record, text: str = "") -> None:
+    def _complete(self, record: Record, text: str = "", *, here: bool = False) -> None:
         """Called by the link when the device has reported the end; again does nothing.
 
         For a queued execution nothing that goes wrong here may leave it unfinished or reach the link, which has
-        others to complete. A synchronous one ends on its caller's own thread, whose interrupts are the caller's.
+        others to complete. A synchronous one, or one that was computed ``here``, ends on its caller's own thread,
+        whose interrupts are the caller's.
         """
         call = self._call
         if call is None:
@@ -172,7 +173,7 @@ class Execution:
             self._outputs, self._error = self._outcome(call, record, text)
             call.finish(record, untold=untold)
         except BaseException as problem:
-            if call.synchronous:
+            if call.synchronous or here:
                 raise
             self._report("finishing execution %d", self.job)
             self._outputs, self._error = None, ExecutionError(f"the execution could not be finished: {problem!r}")
@@ -224,6 +225,11 @@ class Execution:
 def complete(execution: Execution, record: Record, text: str) -> None:
     """End an execution of which the device will not tell any more; again does nothing."""
     execution._complete(record, text)
+
+
+def complete_here(execution: Execution, record: Record, text: str) -> None:
+    """End an execution that its caller computed, on the caller's thread."""
+    execution._complete(record, text, here=True)
 
 
 def block(execution: Execution, timeout: float | None) -> bool:

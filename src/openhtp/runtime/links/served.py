@@ -34,7 +34,10 @@ def serving() -> Iterator[Served]:
     try:
         yield account
     finally:
-        _account.reset(token)
+        with contextlib.suppress(
+            ValueError
+        ):  # dropped elsewhere, after an interrupt: that account is not kept here
+            _account.reset(token)
 
 
 def note(reply: ms.Reply) -> None:

@@ -20,7 +20,7 @@ from openhtp.device.sessions import Session
 from openhtp.rpc.frames import Record
 from openhtp.runtime import rescue
 from openhtp.runtime.calls.call import Call
-from openhtp.runtime.calls.execution import Execution, block, complete, complete_from
+from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, complete_here
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
@@ -106,7 +106,7 @@ class ThreadLink(RpcLink):
         except QnnError as error:
             code, text = error.code, error.message
         record = Record(execution.job, code, 0, began_ns, began_ns, self.now(), 0, 0, 0)
-        complete(execution, record, text)
+        complete_here(execution, record, text)
         return True
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> BoundRun | None:
