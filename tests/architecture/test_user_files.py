@@ -57,6 +57,8 @@ OWN = {
 
 def reads_files(path: Path) -> bool:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.open":  # also where it is handed on
+            return True
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
                 name, of = node.func.attr, getattr(node.func.value, "id", "")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 
 import pytest
 
+from openhtp.core import files
 from openhtp.core.descriptors import Descriptor
+from openhtp.core.errors import BadModel
 from tests.hostile.interrupting import Interrupting, places_of
 from tests.hostile.leaks import open_files
 
@@ -54,3 +57,19 @@ def test_no_interrupt_loses_it() -> None:
     kept.clear()
     gc.collect()
     assert [name for name in open_files() if "openhtp-test" in name] == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_interrupt_leaves_a_file_open_that_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+
+    def read() -> object:
+        return files.read_file(file, most=100, what="a text", error=BadModel)
+
+    read()
+    before = open_files()
+    for place in range(1, places_of(read) + 1):
+        Interrupting(place, read)
+        gc.collect()
+        assert open_files() == before, place

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from openhtp.core.descriptors import Descriptor
 from openhtp.core.errors import QnnError
 from openhtp.core.units import bytes_in_words
 
@@ -80,23 +81,23 @@ def open_file(
     expected = f"expected a file with {what}"
     try:
         # Not blocking: opening a pipe would wait for whoever writes to it.
-        fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        opened = Descriptor(os.open, str(place), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as problem:
         raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
     except ValueError as problem:  # a name that no file can have
         raise error(f"cannot read {str(place)[:80]!r}: {problem}; {expected}") from problem
     try:
-        found = os.fstat(fd)
+        found = os.fstat(opened.number)
         if not stat.S_ISREG(found.st_mode):
             kind = kind_in_words(found.st_mode)
             raise error(f"cannot read {str(place)!r}: it is {kind}; expected a regular file with {what}")
         if most is not None and found.st_size > most:
             raise error(_too_large(place, found.st_size, most, what))
-        yield fd, found.st_size
+        yield opened.number, found.st_size
     except OSError as problem:
         raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
     finally:
-        os.close(fd)
+        opened.close()
 
 
 def kind_in_words(mode: int) -> str:
