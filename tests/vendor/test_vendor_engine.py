@@ -58,6 +58,13 @@ def test_the_library_gets_the_nodes_and_tensors_of_the_graph(clamp: str, params:
     assert kernel.sources == ("add", "clamp")
 
 
+def test_b14_options_that_the_library_is_not_told_of_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    program_to_recipe(clamped_program("Relu", {}, priority="high", vtcm_mb=4, hvx_threads=2))
+    assert "without effect there" not in caplog.text
+    program_to_recipe(clamped_program("Relu", {}, dlbc=True, priority="high"))
+    assert "graph 'g': dlbc: not handed on to the vendor's library" in caplog.text
+
+
 def test_an_open_end_of_a_clamp_fits_the_parameter() -> None:
     program = clamped_program("ReluMinMax", {"min_value": -1.0, "max_value": math.inf})
     ((_, _), (_, given)) = program_to_recipe(program).nodes
