@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openhtp.abi.numbers import BACKEND_ID_HTP
-from openhtp.abi.tables import CORE, POWER, SYSTEM, Entry
+from openhtp.abi.tables import CORE, POWER, SYSTEM, TableEntry
 from openhtp.capi import identity
 
 PATH = Path(__file__).parents[1] / "src/openhtp/capi/native/entries.h"
@@ -59,7 +59,7 @@ def _identity() -> list[str]:
     ]
 
 
-def _function(name: str, entry: Entry, first: int) -> list[str]:
+def _function(name: str, entry: TableEntry, first: int) -> list[str]:
     number = first + entry.place
     if entry.arguments is None:
         return [

@@ -17,7 +17,7 @@ from openhtp.core.priority import Priority
 from openhtp.core.writing import write_file
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import named_track, trace_to_marks
-from openhtp.report.marks import Flow, Instant, Mark, Span
+from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
 from openhtp.runtime import forks, injecting, watching
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
@@ -125,8 +125,10 @@ def _explained(found: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]
     """The marks of a recording; those of clients say whose they are, and steps which ops they compute."""
     clients = {named_track(found, number): number for number in found.tracks}
     for mark in trace_to_marks(found):
-        number = clients.get(mark.lane) if isinstance(mark, Span) and "client" in mark.group.lower() else None
-        if number is None or not isinstance(mark, Span):
+        number = (
+            clients.get(mark.lane) if isinstance(mark, TimelineSpan) and "client" in mark.group.lower() else None
+        )
+        if number is None or not isinstance(mark, TimelineSpan):
             yield mark
             continue
         track = found.tracks[number]

@@ -39,14 +39,14 @@ def test_code_may_come_to_where_there_was_none(pages: int) -> None:
 
 def test_a_refusal_names_the_piece_that_is_missing(pages: int) -> None:
     _libc.mprotect(pages + PAGE, PAGE, 0)
-    window = memory.Window([(pages, 16), (pages + PAGE, 24)])
+    window = memory.BatchedReader([(pages, 16), (pages + PAGE, 24)])
     with pytest.raises(InvalidArgument, match=f"the pieces: 24 bytes at {pages + PAGE:#x}"):
         window.read("the pieces")
     assert not window.begins_with(b"")
 
 
 def test_each_page_is_looked_at_once(pages: int) -> None:
-    probe = memory.Probe([(pages, 8), (pages + 8, 8), (pages + 16, PAGE)])
+    probe = memory.PresenceProbe([(pages, 8), (pages + 8, 8), (pages + 16, PAGE)])
     assert len(probe.places_beside(())) == 2
     assert [place // PAGE for place, _ in probe.places_beside([(pages + 100, 1)])] == [pages // PAGE + 1]
     assert probe.holds()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.abi.structs import struct
-from openhtp.abi.tables import CORE, SYSTEM, Entry
+from openhtp.abi.tables import CORE, SYSTEM, TableEntry
 from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
@@ -151,7 +151,7 @@ class Attack:
         }
         return next((handle for start, handle in kinds.items() if name.startswith(start)), self.word())
 
-    def one(self, name: str, entry: Entry) -> None:
+    def one(self, name: str, entry: TableEntry) -> None:
         """One call."""
         assert entry.arguments is not None
         given = [self.argument(word) for word in entry.arguments.split()]

@@ -20,11 +20,11 @@ from openhtp.core.errors import ExecutionError
 from openhtp.engine import native
 from openhtp.engine.cutting import prepare
 from openhtp.engine.lowering import Lowered, lower_program
-from openhtp.engine.native import Native, NativeSession, Refused, SharedForms
+from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms
 from openhtp.engine.onnx_graph import external_tensor, model_bytes, parse_model
 from openhtp.engine.opened import End, PackagedSession
 from openhtp.engine.ort import OrtEngine, OrtRun
-from openhtp.engine.sessions import Part, optimised
+from openhtp.engine.sessions import SegmentModel, optimised
 from openhtp.hw.catalog import find_soc
 from openhtp.program.htp_program import HtpProgram
 
@@ -32,7 +32,7 @@ SOC = find_soc("SM8650")
 Array = npt.NDArray[np.float32]
 
 
-def product(rows: int, weights: Array, extra: Array | None = None) -> Part:
+def product(rows: int, weights: Array, extra: Array | None = None) -> SegmentModel:
     """``y = x @ w``, and ``+ b`` where there is one: weights of which a form is made, and some that are read."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y" if extra is None else "p"])]
     constants = {"w": weights}
@@ -47,10 +47,10 @@ def product(rows: int, weights: Array, extra: Array | None = None) -> Part:
         [external_tensor(name, array) for name, array in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return Part(model_bytes(model), constants, ("x",), ("y",))
+    return SegmentModel(model_bytes(model), constants, ("x",), ("y",))
 
 
-def computed(part: Part, session: NativeSession | PackagedSession, x: Array) -> Array:
+def computed(part: SegmentModel, session: NativeSession | PackagedSession, x: Array) -> Array:
     y = np.zeros((len(x), part.constants["w"].shape[1]), np.float32)
     OrtRun([session.bind({"x": x}, {"y": y})], (x, y)).step(0)
     return y
@@ -99,7 +99,7 @@ def test_free_sizes_have_their_names(side: Native) -> None:
         [value("y", TensorProto.FLOAT16, ("rows", 4))],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    session = Part(model_bytes(model), {}, ("x",), ("y",)).open(1).session
+    session = SegmentModel(model_bytes(model), {}, ("x",), ("y",)).open(1).session
     assert session.inputs() == [End("x", np.dtype("float16"), ("rows", 4))]
 
 
@@ -199,10 +199,10 @@ def _src() -> Path:
 
 def test_refusals_are_in_the_words_of_the_runtime(side: Native) -> None:
     part = product(1, np.eye(8, dtype=np.float32))
-    with pytest.raises(Refused, match=r"[Pp]rotobuf"):
-        Part(b"nothing of the kind", {}, (), ()).open(1)
+    with pytest.raises(SessionRefused, match=r"[Pp]rotobuf"):
+        SegmentModel(b"nothing of the kind", {}, (), ()).open(1)
     session = part.open(1).session
-    with pytest.raises(Refused, match="nowhere"):
+    with pytest.raises(SessionRefused, match="nowhere"):
         session.bind({"nowhere": np.zeros(1, np.float32)}, {})
     wrong = session.bind({"x": np.zeros((3, 7), np.float32)}, {"y": np.zeros((1, 8), np.float32)})
     with pytest.raises(ExecutionError, match="step 0 failed"):

@@ -26,7 +26,7 @@ from openhtp.engine.inspection import Unusable, inspect_part
 from openhtp.engine.ort import OrtEngine
 from openhtp.engine.prepared import Manifest, open_prepared
 from openhtp.engine.protocol import PreparingEngine
-from openhtp.engine.sessions import Part, Prepared
+from openhtp.engine.sessions import PreparedSegments, SegmentModel
 from openhtp.engine.workshop import Workshop
 from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
@@ -306,11 +306,11 @@ def test_what_does_not_fit_is_refused(packed: PackedGraph, caplog: pytest.LogCap
     refused(resealed(packed, change), caplog, why)
 
 
-def a_part(node: Any, *, initializers: tuple[Any, ...] = ()) -> Part:
+def a_part(node: Any, *, initializers: tuple[Any, ...] = ()) -> SegmentModel:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
     model = helper.make_model(helper.make_graph([node], "g", [x], [y], list(initializers)))
-    return Part(model.SerializeToString(), {}, ("x",), ("y",))
+    return SegmentModel(model.SerializeToString(), {}, ("x",), ("y",))
 
 
 def in_a_file(location: str) -> Any:
@@ -337,7 +337,7 @@ def with_graph() -> Any:
         (a_part(helper.make_node("Constant", [], ["y"], value=in_a_file("secrets"))), "from a file"),
     ],
 )
-def test_what_lowering_could_not_have_made_is_refused(part: Part, why: str) -> None:
+def test_what_lowering_could_not_have_made_is_refused(part: SegmentModel, why: str) -> None:
     with pytest.raises(Unusable, match=why):
         inspect_part(part.model, part.constants)
 
@@ -367,7 +367,7 @@ def test_inspection_has_one_kind_of_failure(junk: bytes, place: int) -> None:
 def test_what_lowering_could_not_have_made_is_not_sealed(
     program: HtpProgram, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(*args: Any, **options: Any) -> Prepared:
+    def prepare(*args: Any, **options: Any) -> PreparedSegments:
         made = real(*args, **options)
         strange = a_part(helper.make_node("Anything", ["x"], ["y"], domain="my.library"))
         return dataclasses.replace(made, parts=(*made.parts, strange))
@@ -379,8 +379,8 @@ def test_what_lowering_could_not_have_made_is_not_sealed(
 
 
 def test_nothing_is_made_before_the_seal_is_known(packed: PackedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Part] = []
-    monkeypatch.setattr(prepared.Part, "open", lambda part, threads: made.append(part))
+    made: list[SegmentModel] = []
+    monkeypatch.setattr(prepared.SegmentModel, "open", lambda part, threads: made.append(part))
     with Workshop() as workshop, pytest.raises(Unusable):
         open_prepared(packed, packed.info(), SOC, b"another key".ljust(seal.KEY_BYTES), 1, workshop)
     assert not made

@@ -12,20 +12,20 @@ from tests.waiting import PATIENCE_S
 
 from openhtp.engine import workshop as workshop_module
 from openhtp.engine.opened import PackagedSession
-from openhtp.engine.sessions import Stage
+from openhtp.engine.sessions import SegmentSession
 from openhtp.engine.workshop import Making, Workshop
 
 MB = 1 << 20
 
 
-def a_stage() -> Stage:
-    return Stage(PackagedSession(None), (), ())
+def a_stage() -> SegmentSession:
+    return SegmentSession(PackagedSession(None), (), ())
 
 
 def test_equal_ones_are_made_once_also_for_another_graph() -> None:
     made: list[int] = []
 
-    def make() -> Stage:
+    def make() -> SegmentSession:
         made.append(1)
         return a_stage()
 
@@ -45,7 +45,7 @@ class Meter:
         self.now = self.most = 0
 
     def making(self, key: bytes, nbytes: int, others: threading.Barrier | None = None) -> Making:
-        def make() -> Stage:
+        def make() -> SegmentSession:
             with self.lock:
                 self.now += nbytes
                 self.most = max(self.most, self.now)
@@ -112,12 +112,12 @@ def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pyte
     began, go_on = threading.Event(), threading.Event()
     threads: set[str] = set()
 
-    def wait() -> Stage:
+    def wait() -> SegmentSession:
         began.set()
         go_on.wait(PATIENCE_S)
         return a_stage()
 
-    def note() -> Stage:
+    def note() -> SegmentSession:
         threads.add(threading.current_thread().name)
         return a_stage()
 
@@ -138,10 +138,10 @@ def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pyte
 def test_a_failure_is_raised_when_nothing_is_under_way_any_more() -> None:
     ended: list[Any] = []
 
-    def fail() -> Stage:
+    def fail() -> SegmentSession:
         raise ValueError("no good")
 
-    def succeed() -> Stage:
+    def succeed() -> SegmentSession:
         ended.append(1)
         return a_stage()
 

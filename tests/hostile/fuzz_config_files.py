@@ -16,7 +16,7 @@ from openhtp.config import read_config
 from openhtp.frontend.data_formats import read_data_formats
 from openhtp.report.profile_log import read_log, read_schematic
 from openhtp.report.viewer_config import Reader, read_features
-from openhtp.report.viewing import Request, view
+from openhtp.report.viewing import ViewRequest, view
 from openhtp.tools.throughput_config import read_test_case
 from tests.conftest import relu_graph
 from tests.hostile.fuzz_model_files import damage, remove
@@ -82,8 +82,8 @@ def _targets(folder: Path) -> list[tuple[Path, Callable[[], object]]]:
         read_log(log)
         read_schematic(schematic)
         for reader in (Reader.DEFAULT, Reader.HTP, Reader.JSON):
-            view(Request(logs=(log,), reader=reader))
-        view(Request(logs=(log,), reader=Reader.OPTRACE, schematic=schematic, output=folder / "out.json"))
+            view(ViewRequest(logs=(log,), reader=reader))
+        view(ViewRequest(logs=(log,), reader=Reader.OPTRACE, schematic=schematic, output=folder / "out.json"))
 
     return [
         (paths["backend.json"], config("backend.json")),

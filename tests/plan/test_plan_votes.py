@@ -15,7 +15,7 @@ from openhtp.hw.power import DcvsVote
 from openhtp.hw.waking import COLD_NS, WARM_NS
 from openhtp.plan import BadScenario, plan
 from openhtp.plan.parsing import parse_scenario
-from openhtp.report.marks import Counter, Span
+from openhtp.report.marks import Counter, TimelineSpan
 
 MODEL = "zoo:tiny_mlp"
 FULL_US = estimate(MODEL, "SM8650").total_us
@@ -33,7 +33,7 @@ def clocks_of(result: Any) -> list[tuple[str, float, float]]:
     return [
         (str(mark.args["core_corner"]), mark.start_ns / US, mark.end_ns / US)
         for mark in result.marks()
-        if isinstance(mark, Span) and mark.category == "clocks"
+        if isinstance(mark, TimelineSpan) and mark.category == "clocks"
     ]
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.marks import Counter, Flow, Instant, Span
+from openhtp.report.marks import Counter, Flow, Instant, TimelineSpan
 
 MARKS = [
-    Span(group="Clients", lane="A", name="running", start_ns=1_000, duration_ns=2_500, category="running"),
-    Span(group="HMX", lane="HMX0", name="A", start_ns=1_000, duration_ns=2_500, args={"job": 1}),
+    TimelineSpan(group="Clients", lane="A", name="running", start_ns=1_000, duration_ns=2_500, category="running"),
+    TimelineSpan(group="HMX", lane="HMX0", name="A", start_ns=1_000, duration_ns=2_500, args={"job": 1}),
     Instant(group="Clients", lane="A", name="asked to yield", at_ns=2_000),
     Counter(name="VTCM", at_ns=1_000, values={"A": 3}),
     Flow(

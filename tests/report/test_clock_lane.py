@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openhtp.core.outcome import Outcome
 from openhtp.report.lanes import trace_to_marks
-from openhtp.report.marks import Counter, Span
+from openhtp.report.marks import Counter, TimelineSpan
 from openhtp.trace.phases import Phases, phases_of
 from openhtp.trace.records import ClocksChanged, Ended, Queued, Trace, Track, Units
 from openhtp.trace.wire import trace_from_bytes, trace_to_bytes
@@ -44,7 +44,7 @@ def test_a_window_cuts_them() -> None:
 
 def test_they_are_a_lane_of_each_core_and_say_that_they_are_modelled() -> None:
     marks = trace_to_marks(trace_from_bytes(trace_to_bytes(a_trace())))
-    clocks = [mark for mark in marks if isinstance(mark, Span) and mark.category == "clocks"]
+    clocks = [mark for mark in marks if isinstance(mark, TimelineSpan) and mark.category == "clocks"]
     assert {mark.lane for mark in clocks} == {"Clocks", "core1.Clocks"}
     assert clocks[0].name == "core 700 MHz, HMX 700 MHz, bus 42%"
     assert clocks[1].name == "core MAX 1800 MHz, HMX TUR 1710 MHz, bus MAX 100%"

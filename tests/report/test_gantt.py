@@ -6,7 +6,7 @@ from pathlib import Path
 from openhtp.core.units import MIB
 from openhtp.plan import plan
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png, ticks
-from openhtp.report.marks import Instant, Span
+from openhtp.report.marks import Instant, TimelineSpan
 
 SAME_PD = Path(__file__).parents[2] / "examples" / "same-pd.yaml"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,7 +24,9 @@ def test_text():
 
 
 def client_span(start, duration, category="running", lane="cam"):
-    return Span(group="Clients", lane=lane, name=category, start_ns=start, duration_ns=duration, category=category)
+    return TimelineSpan(
+        group="Clients", lane=lane, name=category, start_ns=start, duration_ns=duration, category=category
+    )
 
 
 def test_a_client_that_is_hardly_busy_is_not_painted_solid():
@@ -123,7 +125,9 @@ def test_ticks_are_round():
 
 
 def test_names_are_escaped():
-    span = Span(group="Clients", lane="<b>&", name="running", start_ns=0, duration_ns=10, category="running")
+    span = TimelineSpan(
+        group="Clients", lane="<b>&", name="running", start_ns=0, duration_ns=10, category="running"
+    )
     ET.fromstring(marks_to_svg([span]))
 
 

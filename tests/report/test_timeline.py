@@ -14,7 +14,7 @@ from tests.browser import settle
 from openhtp.core.units import MIB, SECOND
 from openhtp.plan import load_scenario, parse_scenario, plan
 from openhtp.plan.comparing import side_by_side
-from openhtp.report.marks import Span
+from openhtp.report.marks import TimelineSpan
 from openhtp.report.timeline import marks_to_html
 from openhtp.sched.policy import policy_named
 
@@ -103,7 +103,9 @@ def test_the_page_needs_nothing_from_elsewhere():
 
 
 def test_names_cannot_break_out_of_the_script():
-    span = Span(group="Clients", lane="</script><b>", name="x", start_ns=0, duration_ns=5, category="running")
+    span = TimelineSpan(
+        group="Clients", lane="</script><b>", name="x", start_ns=0, duration_ns=5, category="running"
+    )
     page = marks_to_html([span], title="</title><script>alert(1)</script>")
     assert page.count("</script>") == 1
     assert data_of(page)["lanes"][0]["name"] == "</script><b>"
@@ -185,7 +187,7 @@ def test_browser_stays_fast_with_fifty_thousand_spans(open_page):
     scenario = replace(load_scenario(EXAMPLES / "three-cameras-one-llm.yaml"), duration_ns=60 * SECOND)
     result = plan(scenario)
     marks = result.marks()
-    assert sum(isinstance(mark, Span) for mark in marks) >= 50_000
+    assert sum(isinstance(mark, TimelineSpan) for mark in marks) >= 50_000
     html = marks_to_html(
         marks, title="big", unit="ms", unit_ns=scenario.unit_ns, vtcm_bytes=8 * MIB, lanes=result.lanes()
     )
@@ -292,7 +294,9 @@ def test_browser_hides_nothing_behind_the_overview(open_page, name):
 @pytest.mark.slow
 def test_browser_scrolls_what_is_too_high_with_the_wheel_over_the_names(open_page):
     spans = [
-        Span(group="Clients", lane=f"client {n}", name="running", start_ns=n, duration_ns=5, category="running")
+        TimelineSpan(
+            group="Clients", lane=f"client {n}", name="running", start_ns=n, duration_ns=5, category="running"
+        )
         for n in range(60)
     ]
     page = open_page(marks_to_html(spans, title="many"), 800, 600)

@@ -20,7 +20,7 @@ from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import log_bytes, schematic_bytes, schematic_digest
 from openhtp.report.qhas import schematic_to_qhas
 from openhtp.report.viewer_config import Features, Reader, read_features
-from openhtp.report.viewing import Request, view
+from openhtp.report.viewing import ViewRequest, view
 from openhtp.report.zooming import zoomed
 from openhtp.trace.profile import Log, Message, Method, ProfileEvent, RunTimes
 
@@ -99,7 +99,7 @@ def files(tmp_path):
 
 def optrace(files, **more):
     return view(
-        Request(
+        ViewRequest(
             **{
                 "logs": (files / "op.log",),
                 "reader": Reader.OPTRACE,
@@ -143,7 +143,7 @@ def test_names_from_a_file_cannot_move_the_cursor():
 
 
 def test_csv_and_json(files):
-    found = view(Request(logs=(files / "op.log",), output=files / "o.csv"))
+    found = view(ViewRequest(logs=(files / "op.log",), output=files / "o.csv"))
     rows = list(csv.DictReader(io.StringIO(found.files[files / "o.csv"].decode())))
     assert rows[1]["Event Identifier"] == "Accelerator (execute) time (cycles)"
     assert (rows[1]["Unit of Measurement"], rows[1]["Event Level"], rows[1]["Message"]) == (
@@ -153,7 +153,7 @@ def test_csv_and_json(files):
     )
     assert (rows[4]["Message"], rows[4]["Event Level"]) == ("NODE", "SUB-EVENT")
     assert "has an op trace" in found.notes[0]
-    told = json.loads(view(Request(logs=(files / "op.log",), reader=Reader.JSON, standardized=True)).text)
+    told = json.loads(view(ViewRequest(logs=(files / "op.log",), reader=Reader.JSON, standardized=True)).text)
     assert told["header"]["artifact_type"] == "QNN_PROFILE"
     (message,) = told["messages"]
     assert message["method"] == "BACKEND_EXECUTE"
@@ -169,11 +169,11 @@ def test_csv_and_json(files):
 
 
 def test_linting_trace(files):
-    found = view(Request(logs=(files / "lint.log",), reader=Reader.CHROMETRACE, output=files / "t.json"))
+    found = view(ViewRequest(logs=(files / "lint.log",), reader=Reader.CHROMETRACE, output=files / "t.json"))
     check_trace(json.loads(found.files[files / "t.json"]))
     assert "(Average)" in found.text
     with pytest.raises(BadProfile, match="no linting data, it was profiled at the level 'optrace'"):
-        view(Request(logs=(files / "op.log",), reader=Reader.CHROMETRACE))
+        view(ViewRequest(logs=(files / "op.log",), reader=Reader.CHROMETRACE))
 
 
 def test_optrace_files(files):
@@ -251,13 +251,13 @@ def test_what_does_not_belong_together(files):
     with pytest.raises(BadProfile, match="of another preparation of 'g'"):
         optrace(files)
     with pytest.raises(BadProfile, match="--schematic only with the optrace reader"):
-        view(Request(logs=(files / "op.log",), schematic=files / "g_schematic.bin"))
+        view(ViewRequest(logs=(files / "op.log",), schematic=files / "g_schematic.bin"))
 
 
 def test_logs_of_two_chips_are_not_averaged(files):
     (files / "b.log").write_bytes(log_bytes(Log(app="", version="", created_us=0, soc="SM8550", level="")))
     with pytest.raises(BadProfile, match="SM8550 and SM8650; compare two chips with openhtp profile-diff"):
-        view(Request(logs=(files / "op.log", files / "b.log")))
+        view(ViewRequest(logs=(files / "op.log", files / "b.log")))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import openhtp as htp
 from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.frontend.partitioning import Part, partition
+from openhtp.frontend.partitioning import ModelPart, partition
 from openhtp.report.profile_log import read_log
 from openhtp.session.part_profile import NODE
 
@@ -47,7 +47,7 @@ def _diamond() -> bytes:
     )
 
 
-def _where(parts: list[Part]) -> list[tuple[bool, list[str]]]:
+def _where(parts: list[ModelPart]) -> list[tuple[bool, list[str]]]:
     return [(part.on_htp, [node.op_type for node in part.nodes]) for part in parts]
 
 

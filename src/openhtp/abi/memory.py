@@ -18,7 +18,7 @@ _MOST_TEXT = 1 << 16
 _MOST_CODE = 256
 
 
-class Span(ctypes.Structure):
+class IoVec(ctypes.Structure):
     """A piece of memory, as the kernel takes it."""
 
     _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
@@ -82,7 +82,7 @@ def check_readable(address: int, size: int, what: str) -> None:
     """Refuse memory that does not begin and end in this process."""
     if not address:
         raise _null(what)
-    if not Probe([(address, size)]).holds():
+    if not PresenceProbe([(address, size)]).holds():
         raise _refusal(what, address, size)
 
 
@@ -158,7 +158,7 @@ def pointers(address: int | None, what: str, most: int = 1024) -> list[int]:
     raise InvalidArgument(f"{what} does not end with NULL within {most} entries")
 
 
-class Probe:
+class PresenceProbe:
     """Looks again and again whether the same pieces of memory are still there, at the cost of one call."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
@@ -166,9 +166,9 @@ class Probe:
         ends = [place for address, size in pieces if size for place in (address, address + size - 1)]
         places = {place // _PAGE: place for place in ends}.values()
         self._count = len(places)
-        self._spans = (Span * max(1, self._count))(*[Span(place, 1) for place in places])
+        self._spans = (IoVec * max(1, self._count))(*[IoVec(place, 1) for place in places])
         self._sink = ctypes.create_string_buffer(max(1, self._count))
-        self._local = Span(ctypes.addressof(self._sink), self._count)
+        self._local = IoVec(ctypes.addressof(self._sink), self._count)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), self._count, 0)
 
     def places_beside(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -182,15 +182,15 @@ class Probe:
         return not self._count or bool(_readv(*self._call) == self._count)
 
 
-class Window:
+class BatchedReader:
     """Pieces of memory that are read together, again and again, at the cost of one call."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
         given = [(address, size) for address, size in pieces if size]
         self._size = sum(size for _, size in given)
-        self._spans = (Span * max(1, len(given)))(*[Span(address, size) for address, size in given])
+        self._spans = (IoVec * max(1, len(given)))(*[IoVec(address, size) for address, size in given])
         self._held = ctypes.create_string_buffer(max(1, self._size))
-        self._local = Span(ctypes.addressof(self._held), self._size)
+        self._local = IoVec(ctypes.addressof(self._held), self._size)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(given), 0)
 
     def places(self) -> list[tuple[int, int]]:
@@ -224,7 +224,7 @@ def _copy(call: Any, ours: int, theirs: int, size: int, what: str) -> None:
         return
     if not theirs:
         raise _null(what)
-    local, remote = Span(), Span()
+    local, remote = IoVec(), IoVec()
     done = 0
     while done < size:
         local.base, remote.base = ours + done, theirs + done

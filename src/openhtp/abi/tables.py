@@ -14,7 +14,7 @@ from openhtp.abi.layout import PLAIN
 from openhtp.abi.structs import struct
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """One function of a provider: its place, which is also its number for a dispatcher, and its arguments.
 
     ``ptr`` is any handle or address; a structure's name stands for that structure by value. ``arguments`` is None
@@ -26,16 +26,16 @@ class Entry(NamedTuple):
     arguments: str | None
 
 
-def _table(text: str) -> dict[str, Entry]:
+def _table(text: str) -> dict[str, TableEntry]:
     """Lines of name, area and arguments."""
-    found: dict[str, Entry] = {}
+    found: dict[str, TableEntry] = {}
     for place, line in enumerate(text.strip().splitlines()):
         name, area, *arguments = line.split()
-        found[name] = Entry(place, area, None if "?" in arguments else " ".join(arguments))
+        found[name] = TableEntry(place, area, None if "?" in arguments else " ".join(arguments))
     return found
 
 
-CORE: Mapping[str, Entry] = _table("""
+CORE: Mapping[str, TableEntry] = _table("""
     propertyHasCapability                PROPERTY    u32
     backendCreate                        BACKEND     ptr ptr ptr
     backendSetConfig                     BACKEND     ptr ptr
@@ -109,7 +109,7 @@ CORE: Mapping[str, Entry] = _table("""
     contextFreeBinarySectionUpdate       CONTEXT     ContextBuffer ptr
 """)
 
-SYSTEM: Mapping[str, Entry] = _table("""
+SYSTEM: Mapping[str, TableEntry] = _table("""
     systemContextCreate                     SYSTEM_CONTEXT  ptr
     systemContextGetBinaryInfo              SYSTEM_CONTEXT  ptr ptr u64 ptr ptr
     systemContextGetMetaData                SYSTEM_CONTEXT  ptr ptr u64 ptr
@@ -129,7 +129,7 @@ SYSTEM: Mapping[str, Entry] = _table("""
 """)
 
 # The functions of the HTP performance infrastructure, by field of ``Infrastructure``.
-POWER: Mapping[str, Entry] = _table("""
+POWER: Mapping[str, TableEntry] = _table("""
     create_id  HTP_PERF_INFRASTRUCTURE  u32 u32 ptr
     destroy_id HTP_PERF_INFRASTRUCTURE  u32
     set_power  HTP_PERF_INFRASTRUCTURE  u32 ptr
@@ -140,7 +140,7 @@ POWER: Mapping[str, Entry] = _table("""
 LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p)
 
 
-def prototype(entry: Entry) -> Any:
+def prototype(entry: TableEntry) -> Any:
     """The ctypes function type of an entry."""
     if entry.arguments is None:
         raise TypeError(f"entry {entry.place} of {entry.area} takes a structure whose size is not known")
@@ -148,7 +148,7 @@ def prototype(entry: Entry) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_uint64, *arguments)
 
 
-def functions(table: int, entries: Mapping[str, Entry]) -> dict[str, Any]:
+def functions(table: int, entries: Mapping[str, TableEntry]) -> dict[str, Any]:
     """Read the functions out of a provider's table at an address. An entry left NULL is left out."""
     found: dict[str, Any] = {}
     for name, entry in entries.items():

@@ -12,7 +12,7 @@ from openhtp.abi.reading import call_of, static_inputs, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import handles, identity
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError
 from openhtp.ops import PACKAGE, op_names, resolve_for
@@ -22,7 +22,7 @@ from openhtp.runtime.property import has_capability
 __all__ = ["BACKEND_ID_HTP", "BackendHeld"]
 
 
-class BackendHeld(Held):
+class BackendHeld(HandleEntry):
     """A backend."""
 
     word, invalid = "backend", st.QNN_BACKEND_ERROR_INVALID_HANDLE

@@ -10,7 +10,7 @@ from openhtp.capi.backend import BackendHeld
 from openhtp.capi.client_memory import ClientBinary, ClientMemory, check_extent
 from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers, null
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
@@ -26,7 +26,7 @@ from openhtp.runtime.provider import DmaBufferCallback
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 
 
-class ContextHeld(Held):
+class ContextHeld(HandleEntry):
     """A context."""
 
     word, invalid = "context", st.QNN_CONTEXT_ERROR_INVALID_HANDLE

@@ -35,7 +35,7 @@ _TELL = ctypes.CFUNCTYPE(
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _ListedContext:
     """One context of a list, and whom to tell of it."""
 
     binary: ClientBinary
@@ -45,7 +45,7 @@ class _Wanted:
     made: ContextHeld | None = None
 
 
-def _wanted(place: int, shared: dict[str, Any]) -> _Wanted:
+def _wanted(place: int, shared: dict[str, Any]) -> _ListedContext:
     given = memory.structure(struct("ContextParams"), place, "a context of the list")
     if given.version != VERSION_1:
         raise InvalidArgument(f"a context of the list has version {given.version}; expected 1")
@@ -53,7 +53,7 @@ def _wanted(place: int, shared: dict[str, Any]) -> _Wanted:
         memory.check_code(given.notify, "the notify function")
     options = configs.read(CONTEXT, given.config or 0)
     binary = ClientBinary(given.binary or 0, given.size, is_kept=is_kept({**shared, **options}))
-    return _Wanted(binary, options, given.notify or 0, given.notify_param or 0)
+    return _ListedContext(binary, options, given.notify or 0, given.notify_param or 0)
 
 
 @answers("contextCreateFromBinaryListAsync")
@@ -86,7 +86,7 @@ def context_create_from_binary_list_async(
 
 def _tell(
     made_with: tuple[BackendHeld, DeviceHeld],
-    one: _Wanted,
+    one: _ListedContext,
     context: Context | None,
     graph: Graph | None,
     name: str | None,

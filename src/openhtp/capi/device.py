@@ -15,7 +15,7 @@ from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
 from openhtp.capi.chip_choice import read_wish
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.capi.logs import LogHeld
 from openhtp.capi.votes import waiting
 from openhtp.core import status as st
@@ -72,7 +72,7 @@ def set_default_soc(option: int, model: int) -> None:
     _default["soc"] = find_soc(model).name
 
 
-class DeviceHeld(Held):
+class DeviceHeld(HandleEntry):
     """A client's way to an NPU, made when something first needs it."""
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
@@ -168,7 +168,7 @@ def device_set_config(device: int, config: int) -> None:
 _SIGNED_PD = frozenset({"SC8380XP"})
 
 
-def _platform(owner: Held, soc: SocSpec) -> int:
+def _platform(owner: HandleEntry, soc: SocSpec) -> int:
     """The description of a platform of one chip, kept with its owner."""
     cores = (struct("CoreInfo") * soc.cores)(*[(1, 0, number) for number in range(soc.cores)])
     extension = struct("HtpDeviceInfo")(
@@ -190,14 +190,14 @@ def _platform(owner: Held, soc: SocSpec) -> int:
     return ctypes.addressof(info)
 
 
-_platforms: dict[int, Held] = {}
+_platforms: dict[int, HandleEntry] = {}
 
 
 @answers("deviceGetPlatformInfo")
 def device_get_platform_info(log: int, out: int) -> None:
     """What devices there are, to be given back by the client."""
     handles.require_place(out, "platform")
-    owner = Held()
+    owner = HandleEntry()
     address = _platform(owner, find_soc(chosen_soc()))
     _platforms[address] = owner
     memory.write_number(out, address)

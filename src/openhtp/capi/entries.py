@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from openhtp.abi.tables import CORE, POWER, SYSTEM, Entry
+from openhtp.abi.tables import CORE, POWER, SYSTEM, TableEntry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
 from openhtp.core.status import Status
@@ -87,7 +87,7 @@ def _unsupported(name: str) -> Answer:
     return refuse
 
 
-def _guarded(name: str, entry: Entry, answer: Answer) -> Answer:
+def _guarded(name: str, entry: TableEntry, answer: Answer) -> Answer:
     """What it raises is said in words and answered as a code."""
     invalid = _INVALID.get(entry.area, st.QNN_COMMON_ERROR_INVALID_ARGUMENT)
 

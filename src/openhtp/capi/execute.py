@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.abi import memory
-from openhtp.abi.memory import Probe, Window
+from openhtp.abi.memory import BatchedReader, PresenceProbe
 from openhtp.abi.numbers import VERSION_2, MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
@@ -48,7 +48,7 @@ CallKey = tuple[int, bytes, bytes]
 # All memory that a call depends on, to be looked at in one go; the structures and dimensions that it begins with;
 # and what is to be done for as long as it does.
 ClientCall = BoundCall | VaryingCall
-KnownCall = tuple[Window, bytes, ClientCall]
+KnownCall = tuple[BatchedReader, bytes, ClientCall]
 
 
 class Plan:
@@ -59,11 +59,11 @@ class Plan:
         self._context = held.context
         self._inputs = {tensor.id: tensor for tensor in held.graph.inputs}
         self._outputs = {tensor.id: tensor for tensor in held.graph.outputs}
-        self._windows: dict[Place, Window] = {}
+        self._windows: dict[Place, BatchedReader] = {}
         # The last call from each place, and the last with each content of the structures there.
         self._last: dict[Place, KnownCall] = {}
         self._seen: dict[tuple[Place, bytes], KnownCall] = {}
-        self._bound: dict[CallKey, tuple[ClientCall, Probe]] = {}
+        self._bound: dict[CallKey, tuple[ClientCall, PresenceProbe]] = {}
         self._varies = any(tensor.spec.is_dynamic for tensor in (*held.graph.inputs, *held.graph.outputs))
 
     def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> ClientCall:
@@ -92,11 +92,11 @@ class Plan:
         if len(self._seen) >= _MOST_KEPT:
             self._seen.clear()
         read = (*_pieces(place), *dims.places())
-        whole = Window((*read, *known[1].places_beside(read)))
+        whole = BatchedReader((*read, *known[1].places_beside(read)))
         seen = self._seen[place, structs] = (whole, structs + key[2], known[0])
         return seen
 
-    def _window(self, place: Place) -> Window:
+    def _window(self, place: Place) -> BatchedReader:
         inputs, n_inputs, outputs, n_outputs = place
         for what, address, count in (("inputs", inputs, n_inputs), ("outputs", outputs, n_outputs)):
             none_at_all = what == "inputs" and not address and not count
@@ -106,10 +106,10 @@ class Plan:
         if len(self._windows) >= _MOST_KEPT:
             self._windows.clear()
             self._last.clear()
-        window = self._windows[place] = Window(_pieces(place))
+        window = self._windows[place] = BatchedReader(_pieces(place))
         return window
 
-    def _dims_window(self, n_inputs: int, structs: bytes) -> Window:
+    def _dims_window(self, n_inputs: int, structs: bytes) -> BatchedReader:
         """The dimensions that structures point at, as far as they are looked at."""
         pieces: list[tuple[int, int]] = []
         for number, given in enumerate(_tensors(structs)):
@@ -119,9 +119,9 @@ class Plan:
                 continue  # what a varying output's dimensions said before is overwritten
             if _has_dims(given, tensor.spec):
                 pieces.append((given.dims, _DIM_BYTES * given.rank))
-        return Window(pieces)
+        return BatchedReader(pieces)
 
-    def _bind(self, key: CallKey) -> tuple[ClientCall, Probe]:
+    def _bind(self, key: CallKey) -> tuple[ClientCall, PresenceProbe]:
         n_inputs, held, shapes = key
         structs = _tensors(held)
         dims = iter(np.frombuffer(shapes, np.uint32).tolist())
@@ -131,7 +131,7 @@ class Plan:
             output_shapes(self.graph, {name: array.shape for name, array in ins.items()}) if self._varies else {}
         )
         outs, cut = self._written(structs[n_inputs:], dims, pieces, made)
-        probe = Probe(pieces)
+        probe = PresenceProbe(pieces)
         if not probe.holds():
             raise InvalidArgument(
                 "a tensor's data are not this process's memory", st.QNN_GRAPH_ERROR_INVALID_TENSOR

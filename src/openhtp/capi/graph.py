@@ -15,7 +15,7 @@ from openhtp.capi.clipping import clipped
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.entries import answers, null
 from openhtp.capi.graph_changes import named_options
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
@@ -31,7 +31,7 @@ log = logging.getLogger("openhtp.capi")
 _ID = struct("Tensor").id.offset
 
 
-class GraphHeld(Held):
+class GraphHeld(HandleEntry):
     """A graph, its tensors by id, and the data of constants until it is finalized."""
 
     word, invalid = "graph", st.QNN_GRAPH_ERROR_INVALID_HANDLE

@@ -9,22 +9,22 @@ from openhtp.abi import memory
 from openhtp.capi.entries import bad_handle, null
 from openhtp.core.status import Status
 
-_T = TypeVar("_T", bound="Held")
+_T = TypeVar("_T", bound="HandleEntry")
 # Looks like an address and is none, so that a client that follows it is found out.
 _numbers = itertools.count(0x0C70_0000_0010, 0x10)
-_held: dict[int, Held] = {}
+_held: dict[int, HandleEntry] = {}
 
 
-class Held:
+class HandleEntry:
     """What a handle stands for. What belongs to it goes with it."""
 
     word: str
     invalid: Status
 
-    def __init__(self, parent: Held | None = None) -> None:
+    def __init__(self, parent: HandleEntry | None = None) -> None:
         self.handle = 0
         self.parent = parent
-        self.children: dict[int, Held] = {}
+        self.children: dict[int, HandleEntry] = {}
         # C structures and texts that the client was shown: they live as long as this.
         self.keep: list[Any] = []
 
@@ -32,7 +32,7 @@ class Held:
         """Registered memory that it may know by address was given back."""
 
 
-def add(held: Held) -> int:
+def add(held: HandleEntry) -> int:
     """Give it a handle."""
     held.handle = next(_numbers)
     _held[held.handle] = held
@@ -54,7 +54,7 @@ def find_or_none(kind: type[_T], handle: int) -> _T | None:
     return find(kind, handle) if handle else None
 
 
-def remove(held: Held) -> None:
+def remove(held: HandleEntry) -> None:
     """It is gone, and what belonged to it."""
     for child in list(held.children.values()):
         remove(child)
@@ -75,6 +75,6 @@ def require_place(address: int, what: str, size: int = 8) -> None:
     memory.check_writable(address, size, what)
 
 
-def give(address: int, held: Held) -> None:
+def give(address: int, held: HandleEntry) -> None:
     """Make a handle and put it where the client wants it."""
     memory.write_number(address, add(held))

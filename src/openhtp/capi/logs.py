@@ -7,14 +7,14 @@ import sys
 from openhtp.abi import memory
 from openhtp.capi import handles
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.capi.native_calls import natives
 from openhtp.core import status as st
 from openhtp.core.levels import LogLevel
 from openhtp.runtime.log import Log
 
 
-class LogHeld(Held):
+class LogHeld(HandleEntry):
     """A logger of the client's."""
 
     word, invalid = "log", st.QNN_LOG_ERROR_INVALID_HANDLE

@@ -12,7 +12,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
@@ -34,7 +34,7 @@ class Area:
         self.address = int(mem.bytes.ctypes.data)
 
 
-class MemHeld(Held):
+class MemHeld(HandleEntry):
     """A tensor's place in registered memory."""
 
     word, invalid = "memory", st.QNN_MEM_ERROR_INVALID_HANDLE

@@ -13,7 +13,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
@@ -26,7 +26,7 @@ _NO_UNIT = 6
 _numbers = itertools.count(0x0C71_0000_0010, 0x10)
 
 
-class ProfileHeld(Held):
+class ProfileHeld(HandleEntry):
     """A profile and the events that it was asked for."""
 
     word, invalid = "profile", st.QNN_PROFILE_ERROR_INVALID_HANDLE

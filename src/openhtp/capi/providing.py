@@ -24,7 +24,7 @@ _PROVIDE = ctypes.CFUNCTYPE(ctypes.c_uint64, struct("DataRequest"), ctypes.c_voi
 _RELEASE = ctypes.CFUNCTYPE(ctypes.c_uint64, struct("DmaDataMem"), ctypes.c_void_p)
 
 
-class _Client:
+class _ProviderFunctions:
     """The two functions of a client, and what it told of the buffers that it provided."""
 
     def __init__(self, given: Any) -> None:
@@ -78,7 +78,7 @@ def _callback(address: int) -> DmaBufferCallback:
         if not function:
             raise null(what)
         memory.check_code(function, what)
-    client = _Client(given)
+    client = _ProviderFunctions(given)
     return DmaBufferCallback(client.provide, client.release)
 
 

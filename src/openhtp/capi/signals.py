@@ -7,14 +7,14 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import SignalOption
 from openhtp.runtime.signal import Signal
 
 
-class SignalHeld(Held):
+class SignalHeld(HandleEntry):
     """A signal."""
 
     word, invalid = "signal", st.QNN_SIGNAL_ERROR_INVALID_HANDLE

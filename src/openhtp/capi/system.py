@@ -13,7 +13,7 @@ from openhtp.abi.writing import tensor_struct
 from openhtp.capi import handles, identity
 from openhtp.capi.client_memory import ClientMemory
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary
 from openhtp.core.units import MIB
@@ -23,7 +23,7 @@ from openhtp.program.binary import ContextBinary, open_binary
 _VERSION_3 = 3
 
 
-class SystemHeld(Held):
+class SystemHeld(HandleEntry):
     """What was read from a binary lives as long as this."""
 
     word, invalid = "system context", st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_HANDLE

@@ -11,7 +11,7 @@ from openhtp.abi import memory
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.entries import answers
-from openhtp.capi.handles import Held
+from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 
@@ -21,7 +21,7 @@ _MOST_EVENTS = 1 << 20
 _DEEPEST = 16
 
 
-class TargetHeld(Held):
+class TargetHeld(HandleEntry):
     """A file that events go to."""
 
     word, invalid = "serialization target", st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_HANDLE

@@ -28,7 +28,7 @@ from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.report.viewer_config import Features, Reader
-from openhtp.report.viewing import Request, view
+from openhtp.report.viewing import ViewRequest, view
 from openhtp.session.loading import soc_of
 from openhtp.zoo.feeds import random_feeds
 
@@ -72,7 +72,7 @@ def profile(
         with progress_console.status(f"running {runs} times"):
             path = output / "profile.log"
             log = profile_model(graph, samples, path, config=config, soc=soc, level=level, runs=runs)
-        request = Request(
+        request = ViewRequest(
             logs=(log.path,),
             reader=_READERS.get(level, Reader.DEFAULT),
             output=output / _OUTPUTS.get(level, "profile.csv"),

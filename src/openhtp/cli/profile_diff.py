@@ -9,7 +9,7 @@ import typer
 
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
-from openhtp.report.profile_diff import Change, Comparison, Side, compare, read_side
+from openhtp.report.profile_diff import Change, Comparison, ProfileSide, compare, read_side
 
 
 def profile_diff(
@@ -73,7 +73,7 @@ def _most(found: Comparison, top: int) -> list[Change]:
     return changed[:top]
 
 
-def _side(one: Side) -> str:
+def _side(one: ProfileSide) -> str:
     """A file, and of what it tells: chip, clock, and the version that wrote it."""
     clock = f"{one.clock_hz / 1e6:,.0f} MHz" if one.clock_hz else ""
     version = f"openhtp {one.version}" if one.version else ""
@@ -97,7 +97,7 @@ def _as_json(found: Comparison, threshold: float, least: float) -> dict[str, Any
             "percent": change.percent,
         }
 
-    def side(one: Side) -> dict[str, Any]:
+    def side(one: ProfileSide) -> dict[str, Any]:
         return {
             "file": one.name,
             "soc": one.soc,

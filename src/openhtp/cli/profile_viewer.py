@@ -20,7 +20,7 @@ from openhtp.cli._terminal import (
 from openhtp.core import writing
 from openhtp.core.errors import BadProfile
 from openhtp.report.viewer_config import Features, Reader, read_features
-from openhtp.report.viewing import Request, view
+from openhtp.report.viewing import ViewRequest, view
 
 READERS = "default (text, CSV), htp (every run), chrometrace (linting), json, optrace; or the vendor's library."
 
@@ -56,7 +56,7 @@ def profile_viewer(
     with errors_reported():
         if bool(zoom_start) != bool(zoom_end):
             raise BadProfile("--zoom_start and --zoom_end go together: name the first node and the last")
-        request = Request(
+        request = ViewRequest(
             logs=tuple(Path(name) for name in input_log.split(",") if name),
             reader=Reader.parse(reader),
             output=output,
@@ -82,7 +82,7 @@ def profile_viewer(
             write_json(json_file, _told(request, list(found.files), found.text, json_file))
 
 
-def _told(request: Request, files: list[Path], text: str, json_file: Path) -> dict[str, Any]:
+def _told(request: ViewRequest, files: list[Path], text: str, json_file: Path) -> dict[str, Any]:
     told: dict[str, Any] = {"reader": request.reader.name.lower(), "files": [str(path) for path in files]}
     if json_file == STANDARD_OUTPUT:
         told["text"] = text

@@ -16,10 +16,10 @@ from openhtp.engine.native import NativeSession
 from openhtp.engine.onnx_graph import external_tensor, model_bytes, numpy_type, onnx_type
 from openhtp.engine.segments import Cuts, Segment, cut, cuts_of, share_memory, used_nodes
 from openhtp.engine.sessions import (
-    Buffer,
-    Part,
-    Prepared,
-    Stage,
+    PreparedSegments,
+    SegmentBuffer,
+    SegmentModel,
+    SegmentSession,
     Staged,
     kept_apart,
     open_session,
@@ -28,7 +28,7 @@ from openhtp.engine.sessions import (
     session_options,
     shared,
 )
-from openhtp.engine.strips import Strip, Window, can_be_cut, cut_into_strips
+from openhtp.engine.strips import RowWindow, Strip, can_be_cut, cut_into_strips
 from openhtp.engine.values import Rounding
 from openhtp.program.htp_program import HtpProgram
 
@@ -43,13 +43,13 @@ def make_stages(program: HtpProgram, lowered: Lowered, threads: int, *, yield_po
     if lowered.marks:
         lowered = lower_program(program, Rounding.CASTS)
     session = open_session(model_bytes(lowered.model), lowered.external, session_options(threads, optimise=True))
-    stage = Stage(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
+    stage = SegmentSession(session, tuple(lowered.inputs.values()), tuple(lowered.outputs.values()))
     return Staged((stage,), {})
 
 
 def prepare(
     program: HtpProgram, lowered: Lowered, threads: int, *, yield_points: bool = True, whole: bool = False
-) -> Prepared | None:
+) -> PreparedSegments | None:
     """Optimise a program as a whole and cut it. None if it cannot be cut, or is too short to be worth it.
 
     ``whole``: one part is worth it, too.
@@ -73,14 +73,14 @@ class _Cutting:
         self._threads = threads
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
         self._known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
-        self._parts: list[Part] = []
-        self._stages: list[Stage] = []
-        self._buffers: dict[str, Buffer] = {}
-        self._windows: dict[str, Window] = {}
+        self._parts: list[SegmentModel] = []
+        self._stages: list[SegmentSession] = []
+        self._buffers: dict[str, SegmentBuffer] = {}
+        self._windows: dict[str, RowWindow] = {}
         # What each part reads and makes, of whatever it has but windows.
         self._lives: list[Segment] = []
 
-    def run(self) -> Prepared | None:
+    def run(self) -> PreparedSegments | None:
         """All parts and their sessions. None if the shape of something between two is not known."""
         outputs = [value.name for value in self._model.graph.output]
         nodes = used_nodes(self._model.graph.node, outputs)
@@ -96,24 +96,26 @@ class _Cutting:
         sizes = {name: buffer.nbytes for name, buffer in self._buffers.items()}
         slots, slot_bytes = share_memory(self._lives, sizes)
         placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in self._buffers.items()}
-        return Prepared(tuple(self._parts), Staged(tuple(self._stages), placed, tuple(slot_bytes), self._windows))
+        return PreparedSegments(
+            tuple(self._parts), Staged(tuple(self._stages), placed, tuple(slot_bytes), self._windows)
+        )
 
     def _is_cut(self, node: Any) -> bool:
         return _step_of(node) in self._cuts.rows and can_be_cut(node)
 
-    def _strips(self, segment: Segment) -> tuple[list[Strip], Window] | None:
+    def _strips(self, segment: Segment) -> tuple[list[Strip], RowWindow] | None:
         """The strips of a convolution that is long enough for it, and all of its result."""
         node = segment.nodes[0]
         if len(segment.nodes) != 1 or not self._is_cut(node) or node.input[0] not in self._known:
             return None
         value = self._known[node.input[0]].type.tensor_type
         shape = tuple(size.dim_value for size in value.shape.dim)
-        source = Window(node.input[0], 0, numpy_type(value.elem_type), shape)
+        source = RowWindow(node.input[0], 0, numpy_type(value.elem_type), shape)
         filters, zero = self._initializers[node.input[3]], self._initializers[node.input[7]]
         ends = self._cuts.rows[_step_of(node) or 0]
         return cut_into_strips(node, source, filters.dims[0], numpy_type(zero.data_type), ends)
 
-    def _open_strips(self, segment: Segment, strips: Sequence[Strip], whole: Window) -> None:
+    def _open_strips(self, segment: Segment, strips: Sequence[Strip], whole: RowWindow) -> None:
         constants = segment.nodes[0].input[1:]
         for strip in strips:
             (read, source), (written, _) = strip.read, strip.written
@@ -133,7 +135,7 @@ class _Cutting:
         self._parts.append(part)
         self._stages.append(stage)
 
-    def _learn(self, stage: Stage) -> bool:
+    def _learn(self, stage: SegmentSession) -> bool:
         """Note what a stage gives to later ones; the runtime has found out its shape."""
         for end in stage.session.outputs():
             if end.name in self._known:
@@ -146,7 +148,7 @@ class _Cutting:
 
     def _keep(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         if name not in self._known:
-            self._buffers[name] = Buffer(dtype, shape)
+            self._buffers[name] = SegmentBuffer(dtype, shape)
             self._known[name] = helper.make_tensor_value_info(name, onnx_type(dtype), shape)
 
 
@@ -175,7 +177,7 @@ def _make_part(
     initializers: Mapping[str, TensorProto],
     external: Mapping[str, Array],
     known: Mapping[str, ValueInfoProto],
-) -> Part:
+) -> SegmentModel:
     inputs = tuple(name for name in segment.inputs if name not in initializers)
     constants = [name for name in segment.inputs if name in initializers]
     graph = helper.make_graph(
@@ -191,4 +193,4 @@ def _make_part(
     in_place = read_in_place(segment.nodes, mine)
     mine |= {name: shared(external[name]) for name in in_place}
     apart, unpacked = kept_apart(segment.nodes, mine), len(in_place) == len(mine)
-    return Part(model_bytes(part), mine, inputs, segment.outputs, in_place, apart, unpacked=unpacked)
+    return SegmentModel(model_bytes(part), mine, inputs, segment.outputs, in_place, apart, unpacked=unpacked)

@@ -54,7 +54,7 @@ class Dequantized(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ConstantOrigin:
     """What a float constant is made from."""
 
     stored: Array
@@ -63,12 +63,12 @@ class Origin:
 
 def find_origins(
     program: QnnProgram, constants: Mapping[str, Array]
-) -> tuple[dict[str, Origin], dict[str, tuple[Array, Arrangement]]]:
+) -> tuple[dict[str, ConstantOrigin], dict[str, tuple[Array, Arrangement]]]:
     """Which of an engine's constants are real values of a program's tensors, to the bit.
 
     Also says for each such tensor how it comes out of what is then stored.
     """
-    origins: dict[str, Origin] = {}
+    origins: dict[str, ConstantOrigin] = {}
     kept: dict[str, tuple[Array, Arrangement]] = {}
     names: dict[int, list[str]] = {}
     for name, array in constants.items():
@@ -88,7 +88,7 @@ def find_origins(
     return origins, kept
 
 
-def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) -> Origin | None:
+def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) -> ConstantOrigin | None:
     """None if a constant, which holds the real values in this arrangement, cannot be made just so."""
     quant = encoding.encoding_of(spec)
     sizes = joined_sizes(how)
@@ -107,7 +107,7 @@ def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) ->
     if sizes != spec.shape and (zeros != -offsets).any():
         return None
     stored = put_back(data, how, zeros.reshape(along)).reshape(constant.shape)
-    found = Origin(stored, _described(data.dtype, how, axis, scales, offsets))
+    found = ConstantOrigin(stored, _described(data.dtype, how, axis, scales, offsets))
     made = dequantize(found.how, stored.reshape(-1).view(np.uint8).data)
     return found if np.array_equal(made.view(np.uint32), constant.reshape(-1).view(np.uint32)) else None
 

@@ -14,7 +14,7 @@ from openhtp.core.precision import half_rounded
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
-from openhtp.engine.values import Physical, Values, axes_order
+from openhtp.engine.values import Physical, TensorForms, axes_order
 from openhtp.engine.weights import bias_in_steps, signed_weights
 from openhtp.engine.wide import computed_right, constant_right, is_wide, wide_product
 from openhtp.ops import Node, OpDef
@@ -26,7 +26,9 @@ Bounds = tuple[float, float]
 class NodeEmitter:
     """Implements ``openhtp.ops._emit.Emitter`` on an OnnxGraph."""
 
-    def __init__(self, values: Values, opdef: OpDef, node: Node, physical: Physical, clamp: Bounds | None) -> None:
+    def __init__(
+        self, values: TensorForms, opdef: OpDef, node: Node, physical: Physical, clamp: Bounds | None
+    ) -> None:
         self._values = values
         self._graph = values.graph
         self._opdef = opdef

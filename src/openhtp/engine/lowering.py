@@ -32,7 +32,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
 from openhtp.engine.onnx_graph import OnnxGraph
-from openhtp.engine.values import Physical, Rounding, Values
+from openhtp.engine.values import Physical, Rounding, TensorForms
 from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._emit import Layout
@@ -63,7 +63,7 @@ def lower_program(
     graph = OnnxGraph()
     if program.options.precision is not Precision.FLOAT16:
         rounding = Rounding.NONE
-    values = Values(
+    values = TensorForms(
         graph,
         program.statics,
         dynamic=program.source.is_dynamic,
@@ -82,7 +82,7 @@ def lower_program(
     return Lowered(graph.model(), graph.external, inputs, outputs, graph.marks)
 
 
-def _emit(item: HtpNode, node: Node, values: Values) -> None:
+def _emit(item: HtpNode, node: Node, values: TensorForms) -> None:
     opdef = find_op(node.op)
     if not opdef.by_stored_number:
         node = _unsigned(node)
@@ -97,7 +97,7 @@ def origin(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def choose_layout(opdef: OpDef, node: Node, values: Values) -> Physical:
+def choose_layout(opdef: OpDef, node: Node, values: TensorForms) -> Physical:
     """The layout a node is lowered in: its own, or for ops that take any, that of its inputs."""
     if opdef.layout is Layout.CHANNEL_FIRST:
         return Physical.FIRST
@@ -119,7 +119,7 @@ def _unsigned(node: Node) -> Node:
     return dataclasses.replace(node, inputs=inputs, outputs=tuple(map(unsigned_tensor, node.outputs)))
 
 
-def _declare_inputs(program: HtpProgram, values: Values) -> dict[str, str]:
+def _declare_inputs(program: HtpProgram, values: TensorForms) -> dict[str, str]:
     used = {name for node in program.nodes for name in node.inputs}
     graph = values.graph
     graph.prefix = "in"
@@ -145,7 +145,7 @@ def _only_stored(program: HtpProgram, spec: TensorSpec) -> bool:
     )
 
 
-def _declare_output(spec: TensorSpec, values: Values) -> str:
+def _declare_output(spec: TensorSpec, values: TensorForms) -> str:
     source = values.stored(spec, Physical.LOGICAL)
     if spec.dtype is DType.FLOAT_16:
         source = values.graph.node("Cast", [source], to="float16")[0]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.onnxruntime import part
-from openhtp.engine.opened import Bound, End
+from openhtp.engine.opened import BoundSession, End
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _FOLDER = Path(__file__).absolute().parent / "lib"
 _MOST_SIZES = 16
 
 
-class Refused(Exception):
+class SessionRefused(Exception):
     """The runtime does not make such a session, or cannot bind it; in its own words."""
 
 
@@ -82,7 +82,7 @@ class Native:
     """The functions of the C side."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or Refused if sessions cannot be made with it."""
+        """Raises OSError or SessionRefused if sessions cannot be made with it."""
         found = ctypes.CDLL(str(path))
         self._path = str(path)
         self.choose(ort.SessionOptions())
@@ -103,7 +103,7 @@ class Native:
         self.release_bound = _function(found.openhtp_release_bound, None, c_void_p)
         self.release_container = _function(found.openhtp_release_container, None, c_void_p)
         if self.begin() or not hasattr(_OrtValue, "from_dlpack"):
-            raise Refused(f"ONNX Runtime {ort.__version__} is too old for it")
+            raise SessionRefused(f"ONNX Runtime {ort.__version__} is too old for it")
 
     def choose(self, options: Any) -> None:
         """Let the next session that this thread makes have these options."""
@@ -117,9 +117,9 @@ class Native:
         return words
 
     def check(self, status: int | None) -> None:
-        """Raise Refused for a failure."""
+        """Raise SessionRefused for a failure."""
         if status:
-            raise Refused(self.words(status))
+            raise SessionRefused(self.words(status))
 
 
 def _function(found: Any, result: Any, *arguments: Any) -> Any:
@@ -168,7 +168,7 @@ class _Loan:
         self._settle = side.settle
         self._place = side.lend(array.ctypes.data, sizes, array.ndim, code, bits)
         if not self._place:
-            raise Refused(f"an array of {array.ndim} dimensions, or no memory")
+            raise SessionRefused(f"an array of {array.ndim} dimensions, or no memory")
         self.value = ort.OrtValue(
             _OrtValue.from_dlpack(_capsule(self._place, b"dltensor", None), array.dtype == bool)
         )
@@ -190,7 +190,7 @@ class NativeSession:
         options: Any,
         forms: SharedForms | None = None,
     ) -> None:
-        """``options`` are the runtime's, and used up. Raises Refused."""
+        """``options`` are the runtime's, and used up. Raises SessionRefused."""
         self._side = side
         self._forms = forms
         self._handle = Handle(side.release_session)
@@ -232,7 +232,7 @@ class NativeSession:
                 side.forget_description(byref(told))
         return ends
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays."""
         side, handle = self._side, Handle(self._side.release_bound)
         ends = (_End * (len(inputs) + len(outputs)))(
@@ -240,7 +240,7 @@ class NativeSession:
             *(_End(*_where(name, array), is_output=1) for name, array in outputs.items()),
         )
         side.check(side.bind(self._handle.place, ends, len(ends), byref(handle.place)))
-        return Bound(partial(side.run, handle.place), (handle, self))
+        return BoundSession(partial(side.run, handle.place), (handle, self))
 
 
 def _where(name: str, array: Array) -> tuple[bytes, int, int, Any, int, int]:

@@ -22,7 +22,7 @@ class End(NamedTuple):
     shape: tuple[int | str, ...]
 
 
-class Bound(NamedTuple):
+class BoundSession(NamedTuple):
     """A session with places to read and write. ``call`` computes; it raises or returns words if that failed.
 
     ``kept`` has to live as long as it is called.
@@ -32,7 +32,7 @@ class Bound(NamedTuple):
     kept: object
 
 
-class Session(Protocol):
+class ComputeSession(Protocol):
     """One model, ready to compute. Several threads may have it compute at the same time."""
 
     held: tuple[Array, ...]
@@ -44,7 +44,7 @@ class Session(Protocol):
     def outputs(self) -> list[End]:
         """What it writes, as far as the runtime knows."""
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays, which must stay where they are."""
 
 
@@ -65,14 +65,14 @@ class PackagedSession:
         """What it writes, as far as the runtime knows."""
         return [_end(value) for value in self._session.get_outputs()]
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Bound:
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays."""
         binding = self._session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, *_described(array))
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, *_described(array))
-        return Bound(partial(self._session._sess.run_with_iobinding, binding._iobinding, None), self)
+        return BoundSession(partial(self._session._sess.run_with_iobinding, binding._iobinding, None), self)
 
 
 def _described(array: Array) -> tuple[int, list[int], int]:

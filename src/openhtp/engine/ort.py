@@ -24,7 +24,7 @@ from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.native import failure, native
 from openhtp.engine.native_kv import Mirrors, NativeState
-from openhtp.engine.opened import Bound
+from openhtp.engine.opened import BoundSession
 from openhtp.engine.prepared import open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged
@@ -48,7 +48,7 @@ class OrtRun:
 
     __slots__ = ("_calls", "_kept")
 
-    def __init__(self, bound: Sequence[Bound], kept: tuple[Any, ...]) -> None:
+    def __init__(self, bound: Sequence[BoundSession], kept: tuple[Any, ...]) -> None:
         """``kept`` is memory that the calls read and write by its address."""
         self._calls = [one.call for one in bound]
         self._kept = (kept, bound)

@@ -23,8 +23,16 @@ from openhtp.engine.free_sizes import with_free_sizes
 from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.segments import MAX_SEGMENTS
-from openhtp.engine.sessions import Buffer, Part, Prepared, Stage, Staged, aligned, aligned_copy
-from openhtp.engine.strips import Window
+from openhtp.engine.sessions import (
+    PreparedSegments,
+    SegmentBuffer,
+    SegmentModel,
+    SegmentSession,
+    Staged,
+    aligned,
+    aligned_copy,
+)
+from openhtp.engine.strips import RowWindow
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.container import digest, make_section, quick_checksum, read_together
@@ -106,7 +114,7 @@ _ROOMS = Rooms()
 _DECODER = msgspec.msgpack.Decoder(Manifest)
 
 
-def pack_prepared(program: HtpProgram, prepared: Prepared, key: bytes) -> PackedGraph:
+def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -> PackedGraph:
     """A program packed together with its prepared form. Raises Unusable if that must not be sealed."""
     for part in prepared.parts:
         inspect_part(part.model, part.constants)
@@ -175,7 +183,7 @@ def open_prepared(
             _data(packed, manifest, number)
     makings = [_making(packed, manifest, part, threads, workshop) for part in manifest.parts]
     windows = {
-        words.name: Window(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))
+        words.name: RowWindow(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))
         for words in manifest.windows
     }
     staged = Staged(tuple(workshop.make(makings)), buffers, tuple(manifest.slot_bytes), windows)
@@ -223,7 +231,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         )
     )
 
-    def make() -> Stage:
+    def make() -> SegmentSession:
         in_place = frozenset(manifest.constants[number].name for number in words.in_place)
         apart = frozenset(manifest.constants[number].name for number in words.apart)
         outside = [one for one in constants if one.name not in in_place]
@@ -239,7 +247,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
                 for constant in constants
             }
             ends = tuple(words.inputs), tuple(words.outputs)
-            part = Part(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
+            part = SegmentModel(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
             forms = workshop.forms() if len(apart) < len(constants) else None
             try:
                 return part.open(threads, forms, lasting=all(one.made is not None for one in outside))
@@ -298,9 +306,10 @@ def _typed(constant: Constant, data: memoryview) -> Array:
     return np.frombuffer(data, _dtype(constant.dtype)).reshape(constant.shape)
 
 
-def _buffers(manifest: Manifest) -> dict[str, Buffer]:
+def _buffers(manifest: Manifest) -> dict[str, SegmentBuffer]:
     buffers = {
-        words.name: Buffer(_dtype(words.dtype), tuple(words.shape), words.slot) for words in manifest.buffers
+        words.name: SegmentBuffer(_dtype(words.dtype), tuple(words.shape), words.slot)
+        for words in manifest.buffers
     }
     sizes = manifest.slot_bytes
     if any(buffer.slot >= len(sizes) or buffer.nbytes > sizes[buffer.slot] for buffer in buffers.values()):

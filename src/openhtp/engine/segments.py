@@ -43,7 +43,7 @@ _DEPTHWISE_MACS_PER_SECOND = 1.5e10
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReadPattern:
     """What an op looks at for one result: channels at a time, pieces of memory that are put together for it.
 
     And the bytes of its weights; pooling has none, nor channels to add up.
@@ -76,7 +76,7 @@ class Segment:
     outputs: tuple[str, ...]
 
 
-def node_seconds(work: Work, *, integer: bool, window: Window | None = None) -> float:
+def node_seconds(work: Work, *, integer: bool, window: ReadPattern | None = None) -> float:
     """About how long a node takes on this machine."""
     rate = _INTEGER_MACS_PER_SECOND if integer else _FLOAT_MACS_PER_SECOND
     vector_rate, gathered, weights = _VECTOR_OPS_PER_SECOND, 0.0, 0
@@ -110,18 +110,18 @@ def step_seconds(program: HtpProgram) -> list[float]:
     ]
 
 
-def _window(program: HtpProgram, node: HtpNode) -> Window | None:
+def _window(program: HtpProgram, node: HtpNode) -> ReadPattern | None:
     op = find_op(node.op)
     if op.weights is None:
         looks_around = any(axis.reach > 1 for axis in op.tile(program.source.resolved(node)))
-        return Window() if looks_around else None
+        return ReadPattern() if looks_around else None
     if node.inputs[1] is None:
         return None
     weights = program.tensors[node.inputs[1]]
     *sizes, depth, _ = weights.shape
     taps = math.prod(sizes)
     pixels = math.prod(program.tensors[node.outputs[0]].shape[:-1])
-    return Window(depth, 0 if taps == 1 or depth == 1 else taps * pixels, weights.nbytes)
+    return ReadPattern(depth, 0 if taps == 1 or depth == 1 else taps * pixels, weights.nbytes)
 
 
 def crossing_bytes(program: HtpProgram) -> list[int]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto
 
 from openhtp.engine.lowering import Lowered
-from openhtp.engine.native import Native, NativeSession, Refused, SharedForms, native
+from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms, native
 from openhtp.engine.onnx_graph import (
     INLINE_BYTES,
     is_inline,
@@ -29,9 +29,9 @@ from openhtp.engine.onnx_graph import (
     parse_model,
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.engine.opened import PackagedSession, Session
+from openhtp.engine.opened import ComputeSession, PackagedSession
 from openhtp.engine.slots import make_slots
-from openhtp.engine.strips import Window
+from openhtp.engine.strips import RowWindow
 from openhtp.engine.wide import multiplies_exactly
 from openhtp.program.container import digest
 
@@ -59,16 +59,16 @@ _NOT_SHARING = {"QLinearConv"}
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SegmentSession:
     """One segment's session and the names it reads and writes."""
 
-    session: Session
+    session: ComputeSession
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentModel:
     """What one segment's session is made of: an optimised model and the large constants that it names.
 
     Those ``in_place`` are read where they lie; sessions of several graphs may do that. Of the others the runtime
@@ -84,14 +84,14 @@ class Part:
     apart: frozenset[str] = frozenset()
     unpacked: bool = False
 
-    def open(self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True) -> Stage:
+    def open(self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True) -> SegmentSession:
         """Make the session. ``forms`` are what it shares with others that are made with them.
 
         Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place.
         """
         side = native()
         session = self._packaged(threads) if side is None else self._native(side, threads, forms, lasting=lasting)
-        return Stage(session, self.inputs, self.outputs)
+        return SegmentSession(session, self.inputs, self.outputs)
 
     def _native(self, side: Native, threads: int, forms: SharedForms | None, *, lasting: bool) -> NativeSession:
         constants = {
@@ -108,7 +108,7 @@ class Part:
 
         try:
             made = make(forms)
-        except Refused:
+        except SessionRefused:
             if forms is None or not constants:
                 raise
             forms, made = None, make(None)  # one of its kernels shares nothing
@@ -177,7 +177,7 @@ def aligned_room(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class SegmentBuffer:
     """Type and shape of a value that is handed from one stage to a later one, and the slot it lives in."""
 
     dtype: np.dtype[Any]
@@ -194,10 +194,10 @@ class Buffer:
 class Staged:
     """All stages of a program, the buffers between them, and the windows that stages have on values."""
 
-    stages: tuple[Stage, ...]
-    buffers: Mapping[str, Buffer]
+    stages: tuple[SegmentSession, ...]
+    buffers: Mapping[str, SegmentBuffer]
     slot_bytes: tuple[int, ...] = ()
-    windows: Mapping[str, Window] = dataclasses.field(default_factory=dict)
+    windows: Mapping[str, RowWindow] = dataclasses.field(default_factory=dict)
 
     @property
     def ends(self) -> set[str]:
@@ -219,10 +219,10 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedSegments:
     """The parts that a program was cut into, and its sessions, made from nothing but them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentModel, ...]
     staged: Staged
 
 
@@ -263,7 +263,7 @@ def _settings() -> dict[str, str]:
     return settings if multiplies_exactly() else settings | {"session.x64quantprecision": "1"}
 
 
-def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> Session:
+def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> ComputeSession:
     """A session of a model and the constants that it names."""
     add_external(options, external)
     side = native()

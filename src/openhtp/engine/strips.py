@@ -23,7 +23,7 @@ _ROWS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RowWindow:
     """Rows of a value that lies in memory whole: where they begin there, and their type and shape."""
 
     of: str
@@ -42,8 +42,8 @@ class Strip:
     """A node that makes some rows of another's result; the windows that it reads and writes, and their names."""
 
     node: NodeProto
-    read: tuple[str, Window]
-    written: tuple[str, Window]
+    read: tuple[str, RowWindow]
+    written: tuple[str, RowWindow]
 
 
 def is_channel_last(node: NodeProto) -> bool:
@@ -59,8 +59,8 @@ def can_be_cut(node: NodeProto) -> bool:
 
 
 def cut_into_strips(
-    node: NodeProto, source: Window, filters: int, dtype: np.dtype[Any], ends: Sequence[int]
-) -> tuple[list[Strip], Window] | None:
+    node: NodeProto, source: RowWindow, filters: int, dtype: np.dtype[Any], ends: Sequence[int]
+) -> tuple[list[Strip], RowWindow] | None:
     """The node as strips that end after these rows of its result, and all of the result. None if it has fewer.
 
     ``source`` is all of what it reads. ``filters`` and ``dtype`` are the channels and the type of the result.
@@ -72,7 +72,7 @@ def cut_into_strips(
     high = down.results(source.shape[_ROWS])
     if not ends or ends[-1] >= high:
         return None
-    whole = Window(node.output[0], 0, dtype, (1, high, wide, filters))
+    whole = RowWindow(node.output[0], 0, dtype, (1, high, wide, filters))
     strips = []
     for first, last in itertools.pairwise((0, *ends, high)):
         begin, end = down.axis.rows(first, last)
@@ -83,7 +83,7 @@ def cut_into_strips(
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _RowRule:
     """What the rows of a result read along one axis, and how much padding lies behind the last."""
 
     axis: TileAxis
@@ -94,13 +94,13 @@ class _Rule:
         return (size + self.axis.before + self.after - self.axis.reach) // self.axis.stride + 1
 
 
-def _rules(node: NodeProto) -> tuple[_Rule, _Rule]:
+def _rules(node: NodeProto) -> tuple[_RowRule, _RowRule]:
     """The rules across and down the image."""
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     pads, strides, kernel = attributes["pads"], attributes["strides"], attributes["kernel_shape"]
     dilations = attributes.get("dilations", [1, 1])
     down, across = (
-        _Rule(
+        _RowRule(
             TileAxis(
                 axis=_ROWS + axis,
                 inputs=(_ROWS + axis,),
@@ -115,13 +115,13 @@ def _rules(node: NodeProto) -> tuple[_Rule, _Rule]:
     return across, down
 
 
-def _rows(whole: Window, first: int, last: int) -> Window:
+def _rows(whole: RowWindow, first: int, last: int) -> RowWindow:
     row_bytes = math.prod(whole.shape[_ROWS + 1 :]) * whole.dtype.itemsize
     shape = (1, last - first, *whole.shape[_ROWS + 1 :])
-    return Window(whole.of, whole.begin + first * row_bytes, whole.dtype, shape)
+    return RowWindow(whole.of, whole.begin + first * row_bytes, whole.dtype, shape)
 
 
-def _strip(node: NodeProto, read: Window, written: Window, padding: tuple[int, int]) -> Strip:
+def _strip(node: NodeProto, read: RowWindow, written: RowWindow, padding: tuple[int, int]) -> Strip:
     made = NodeProto()
     made.CopyFrom(node)
     pads = next(attribute for attribute in made.attribute if attribute.name == "pads")

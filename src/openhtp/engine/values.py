@@ -55,7 +55,7 @@ class Rounding(enum.Enum):
     MARKS = "marks"
 
 
-class Values:
+class TensorForms:
     """The forms of all tensors."""
 
     def __init__(

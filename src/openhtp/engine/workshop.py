@@ -18,7 +18,7 @@ from openhtp.core.heap import give_back_freed
 
 if TYPE_CHECKING:
     from openhtp.engine.native import SharedForms
-    from openhtp.engine.sessions import Stage
+    from openhtp.engine.sessions import SegmentSession
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +52,7 @@ class Making:
 
     key: bytes
     nbytes: int
-    make: Callable[[], Stage]
+    make: Callable[[], SegmentSession]
     starts_threads: bool = False
 
     @property
@@ -109,7 +109,7 @@ class Workshop:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._taken = 0
-        self._made: dict[bytes, Future[Stage]] = {}
+        self._made: dict[bytes, Future[SegmentSession]] = {}
         self._held: dict[Hashable, Future[Array]] = {}
         self.shares_forms = shares_forms
         self._forms: SharedForms | None = None
@@ -148,12 +148,12 @@ class Workshop:
                 found.set_exception(error)
         return found.result()
 
-    def make(self, makings: Sequence[Making]) -> list[Stage]:
+    def make(self, makings: Sequence[Making]) -> list[SegmentSession]:
         """All sessions, in this order. Long ones are begun first, so that no thread is left with one at the end.
 
         Raises what the first that failed raised, when none of them is under way any more.
         """
-        todo: deque[tuple[Making, Future[Stage]]] = deque()
+        todo: deque[tuple[Making, Future[SegmentSession]]] = deque()
         with self._lock:
             for making in sorted(makings, key=lambda making: -making.nbytes):
                 if making.key not in self._made:
@@ -167,7 +167,7 @@ class Workshop:
             raise failed[0]
         return [future.result() for future in futures]
 
-    def _do(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
+    def _do(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:
         """Here, and on threads that have nothing else to do; over when all is.
 
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
@@ -181,18 +181,18 @@ class Workshop:
                 if not helper.cancel():  # it has begun
                     helper.result()
 
-    def _threads(self, todo: Iterable[tuple[Making, Future[Stage]]]) -> int:
+    def _threads(self, todo: Iterable[tuple[Making, Future[SegmentSession]]]) -> int:
         available = processors.available()
         if self._all_threads:
             return available
         is_short = sum(making.cost for making, _ in todo) <= _SHORT
         return _THREADS if is_short or available > _THREADS else 1
 
-    def _help(self, todo: deque[tuple[Making, Future[Stage]]], whose: int) -> None:
+    def _help(self, todo: deque[tuple[Making, Future[SegmentSession]]], whose: int) -> None:
         with processors.away_from(whose):
             self._do_next(todo)
 
-    def _do_next(self, todo: deque[tuple[Making, Future[Stage]]]) -> None:
+    def _do_next(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:
         while todo:
             try:
                 making, future = todo.popleft()
@@ -203,7 +203,7 @@ class Workshop:
             except BaseException as error:
                 future.set_exception(error)
 
-    def _within_budget(self, making: Making) -> Stage:
+    def _within_budget(self, making: Making) -> SegmentSession:
         if self._budget is None:
             return making.make()
         needed = making.nbytes * _COPIES

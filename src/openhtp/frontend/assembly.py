@@ -14,7 +14,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import values as vs
 from openhtp.frontend.model import Array, Shape
 from openhtp.frontend.ordering import in_order
-from openhtp.frontend.values import Perm, Value
+from openhtp.frontend.values import OnnxValue, Perm
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.def_use import needed_nodes
 from openhtp.ir.graph import Graph, QnnNode, node_of
@@ -70,7 +70,7 @@ class Assembly:
 
     # Values in the form and type that an op wants
 
-    def form(self, value: Value, perm: Perm) -> TensorSpec:
+    def form(self, value: OnnxValue, perm: Perm) -> TensorSpec:
         """The tensor that holds the value with its axes in this order."""
         found = value.forms.get(perm)
         if found is not None:
@@ -86,7 +86,7 @@ class Assembly:
         value.forms[perm] = made
         return made
 
-    def move_into(self, value: Value, target: TensorSpec) -> None:
+    def move_into(self, value: OnnxValue, target: TensorSpec) -> None:
         """Write the value, with its axes as in ONNX, into a given tensor of its type."""
         perm = vs.identity(value.rank)
         if value.data is not None:
@@ -94,7 +94,7 @@ class Assembly:
         else:
             self._move(value, self._nearest(value, perm), perm, target)
 
-    def converted(self, value: Value, dtype: DType, quant: Encoding | None) -> Value:
+    def converted(self, value: OnnxValue, dtype: DType, quant: Encoding | None) -> OnnxValue:
         """The value's real numbers in another type or encoding (Quantize, Dequantize or Convert)."""
         if (dtype, quant) == (value.dtype, value.quant):
             return value
@@ -102,7 +102,7 @@ class Assembly:
         if found is not None:
             return found
         name = f"{value.name}_{dtype.short}"
-        made = Value(name, value.shape, dtype, quant)
+        made = OnnxValue(name, value.shape, dtype, quant)
         if value.data is not None:
             real = value.real()
             assert real is not None
@@ -115,11 +115,11 @@ class Assembly:
         value.variants[dtype, quant] = made
         return made
 
-    def cast(self, value: Value, dtype: DType) -> Value:
+    def cast(self, value: OnnxValue, dtype: DType) -> OnnxValue:
         """The value's stored numbers in another type."""
         if dtype == value.dtype and value.quant is None:
             return value
-        made = Value(f"{value.name}_{dtype.short}", value.shape, dtype)
+        made = OnnxValue(f"{value.name}_{dtype.short}", value.shape, dtype)
         if value.data is not None:
             made.data = vs.stored(value.data, dtype, None)
             return made
@@ -145,7 +145,7 @@ class Assembly:
         return builder.finish()
 
     def _move(
-        self, value: Value, have: Perm, want: Perm, target: TensorSpec, source: TensorSpec | None = None
+        self, value: OnnxValue, have: Perm, want: Perm, target: TensorSpec, source: TensorSpec | None = None
     ) -> None:
         source = source if source is not None else value.forms[have]
         if have != want and vs.same_order(value.shape, have, want):
@@ -153,7 +153,7 @@ class Assembly:
         else:
             self.call("Transpose", target.name, [source], [target], {"perm": vs.move_between(have, want)})
 
-    def _nearest(self, value: Value, perm: Perm) -> Perm:
+    def _nearest(self, value: OnnxValue, perm: Perm) -> Perm:
         """A form that exists; one in the same order of elements if there is."""
         return next(
             (have for have in value.forms if vs.same_order(value.shape, have, perm)), next(iter(value.forms))
@@ -179,5 +179,5 @@ def conversion(source: DType, target: DType) -> str:
     return "Cast" if source.is_float else "Convert"
 
 
-def _form_name(value: Value, perm: Perm) -> str:
+def _form_name(value: OnnxValue, perm: Perm) -> str:
     return value.name if perm == vs.identity(value.rank) else f"{value.name}_{_SUFFIXES.get(perm, 'moved')}"

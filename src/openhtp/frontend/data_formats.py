@@ -26,14 +26,14 @@ Formats = Mapping[str, Mapping[str, DataFormat]]
 _MOST_BYTES = 64 << 20
 
 
-class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
+class _TensorFormat(msgspec.Struct, forbid_unknown_fields=True):
     tensor_name: str
     format: str | int = msgspec.field(name="dataFormat")
 
 
 class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     graph_name: str | list[str]
-    tensors: list[_Tensor]
+    tensors: list[_TensorFormat]
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from openhtp.frontend.matching import Group, Neighbours
+from openhtp.frontend.matching import Neighbours, PatternMatch
 from openhtp.frontend.model import MICROSOFT, OnnxNode
 
 _ROOT = math.sqrt(2.0)
@@ -12,7 +12,7 @@ DOUBLED = "openhtp_doubled"
 """An attribute of our own: the node stands for twice the GELU."""
 
 
-def find_gelu(node: OnnxNode, around: Neighbours) -> Group | None:
+def find_gelu(node: OnnxNode, around: Neighbours) -> PatternMatch | None:
     """The group around an Erf, if it is a GELU."""
     if node.op_type != "Erf" or node.domain:
         return None
@@ -29,16 +29,16 @@ def find_gelu(node: OnnxNode, around: Neighbours) -> Group | None:
         return _doubled(x, (scaling, node, plus), around)
     nodes = (scaling, node, plus, *products)
     name = products[-1].name
-    return Group(nodes, OnnxNode("Gelu", MICROSOFT, name, (x,), products[-1].outputs, {}, 1))
+    return PatternMatch(nodes, OnnxNode("Gelu", MICROSOFT, name, (x,), products[-1].outputs, {}, 1))
 
 
-def _doubled(x: str, nodes: tuple[OnnxNode, ...], around: Neighbours) -> Group | None:
+def _doubled(x: str, nodes: tuple[OnnxNode, ...], around: Neighbours) -> PatternMatch | None:
     """``x * (erf(x / sqrt(2)) + 1)``: optimizers move the half into the weights of what follows."""
     grown = nodes[-1].outputs[0]
     product = around.only_reader(grown, "Mul")
     if product is None or around.other(product, grown) != x:
         return None
-    return Group(
+    return PatternMatch(
         (*nodes, product), OnnxNode("Gelu", MICROSOFT, product.name, (x,), product.outputs, {DOUBLED: 1}, 1)
     )
 

@@ -12,7 +12,7 @@ from openhtp.ir.def_use import DefUse
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PatternMatch:
     """Nodes of a pattern, the last in running order at the end, and the node that takes their place."""
 
     nodes: tuple[OnnxNode, ...]

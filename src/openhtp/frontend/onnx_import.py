@@ -33,7 +33,7 @@ from openhtp.frontend.rules import keeping_values, rules
 from openhtp.frontend.rules.indexing import TABLES
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types
-from openhtp.frontend.values import Perm, Value
+from openhtp.frontend.values import OnnxValue, Perm
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import Graph
 
@@ -78,7 +78,7 @@ class _Import:
         self._targets = find_targets(model)
         self._uses = DefUse(model.nodes, model.source.outputs)
         self._outputs = model.source.outputs
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, OnnxValue] = {}
         self._written: set[str] = set()
         self.assembly = Assembly(model.source.name, [*model.source.inputs, *model.source.outputs])
 
@@ -100,7 +100,7 @@ class _Import:
 
     # What sites ask for
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> OnnxValue:
         found = self._values.get(name)
         if found is None:
             data = self._model.constants.get(name)
@@ -109,15 +109,15 @@ class _Import:
             dtype = encodings.plain_type(data.dtype)
             shape = data.shape or (1,)
             stored = vs.stored(data, dtype, None).reshape(shape)
-            found = self._values[name] = Value(name, shape, dtype, None, stored)
+            found = self._values[name] = OnnxValue(name, shape, dtype, None, stored)
         return found
 
-    def define(self, name: str, value: Value) -> None:
+    def define(self, name: str, value: OnnxValue) -> None:
         self._values[name] = value
 
     def declare(self, name: str, perm: Perm, dtype: DType, quant: Encoding | None) -> TensorSpec:
         shape = self.types[name].shape
-        value = Value(name, shape, dtype, quant)
+        value = OnnxValue(name, shape, dtype, quant)
         target = self._targets.get(name)
         edge = name if name in self._outputs else target.quantized_name if target is not None else ""
         if edge in self._outputs and perm == vs.identity(len(shape)) and self._edge_type(edge) == (dtype, quant):
@@ -138,7 +138,7 @@ class _Import:
         if reader is not None:
             dtype, quant = encodings.read_encoding(reader, self.types, self._model.constants)
         spec = self.assembly.edge(name, kind.shape, dtype, quant, TensorKind.APP_WRITE)
-        value = Value(name, kind.shape, dtype, quant, None, {vs.identity(len(kind.shape)): spec})
+        value = OnnxValue(name, kind.shape, dtype, quant, None, {vs.identity(len(kind.shape)): spec})
         inner = encodings.plain_type(kind.dtype)
         if reader is None and inner != dtype and self._uses.readers(name):
             value = self.assembly.cast(value, inner)
@@ -244,7 +244,7 @@ class _Import:
         value = self.value(node.inputs[0])
         if value.data is not None and value.quant is None:
             stored = vs.stored(self._model.constants[node.inputs[0]], dtype, None).reshape(value.shape)
-            made = Value(node.outputs[0], value.shape, dtype, quant, stored)
+            made = OnnxValue(node.outputs[0], value.shape, dtype, quant, stored)
             return self.define(node.outputs[0], made)
         unsigned = encodings.activation(dtype, quant)
         if (value.dtype, value.quant) in ((dtype, quant), unsigned):

@@ -45,7 +45,7 @@ def read_model(
     with error_context(model=where):
         proto = inlined(proto)
         fix_inputs(proto, dims, freeze, ask)
-        return _Reader(proto, folder).model()
+        return _ModelReader(proto, folder).model()
 
 
 def open_model(source: ModelSource) -> tuple[Any, Path | None, str]:
@@ -90,7 +90,7 @@ def read_model_file(path: Path) -> bytes:
     return read_file(path, most=MAX_FILE_BYTES, what="an ONNX model", error=BadModel)
 
 
-class _Reader:
+class _ModelReader:
     def __init__(self, proto: Any, folder: Path | None) -> None:
         self._proto = proto
         self._graph: GraphProto = proto.graph

@@ -35,7 +35,7 @@ class AssignedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ModelPart:
     """Nodes that run together: a model of its own. ``imported`` is there for the HTP's."""
 
     nodes: tuple[AssignedNode, ...]
@@ -50,7 +50,7 @@ class Part:
         return self.imported is not None
 
 
-def partition(data: bytes) -> list[Part]:
+def partition(data: bytes) -> list[ModelPart]:
     """The parts of a model, in the order in which they run."""
     work = _Work(_with_shapes(inlined(parse_model(with_lifted_constants(data)))))
     parts = None
@@ -95,9 +95,9 @@ class _Work:
             raise UnsupportedFeature("an output of the model is not the result of a node")
         self._move_quantizers()
 
-    def parts(self) -> list[Part] | None:
+    def parts(self) -> list[ModelPart] | None:
         """The parts as they are now; None if a node was refused that was the HTP's so far."""
-        found: list[Part] = []
+        found: list[ModelPart] = []
         for on_htp, indices in self._groups():
             model, inputs, outputs = self._extract(indices, f"{self._proto.graph.name or 'graph'}_{len(found)}")
             imported = None
@@ -107,7 +107,7 @@ class _Work:
                     return None
                 self._tried[indices] = imported
             nodes = tuple(self._assigned(index) for index in indices)
-            part = Part(nodes=nodes, model=model, inputs=inputs, outputs=outputs, imported=imported)
+            part = ModelPart(nodes=nodes, model=model, inputs=inputs, outputs=outputs, imported=imported)
             found.append(part)
         return found
 

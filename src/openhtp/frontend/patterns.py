@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from openhtp.frontend.gelu_pattern import find_gelu
-from openhtp.frontend.matching import Group, Neighbours
+from openhtp.frontend.matching import Neighbours, PatternMatch
 from openhtp.frontend.model import OnnxNode
 from openhtp.frontend.typing_pass import TypedModel
 
-Pattern = Callable[[OnnxNode, Neighbours], Group | None]
+Pattern = Callable[[OnnxNode, Neighbours], PatternMatch | None]
 
 
 _PATTERNS: tuple[Pattern, ...] = (find_gelu,)

@@ -18,7 +18,7 @@ _TAIL = "_DequantizeLinear_Output"
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ValueProbe:
     """A value that the float and the quantized model have in common, and the node that makes it.
 
     The quantized model does not store what lies between a Conv and its Relu: such nodes are one probe, with the
@@ -32,7 +32,7 @@ class Probe:
     inputs: tuple[str, ...]
 
 
-def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
+def find_probes(prepared: bytes, quantized: bytes) -> list[ValueProbe]:
     """Values of the float model that the quantized one stores in an encoding, in running order."""
     nodes = ModelProto.FromString(quantized).graph.node
     stored = {name for node in nodes for name in node.output}
@@ -52,7 +52,7 @@ def find_probes(prepared: bytes, quantized: bytes) -> list[Probe]:
             # The quantizer keeps an output's name for the dequantized value, and adds a tail to all others.
             after = name if name in outputs else name + tail
             if after in stored:
-                probes.append(Probe(node.name or name, op_type, name, after, inputs))
+                probes.append(ValueProbe(node.name or name, op_type, name, after, inputs))
                 known.add(name)
             else:
                 hidden[name] = (inputs, op_type)

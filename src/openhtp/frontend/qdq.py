@@ -21,7 +21,7 @@ _CLAMPS = ("Relu", "Clip")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class QuantizationTarget:
     """The type and encoding that a value is to be stored in, and the name it has after being quantized."""
 
     dtype: DType
@@ -29,10 +29,10 @@ class Target:
     quantized_name: str
 
 
-def find_targets(model: TypedModel) -> dict[str, Target]:
+def find_targets(model: TypedModel) -> dict[str, QuantizationTarget]:
     """Encodings of float values that are only read by quantizers, directly or after a clamp."""
     uses = DefUse(model.nodes, model.source.outputs)
-    targets: dict[str, Target] = {}
+    targets: dict[str, QuantizationTarget] = {}
     for node in reversed(model.nodes):
         for name in node.outputs:
             if name and not uses.is_output(name):
@@ -42,16 +42,18 @@ def find_targets(model: TypedModel) -> dict[str, Target]:
     return targets
 
 
-def _target(readers: Sequence[OnnxNode], model: TypedModel, targets: Mapping[str, Target]) -> Target | None:
+def _target(
+    readers: Sequence[OnnxNode], model: TypedModel, targets: Mapping[str, QuantizationTarget]
+) -> QuantizationTarget | None:
     if not readers:
         return None
     first = readers[0]
     if all(is_op(node, "QuantizeLinear") for node in readers):
         # Readers with another encoding get a conversion from the first one's.
         fixed = encodings.read_encoding(first, model.types, model.constants)
-        return Target(*encodings.activation(*fixed), first.outputs[0])
+        return QuantizationTarget(*encodings.activation(*fixed), first.outputs[0])
     if len(readers) == 1 and first.op_type in _CLAMPS and not first.domain:
         # clamp(round(x)) is round(clamp(x)) in one encoding, so the op before the clamp may use it as well.
         after = targets.get(first.outputs[0])
-        return None if after is None else Target(after.dtype, after.quant, "")
+        return None if after is None else QuantizationTarget(after.dtype, after.quant, "")
     return None

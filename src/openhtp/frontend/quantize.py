@@ -62,7 +62,7 @@ _QUANTIZED_OPS = frozenset(
 _PER_CHANNEL_OPSET = 13
 
 
-class _Reader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defined]
+class _SampleReader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defined]
     """Hands out the calibration samples one by one, and says how far it is."""
 
     def __init__(self, samples: Sequence[Feeds], progress: Callable[[int], None] | None) -> None:
@@ -246,7 +246,7 @@ def _quantize(
     with _translated():
         config = _qnn.get_qnn_qdq_config(
             str(prepared),
-            _Reader(samples, progress),
+            _SampleReader(samples, progress),
             calibrate_method=_METHODS[recipe.method],
             activation_type=_TYPES[recipe.activation],
             weight_type=_TYPES[recipe.weight],

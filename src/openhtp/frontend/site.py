@@ -15,7 +15,7 @@ from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.assembly import Assembly
 from openhtp.frontend.model import Array, OnnxNode, Shape, ValueType
-from openhtp.frontend.values import Perm, Value
+from openhtp.frontend.values import OnnxValue, Perm
 
 
 class Surroundings(Protocol):
@@ -29,10 +29,10 @@ class Surroundings(Protocol):
     def types(self) -> Mapping[str, ValueType]:
         """ONNX types by name."""
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> OnnxValue:
         """The value of this name."""
 
-    def define(self, name: str, value: Value) -> None:
+    def define(self, name: str, value: OnnxValue) -> None:
         """Say what stands for an ONNX name from here on."""
 
     def declare(self, name: str, perm: Perm, dtype: DType, quant: Encoding | None) -> TensorSpec:
@@ -87,11 +87,11 @@ class Site:
             self.refuse(f"input {index} ({self.node.inputs[index]!r}) is computed", "make it a constant")
         return [int(item) for item in np.asarray(array).reshape(-1)]
 
-    def source(self, index: int) -> Value:
+    def source(self, index: int) -> OnnxValue:
         """An input as it is."""
         return self._around.value(self.node.inputs[index])
 
-    def value(self, index: int) -> Value:
+    def value(self, index: int) -> OnnxValue:
         """An input in the domain that the node computes in."""
         value = self._around.value(self.node.inputs[index])
         if not value.is_real:
@@ -108,7 +108,7 @@ class Site:
             return self.assembly.converted(value, dtype, encodings.covering(real, dtype))
         return value
 
-    def weight(self, index: int) -> Value:
+    def weight(self, index: int) -> OnnxValue:
         """A filter or matrix: constants of 16 bits in the restricted form that the HTP takes."""
         value = self.value(index)
         if value.data is None or value.quant is None or value.dtype.bits != 16:
@@ -116,7 +116,7 @@ class Site:
         quant = encodings.sixteen_bit_weights(value.data, value.dtype, value.quant)
         return value if quant is None else self.assembly.converted(value, DType.SFIXED_POINT_16, quant)
 
-    def like(self, value: Value, dtype: DType) -> Value:
+    def like(self, value: OnnxValue, dtype: DType) -> OnnxValue:
         """A fixed-point value in another fixed-point type, exactly where the type can hold it."""
         if value.dtype == dtype or not value.dtype.is_fixed_point:
             return value
@@ -133,7 +133,7 @@ class Site:
             quant = ScaleOffset(quant.scale * 257.0, round(quant.offset / 257))
         return self.assembly.converted(value, dtype, quant)
 
-    def wide_enough(self, value: Value) -> Value:
+    def wide_enough(self, value: OnnxValue) -> OnnxValue:
         """An activation with at least the output's bits: integer kernels give what they take."""
         return (
             self.like(value, self.fixed_type)
@@ -198,7 +198,7 @@ class Site:
         """Whether an output has a name."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index])
 
-    def result(self, index: int, value: Value) -> None:
+    def result(self, index: int, value: OnnxValue) -> None:
         """An output is this value; no node is needed."""
         self._around.define(self.node.outputs[index], value)
 
@@ -262,7 +262,7 @@ class Site:
             next((perm for perm in best if perm != plain), plain) if counts.get(plain, 0) < len(indexes) else plain
         )
 
-    def aligned(self, value: Value, perm: Perm) -> TensorSpec:
+    def aligned(self, value: OnnxValue, perm: Perm) -> TensorSpec:
         """An operand with its axes in this order, axes of size 1 put in front where it has fewer."""
         rank = len(perm)
         if value.rank == rank:
@@ -272,12 +272,12 @@ class Site:
         shape = (1,) * (rank - value.rank) + value.shape
         return self.assembly.form(self.reshaped(value, shape), perm)
 
-    def reshaped(self, value: Value, shape: Shape) -> Value:
+    def reshaped(self, value: OnnxValue, shape: Shape) -> OnnxValue:
         """The same elements in another shape."""
         quant = value.quant
         if isinstance(quant, AxisScaleOffset):
             quant = AxisScaleOffset(quant.axis + len(shape) - value.rank, quant.scales, quant.offsets)
-        made = Value(f"{value.name}_reshaped", shape, value.dtype, quant)
+        made = OnnxValue(f"{value.name}_reshaped", shape, value.dtype, quant)
         if value.data is not None:
             made.data = value.data.reshape(shape)
             return made

@@ -22,7 +22,7 @@ Perm = tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Value:
+class OnnxValue:
     """An ONNX value. ``data`` holds a constant as stored, in ONNX's order of axes.
 
     ``dtype`` and ``quant`` are those of its tensors. ``variants`` are the same numbers in other types.
@@ -34,7 +34,7 @@ class Value:
     quant: Encoding | None = None
     data: Array | None = None
     forms: dict[Perm, TensorSpec] = field(default_factory=dict)
-    variants: dict[tuple[DType, Encoding | None], Value] = field(default_factory=dict)
+    variants: dict[tuple[DType, Encoding | None], OnnxValue] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -94,7 +94,7 @@ def moved_encoding(quant: Encoding | None, perm: Perm) -> Encoding | None:
     return quant
 
 
-def transposed_forms(value: Value, perm: Sequence[int]) -> dict[Perm, TensorSpec]:
+def transposed_forms(value: OnnxValue, perm: Sequence[int]) -> dict[Perm, TensorSpec]:
     """The tensors of a value, as forms of its ONNX transposition (output axis i is input axis perm[i])."""
     back = {axis: index for index, axis in enumerate(perm)}
     return {tuple(back[axis] for axis in form): spec for form, spec in value.forms.items()}

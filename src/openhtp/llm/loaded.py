@@ -94,7 +94,7 @@ class LoadedBundle:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stage:
+class _LoadedPart:
     """One part's graph and its memory; new keys and values of all its layers lie together."""
 
     graph: Graph
@@ -117,7 +117,7 @@ class Sequencer:
         self._bundle = loaded.bundle
         self._config = loaded.bundle.config
         self._memories: list[Mem] = []
-        self._stages: dict[int, list[_Stage]] = {}
+        self._stages: dict[int, list[_LoadedPart]] = {}
         self._under_way: list[Execution] = []
         self._past: dict[str, Array] = {}
         self._turned: tuple[Array, Array] = (np.zeros(0), np.zeros(0))
@@ -178,7 +178,7 @@ class Sequencer:
                 await execution
             self._under_way.remove(execution)
 
-    def _write(self, part: int, stage: _Stage, begin: int, count: int) -> None:
+    def _write(self, part: int, stage: _LoadedPart, begin: int, count: int) -> None:
         started = time.perf_counter_ns()
         keys, values = stage.new_keys, stage.new_values
         if stage.native_out:
@@ -203,7 +203,7 @@ class Sequencer:
 
     # Inputs
 
-    def _fill(self, stages: Sequence[_Stage], ar: int, tokens: Sequence[int]) -> None:
+    def _fill(self, stages: Sequence[_LoadedPart], ar: int, tokens: Sequence[int]) -> None:
         """Tokens, positions, mask and place of a pass; what is not filled by tokens is padding."""
         cache, count = self.cache, len(tokens)
         first = stages[0].inputs
@@ -217,7 +217,7 @@ class Sequencer:
             for name in (*_TURNS, "cache_index", "attention_mask"):
                 stage.inputs[name][...] = first[name]
 
-    def _turns(self, stage: _Stage, count: int) -> tuple[Array, Array]:
+    def _turns(self, stage: _LoadedPart, count: int) -> tuple[Array, Array]:
         """Stored cosines and sines of at least the first ``count`` positions; more than needed, to be kept."""
         if len(self._turned[0]) < count:
             quant, kind = stage.turns, stage.inputs[_TURNS[0]].dtype
@@ -274,8 +274,8 @@ class Sequencer:
         whole = mem.bytes
         return whole[:half].reshape(shapes[0]), whole[half:].reshape(shapes[1])
 
-    def _make_stages(self, ar: int) -> list[_Stage]:
-        stages: list[_Stage] = []
+    def _make_stages(self, ar: int) -> list[_LoadedPart]:
+        stages: list[_LoadedPart] = []
         for part, context in enumerate(self._loaded.contexts):
             graph = self._loaded.graph(ar, part, self.cache.context)
             begin, end = self._bundle.about.parts[part]
@@ -291,5 +291,5 @@ class Sequencer:
             tiled = any(tensor.data_format for tensor in graph.outputs)
             turns = graph.tensors[_TURNS[0]].quant
             assert isinstance(turns, ScaleOffset)
-            stages.append(_Stage(graph, inputs, outputs, new_keys, new_values, tiled, turns))
+            stages.append(_LoadedPart(graph, inputs, outputs, new_keys, new_values, tiled, turns))
         return stages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openhtp.ops._node import Node
 from openhtp.ops._opdef import Param
 from openhtp.ops._shapes import refuse
-from openhtp.ops._windows import PAD, STRIDE, Window
+from openhtp.ops._windows import PAD, STRIDE, AxisWindow
 
 
 def dimensions(node: Node) -> int:
@@ -23,7 +23,7 @@ def groups(node: Node) -> int:
     return node.shape()[-1] if is_depthwise(node) else int(node.params["group"])
 
 
-def windows(node: Node) -> tuple[Window, ...]:
+def windows(node: Node) -> tuple[AxisWindow, ...]:
     """One window per image axis. One-dimensional ops give their numbers as scalars."""
     count = dimensions(node)
     kernel = node.shape(1)[:count]
@@ -32,7 +32,7 @@ def windows(node: Node) -> tuple[Window, ...]:
     if (len(strides), len(dilations), len(pads)) != (count, count, count):
         refuse(node, f"stride and dilation take {count} numbers each, pad_amount {count} x 2")
     return tuple(
-        Window(size, stride, before, after, dilation)
+        AxisWindow(size, stride, before, after, dilation)
         for size, stride, (before, after), dilation in zip(kernel, strides, pads, dilations, strict=True)
     )
 

@@ -15,7 +15,7 @@ PAD = Param("pad_amount", rank=2, mandatory=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AxisWindow:
     """One axis of a window: how far apart, how wide, and what is put around the input."""
 
     kernel: int
@@ -25,12 +25,12 @@ class Window:
     dilation: int = 1
 
 
-def onnx_pads(windows: tuple[Window, ...]) -> list[int]:
+def onnx_pads(windows: tuple[AxisWindow, ...]) -> list[int]:
     """Pads in ONNX's order: all befores, then all afters."""
     return [window.before for window in windows] + [window.after for window in windows]
 
 
-def patches(x: Array, windows: tuple[Window, ...], sizes: tuple[int, ...], fill: float) -> Array:
+def patches(x: Array, windows: tuple[AxisWindow, ...], sizes: tuple[int, ...], fill: float) -> Array:
     """Every window of a channel-last array: [batch, *sizes, *kernel, channel], padded with ``fill``.
 
     Padding beyond ``after`` is added where ``sizes`` asks for a last window that hangs over.
@@ -48,7 +48,7 @@ def patches(x: Array, windows: tuple[Window, ...], sizes: tuple[int, ...], fill:
     return padded.transpose(order)
 
 
-def batch_and_rows(node: Node, windows: tuple[Window, ...]) -> tuple[TileAxis, ...]:
+def batch_and_rows(node: Node, windows: tuple[AxisWindow, ...]) -> tuple[TileAxis, ...]:
     """The batch is cut freely, image axes with the overlap of neighbouring windows."""
     whole = (None,) * (len(node.inputs) - 1)
     rows = tuple(

@@ -12,7 +12,7 @@ from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
 from openhtp.ops._shapes import expect_rank, refuse
 from openhtp.ops._types import rows
-from openhtp.ops._windows import Window, patches
+from openhtp.ops._windows import AxisWindow, patches
 
 
 def _pair(node: Node, name: str) -> tuple[int, int]:
@@ -22,7 +22,7 @@ def _pair(node: Node, name: str) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _windows(node: Node) -> tuple[tuple[Window, Window], tuple[int, int]]:
+def _windows(node: Node) -> tuple[tuple[AxisWindow, AxisWindow], tuple[int, int]]:
     """The window along height and width, and how many of them there are."""
     lengths = expect_rank(node, 0, 4)[1:3]
     windows, counts = [], []
@@ -36,7 +36,7 @@ def _windows(node: Node) -> tuple[tuple[Window, Window], tuple[int, int]]:
             if reach > length:
                 refuse(node, f"a window of {reach} pixels does not fit into {length}")
             count, missing = (length - reach) // stride + 1, 0
-        windows.append(Window(kernel, stride, missing // 2, missing - missing // 2, rate))
+        windows.append(AxisWindow(kernel, stride, missing // 2, missing - missing // 2, rate))
         counts.append(count)
     return (windows[0], windows[1]), (counts[0], counts[1])
 

@@ -13,7 +13,7 @@ from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, tou
 from openhtp.ops._shapes import expect_rank, refuse, window_size
 from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import rows
-from openhtp.ops._windows import PAD, STRIDE, Window, batch_and_rows, onnx_pads, patches
+from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches
 
 _COMMON = (
     Param("filter_size", rank=1, mandatory=True),
@@ -27,13 +27,13 @@ def _dimensions(node: Node) -> int:
     return 3 if node.op.endswith("3d") else 2
 
 
-def _windows(node: Node) -> tuple[Window, ...]:
+def _windows(node: Node) -> tuple[AxisWindow, ...]:
     count = _dimensions(node)
     lengths = (len(node.ints("filter_size")), len(node.ints("stride")), len(node.ints("pad_amount")) // 2)
     if lengths != (count, count, count):
         refuse(node, f"filter_size and stride take {count} numbers each, pad_amount {count} x 2")
     return tuple(
-        Window(kernel, stride, before, after)
+        AxisWindow(kernel, stride, before, after)
         for kernel, stride, (before, after) in zip(
             node.ints("filter_size"), node.ints("stride"), node.pairs("pad_amount"), strict=True
         )
@@ -58,7 +58,7 @@ def _average_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]
     if node.params["count_pad_for_edges"]:
         pads = [(0, 0), *((w.before, w.after) for w in windows), (0, 0)]
         x, counted = np.pad(x, pads), np.pad(counted, pads, constant_values=1.0)
-        windows = tuple(Window(w.kernel, w.stride, 0, 0) for w in windows)
+        windows = tuple(AxisWindow(w.kernel, w.stride, 0, 0) for w in windows)
     total = patches(x, windows, sizes, 0.0).sum(axis=kernel_axes)
     return (total / patches(counted, windows, sizes, 0.0).sum(axis=kernel_axes),)
 
@@ -69,10 +69,12 @@ def _maximum_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]
     return (patches(arrays[0], windows, sizes, -np.inf).max(axis=kernel_axes),)
 
 
-def _overhang(node: Node, windows: tuple[Window, ...]) -> tuple[Window, ...]:
+def _overhang(node: Node, windows: tuple[AxisWindow, ...]) -> tuple[AxisWindow, ...]:
     """Windows whose pad after reaches as far as the last window does when sizes are rounded up."""
     return tuple(
-        Window(w.kernel, w.stride, w.before, max(w.after, (size - 1) * w.stride + w.kernel - length - w.before))
+        AxisWindow(
+            w.kernel, w.stride, w.before, max(w.after, (size - 1) * w.stride + w.kernel - length - w.before)
+        )
         for w, size, length in zip(windows, node.outputs[0].shape[1:-1], node.shape()[1:-1], strict=True)
     )
 
@@ -88,7 +90,7 @@ def _lower_average(node: Node, e: Emitter) -> None:
         pads = [0, 0, *(w.before for w in windows), 0, 0, *(w.after for w in windows)]
         x = e.node("Pad", [x, e.const(np.array(pads, np.int64))])
         reaching = tuple(
-            Window(r.kernel, r.stride, 0, r.after - w.after) for r, w in zip(reaching, windows, strict=True)
+            AxisWindow(r.kernel, r.stride, 0, r.after - w.after) for r, w in zip(reaching, windows, strict=True)
         )
         counted = False
     return e.put(

@@ -7,7 +7,7 @@ from typing import Any
 
 from openhtp.core.foreign_text import to_json
 from openhtp.core.units import US
-from openhtp.report.marks import Counter, Flow, Instant, Mark, Span
+from openhtp.report.marks import Counter, Flow, Instant, Mark, TimelineSpan
 
 
 class _Lanes:
@@ -50,7 +50,7 @@ def marks_to_chrome(marks: Iterable[Mark], *, modelled: bool = False) -> bytes:
 
 
 def _events(mark: Mark, lanes: _Lanes) -> list[dict[str, Any]]:
-    if isinstance(mark, Span):
+    if isinstance(mark, TimelineSpan):
         event = {
             "ph": "X",
             "name": mark.name,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import MIB
 from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, kind_of
-from openhtp.report.marks import Instant, Mark, Span
+from openhtp.report.marks import Instant, Mark, TimelineSpan
 from openhtp.report.markup import escaped
 
 log = logging.getLogger(__name__)
@@ -61,11 +61,11 @@ _LONGEST_NAME = 20
 
 def colours_of(marks: Iterable[Mark]) -> dict[str, str]:
     """A colour for each client, by the order in which their lanes appear."""
-    names = dict.fromkeys(m.lane for m in marks if isinstance(m, Span) and kind_of(m.group) == CLIENTS)
+    names = dict.fromkeys(m.lane for m in marks if isinstance(m, TimelineSpan) and kind_of(m.group) == CLIENTS)
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
-def _lanes(spans: Sequence[Span]) -> list[tuple[str, str]]:
+def _lanes(spans: Sequence[TimelineSpan]) -> list[tuple[str, str]]:
     """(group, lane) pairs: groups in order of appearance, lanes sorted inside unit groups."""
     groups: dict[str, dict[str, None]] = {}
     for span in spans:
@@ -87,7 +87,7 @@ def marks_to_svg(
     width: int = 1000,
 ) -> str:
     """Draw spans as an SVG picture. The VTCM lane is drawn as a map: address upwards, time to the right."""
-    spans = [mark for mark in marks if isinstance(mark, Span)][:_MAX_SPANS]
+    spans = [mark for mark in marks if isinstance(mark, TimelineSpan)][:_MAX_SPANS]
     first = min((span.start_ns for span in spans), default=0)
     last = max((span.end_ns for span in spans), default=1)
     scale = (width - _LEFT - 20) / max(1, last - first)
@@ -142,7 +142,7 @@ def svg_to_png(svg: str) -> bytes:
 
 
 def _bar(
-    span: Span, lane: str, colours: dict[str, str], x: float, w: float, y: float, height: float, vtcm: int
+    span: TimelineSpan, lane: str, colours: dict[str, str], x: float, w: float, y: float, height: float, vtcm: int
 ) -> str:
     is_client = kind_of(span.group) == CLIENTS
     owner = lane if is_client else span.name
@@ -254,7 +254,7 @@ def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_0
     A block is as high as the client was busy in its part; it is hatched where it waited or was paused instead.
     Clients of further cores are named with their core; names take at most 20 characters and 3 for the frame.
     """
-    spans = [m for m in marks if isinstance(m, Span) and kind_of(m.group) == CLIENTS]
+    spans = [m for m in marks if isinstance(m, TimelineSpan) and kind_of(m.group) == CLIENTS]
     first = min((span.start_ns for span in spans), default=0)
     last = max((span.end_ns for span in spans), default=1)
     column_ns = max(1e-9, (last - first) / width)
@@ -286,7 +286,7 @@ def _character(cell: dict[str, float]) -> str:
     return _EIGHTHS[math.ceil(min(1.0, running) * 8 - 1e-6)]
 
 
-def _fill(cells: list[dict[str, float]], span: Span, first: int, column_ns: float) -> None:
+def _fill(cells: list[dict[str, float]], span: TimelineSpan, first: int, column_ns: float) -> None:
     start = (span.start_ns - first) / column_ns
     end = (span.end_ns - first) / column_ns
     for column in range(int(start), min(len(cells), int(end) + 1)):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, Span
+from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, TimelineSpan
 from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_of
 from openhtp.trace.records import ClocksChanged, Granted, Trace, Track, Units
 
@@ -204,7 +204,9 @@ def _in_words(now: ClocksChanged) -> str:
     return ", ".join(" ".join(word for word in part if word) for part in parts)
 
 
-def _span(group: str, lane: str, name: str, start: int, end: int, category: str, args: Args | None = None) -> Span:
-    return Span(
+def _span(
+    group: str, lane: str, name: str, start: int, end: int, category: str, args: Args | None = None
+) -> TimelineSpan:
+    return TimelineSpan(
         group=group, lane=lane, name=name, start_ns=start, duration_ns=end - start, category=category, args=args
     )

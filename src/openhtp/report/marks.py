@@ -10,7 +10,7 @@ from msgspec import Struct
 Args = dict[str, str | int | float | bool]
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class TimelineSpan(Struct, frozen=True, kw_only=True):
     """Something that took time. ``category`` says of what kind (``running``, ``waiting``, ``vtcm``...)."""
 
     lane: str
@@ -60,4 +60,4 @@ class Flow(Struct, frozen=True, kw_only=True):
     to_group: str = ""
 
 
-Mark = Span | Instant | Counter | Flow
+Mark = TimelineSpan | Instant | Counter | Flow

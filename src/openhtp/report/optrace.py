@@ -14,7 +14,7 @@ from typing import Any
 from openhtp.report.dominant import dominant_path
 from openhtp.report.placing import Lanes
 from openhtp.report.profile_rows import header
-from openhtp.report.runtrace import Span, computing_ns, modelled_time, run_spans, yield_spans
+from openhtp.report.runtrace import DeviceSpan, computing_ns, modelled_time, run_spans, yield_spans
 from openhtp.trace.profile import RunTimes
 from openhtp.trace.schematic import SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic
 
@@ -287,7 +287,7 @@ def _run_events(schematic: Schematic, run: RunTimes, line: _Timeline) -> Iterato
             yield _run_span(span, pid, line.scale, schematic.graph)
 
 
-def _run_span(span: Span, pid: int, scale: float, graph: str) -> Json:
+def _run_span(span: DeviceSpan, pid: int, scale: float, graph: str) -> Json:
     start, end = round(span.start_ns * scale), round(span.end_ns * scale)
     args = {"graph_name": graph, "measured_us": (span.end_ns - span.start_ns) / 1000, **modelled_time(span)}
     event = {"ph": "X", "cat": "runtrace", "name": span.name, "pid": pid, "tid": 0}

@@ -18,7 +18,7 @@ from openhtp.core.files import read_file
 from openhtp.core.units import MIB
 from openhtp.report.linting import cycles_event
 from openhtp.report.listing import EXECUTED, aggregated
-from openhtp.report.profile_log import MAGIC, Kind, kind_of, log_from, schematic_from
+from openhtp.report.profile_log import MAGIC, LogFileKind, kind_of, log_from, schematic_from
 from openhtp.trace.profile import Log, Message, ProfileEvent
 
 _MOST_BYTES = 512 * MIB
@@ -29,7 +29,7 @@ _ALL, _MAIN = "cycles of all threads", "cycles of the main thread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class ProfileSide:
     """One profile: cycles of each node, and of the whole timeline where that is known.
 
     ``measured`` has what calls took on the computer that ran them (us, mean of all runs).
@@ -68,8 +68,8 @@ class Change:
 class Comparison:
     """All nodes, those that got slowest first, and which of them count as regressions."""
 
-    before: Side
-    after: Side
+    before: ProfileSide
+    after: ProfileSide
     unit: str
     total: Change
     changes: tuple[Change, ...]
@@ -82,7 +82,7 @@ class Comparison:
         return not self.slower and not self.total_is_slower
 
 
-def compare(before: Side, after: Side, *, threshold_percent: float, least: float) -> Comparison:
+def compare(before: ProfileSide, after: ProfileSide, *, threshold_percent: float, least: float) -> Comparison:
     """Compare two sides. A node is slower if it lost more than the threshold, and at least ``least``."""
     if before.kind != after.kind:
         raise BadProfile(
@@ -95,7 +95,7 @@ def compare(before: Side, after: Side, *, threshold_percent: float, least: float
             " without both clocks their cycles cannot be compared"
         )
 
-    def value(side: Side, cycles: int | None) -> float | None:
+    def value(side: ProfileSide, cycles: int | None) -> float | None:
         return None if cycles is None else cycles * _US / side.clock_hz if timed else float(cycles)
 
     names = dict.fromkeys([*before.nodes, *after.nodes])
@@ -130,18 +130,18 @@ def compare(before: Side, after: Side, *, threshold_percent: float, least: float
     )
 
 
-def read_side(path: str | os.PathLike[str]) -> Side:
+def read_side(path: str | os.PathLike[str]) -> ProfileSide:
     """What a file tells of one profile. Raises BadProfile if it tells nothing of nodes."""
     data = read_file(path, most=_MOST_BYTES, what="a profile log, schematic or analysis summary", error=BadProfile)
     if not data.startswith(MAGIC):
         return _from_qhas(data, str(path))
-    if kind_of(data) is Kind.SCHEMATIC:
+    if kind_of(data) is LogFileKind.SCHEMATIC:
         schematic = schematic_from(data, str(path))
         return _from_event(cycles_event(schematic), str(path), schematic.soc, schematic.clock_hz, schematic.cycles)
     return _from_log(log_from(data, str(path)), str(path))
 
 
-def _from_log(log: Log, name: str) -> Side:
+def _from_log(log: Log, name: str) -> ProfileSide:
     """The mean of all runs of each graph; of several graphs, one after the other."""
     runs: dict[str, list[Message]] = {}
     for message in log.messages:
@@ -167,7 +167,7 @@ def _from_log(log: Log, name: str) -> Side:
     # Votes may have changed between runs: the clock at which all of them together take as long as they did.
     clock_hz = round(timeline / seconds) if seconds else log.clock_hz
     kind = _MAIN if _CRITICAL in kinds else _ALL
-    return Side(
+    return ProfileSide(
         name=name,
         soc=log.soc,
         clock_hz=clock_hz,
@@ -190,9 +190,9 @@ def _measured(graphs: Iterable[Sequence[Message]]) -> dict[str, float]:
     return found
 
 
-def _from_event(event: ProfileEvent, name: str, soc: str, clock_hz: int, timeline: int | None) -> Side:
+def _from_event(event: ProfileEvent, name: str, soc: str, clock_hz: int, timeline: int | None) -> ProfileSide:
     nodes = {_node(row.name): row.value for row in event.events}
-    return Side(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=_ALL)
+    return ProfileSide(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=_ALL)
 
 
 def _node(row: str) -> str:
@@ -203,7 +203,7 @@ def _node(row: str) -> str:
     return label.partition(":OpId_")[0].removesuffix(" OpId_2").removesuffix(" OpId_3")
 
 
-def _from_qhas(data: bytes, name: str) -> Side:
+def _from_qhas(data: bytes, name: str) -> ProfileSide:
     try:
         document = json.loads(data)
         overall = document["data"]["htp_overall_summary"]["data"]
@@ -218,7 +218,7 @@ def _from_qhas(data: bytes, name: str) -> Side:
     clock = source.get("clock_mhz", 0)
     clock_hz = round(clock * 1e6) if isinstance(clock, int | float) and 0 < clock < 1e9 else 0
     soc = str(source.get("soc", ""))
-    return Side(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=_ALL)
+    return ProfileSide(name=name, soc=soc, clock_hz=clock_hz, nodes=nodes, timeline=timeline, kind=_ALL)
 
 
 def _count(value: object) -> int:

@@ -37,24 +37,24 @@ _LARGEST = 1 << 62
 _T = TypeVar("_T", Log, Schematic)
 
 
-class Kind(enum.IntEnum):
+class LogFileKind(enum.IntEnum):
     """What a file holds."""
 
     LOG = 1
     SCHEMATIC = 2
 
 
-_WORDS = {Kind.LOG: "a profile log", Kind.SCHEMATIC: "a schematic"}
+_WORDS = {LogFileKind.LOG: "a profile log", LogFileKind.SCHEMATIC: "a schematic"}
 
 
 def log_bytes(log: Log) -> bytes:
     """A log as a file."""
-    return _sealed(Kind.LOG, log)
+    return _sealed(LogFileKind.LOG, log)
 
 
 def schematic_bytes(schematic: Schematic) -> bytes:
     """A schematic as a file."""
-    return _sealed(Kind.SCHEMATIC, schematic)
+    return _sealed(LogFileKind.SCHEMATIC, schematic)
 
 
 def schematic_digest(schematic: Schematic) -> str:
@@ -62,7 +62,7 @@ def schematic_digest(schematic: Schematic) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(schematic)).hexdigest()[:32]
 
 
-def _sealed(kind: Kind, content: Log | Schematic) -> bytes:
+def _sealed(kind: LogFileKind, content: Log | Schematic) -> bytes:
     body = msgspec.msgpack.encode(content)
     head = _HEAD.pack(MAGIC, LOG_VERSION, kind, len(body), zlib.crc32(body))
     return head + _SEAL.pack(zlib.crc32(head)) + body
@@ -70,18 +70,18 @@ def _sealed(kind: Kind, content: Log | Schematic) -> bytes:
 
 def read_log(path: str | os.PathLike[str]) -> Log:
     """The log in a file. Raises BadProfile with the place of what is wrong."""
-    return log_from(read_file(path, most=_MOST_BYTES, what=_WORDS[Kind.LOG], error=BadProfile), str(path))
+    return log_from(read_file(path, most=_MOST_BYTES, what=_WORDS[LogFileKind.LOG], error=BadProfile), str(path))
 
 
 def read_schematic(path: str | os.PathLike[str]) -> Schematic:
     """The schematic in a file. Raises BadProfile with the place of what is wrong."""
-    data = read_file(path, most=_MOST_BYTES, what=_WORDS[Kind.SCHEMATIC], error=BadProfile)
+    data = read_file(path, most=_MOST_BYTES, what=_WORDS[LogFileKind.SCHEMATIC], error=BadProfile)
     return schematic_from(data, str(path))
 
 
 def log_from(data: bytes, where: str = "profile log") -> Log:
     """The log in bytes."""
-    log = _decoded(data, Kind.LOG, Log, where)
+    log = _decoded(data, LogFileKind.LOG, Log, where)
     for number, message in enumerate(log.messages):
         _check_events(message.events, f"{where}: message {number}", 1)
         if not 0 <= message.timeline_cycles < _LARGEST:
@@ -102,7 +102,7 @@ def log_from(data: bytes, where: str = "profile log") -> Log:
 
 def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
     """The schematic in bytes."""
-    found = _decoded(data, Kind.SCHEMATIC, Schematic, where)
+    found = _decoded(data, LogFileKind.SCHEMATIC, Schematic, where)
     if not 0 < found.clock_hz < _LARGEST or not 0 < found.cores <= 64 or not 0 <= found.launch_cycles < _LARGEST:
         raise BadProfile(f"{where}: a clock of {found.clock_hz} Hz and {found.cores} cores; expected some of each")
     numbers = [node.number for node in found.nodes]
@@ -128,19 +128,19 @@ def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
     return found
 
 
-def kind_of(data: bytes) -> Kind | None:
+def kind_of(data: bytes) -> LogFileKind | None:
     """What a file says that it holds; None if it is none of ours."""
     if len(data) < _HEAD_BYTES or not data.startswith(MAGIC):
         return None
     number = _HEAD.unpack_from(data)[2]
-    return Kind(number) if number in Kind._value2member_map_ else None
+    return LogFileKind(number) if number in LogFileKind._value2member_map_ else None
 
 
 def _times(pause: msgspec.Struct) -> tuple[int, ...]:
     return msgspec.structs.astuple(pause)
 
 
-def _decoded(data: bytes, kind: Kind, content: type[_T], where: str) -> _T:
+def _decoded(data: bytes, kind: LogFileKind, content: type[_T], where: str) -> _T:
     if len(data) < _HEAD_BYTES or not data.startswith(MAGIC):
         raise BadProfile(
             f"{where} is not {_WORDS[kind]} of openhtp: it begins with {data[:8]!r}, expected {MAGIC!r}"
@@ -152,7 +152,7 @@ def _decoded(data: bytes, kind: Kind, content: type[_T], where: str) -> _T:
     if version != LOG_VERSION:
         raise BadProfile(f"{where} has format version {version}; this openhtp reads {LOG_VERSION}: profile again")
     if found != kind:
-        named = _WORDS[Kind(found)] if found in Kind._value2member_map_ else f"of kind {found}"
+        named = _WORDS[LogFileKind(found)] if found in LogFileKind._value2member_map_ else f"of kind {found}"
         raise BadProfile(f"{where} is {named}; expected {_WORDS[kind]}")
     body = data[_HEAD_BYTES:]
     if len(body) != length or zlib.crc32(body) != checksum:

@@ -20,7 +20,7 @@ _EXECUTE, _ACQUIRE, _POWER, _GRAPH = "QNN DSP Execute", "VTCM Acquire", "Resourc
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DeviceSpan:
     """A stretch of device time, in nanoseconds from when the execution was received."""
 
     name: str
@@ -30,18 +30,18 @@ class Span:
     modelled_ns: int | None = None
 
 
-def run_spans(run: RunTimes) -> list[Span]:
+def run_spans(run: RunTimes) -> list[DeviceSpan]:
     """What an execution consists of, the whole first."""
     started, finished = run.started_ns - run.received_ns, run.finished_ns - run.received_ns
     return [
-        Span(_EXECUTE, 0, finished),
-        Span(_ACQUIRE, 0, started),
-        Span(_POWER, started, started, run.power_up_ns),  # the emulated chip has nothing to power up
-        Span(_GRAPH, started, finished),
+        DeviceSpan(_EXECUTE, 0, finished),
+        DeviceSpan(_ACQUIRE, 0, started),
+        DeviceSpan(_POWER, started, started, run.power_up_ns),  # the emulated chip has nothing to power up
+        DeviceSpan(_GRAPH, started, finished),
     ]
 
 
-def yield_spans(run: RunTimes) -> list[Span]:
+def yield_spans(run: RunTimes) -> list[DeviceSpan]:
     """Each time it made way: VTCM saved, waited for, restored."""
     found = []
     for pause in run.pauses:
@@ -49,9 +49,9 @@ def yield_spans(run: RunTimes) -> list[Span]:
         times += [time - run.received_ns for time in (pause.granted_ns, pause.restored_ns)]
         asked, released, granted, restored = _ascending(times)
         found += [
-            Span("Save VTCM", asked, released),
-            Span("Re-acquire VTCM", released, granted),
-            Span("Restore VTCM", granted, restored),
+            DeviceSpan("Save VTCM", asked, released),
+            DeviceSpan("Re-acquire VTCM", released, granted),
+            DeviceSpan("Restore VTCM", granted, restored),
         ]
     return found
 
@@ -82,7 +82,7 @@ def _named(kind: str, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "cat": "__metadata", "name": kind, "pid": 0, "tid": tid, "ts": 0, "args": {"name": name}}
 
 
-def _tick_event(schematic: Schematic, span: Span, base_ns: int, run: RunTimes, tid: int) -> dict[str, Any]:
+def _tick_event(schematic: Schematic, span: DeviceSpan, base_ns: int, run: RunTimes, tid: int) -> dict[str, Any]:
     start, end = (ticks(base_ns + at) for at in (span.start_ns, span.end_ns))
     us = (span.end_ns - span.start_ns) / 1000
     scale = schematic.cycles / computing_ns(run)
@@ -109,7 +109,7 @@ def _tick_event(schematic: Schematic, span: Span, base_ns: int, run: RunTimes, t
     }
 
 
-def modelled_time(span: Span) -> dict[str, float]:
+def modelled_time(span: DeviceSpan) -> dict[str, float]:
     """What is modelled of a span, for its arguments."""
     return {} if span.modelled_ns is None else {"modelled_us": span.modelled_ns / 1000}
 

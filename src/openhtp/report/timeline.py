@@ -10,7 +10,7 @@ from typing import Any
 
 from openhtp.report.gantt import colours_of
 from openhtp.report.lanes import CLIENTS, DEADLINE, DMA, HMX, HVX, MISSED, VTCM, YIELD, kind_of
-from openhtp.report.marks import Flow, Instant, Mark, Span
+from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
 from openhtp.report.page import filled_page, template_named
 
 _INSTANTS = {YIELD: "yields", DEADLINE: "due", MISSED: "missed"}
@@ -31,7 +31,7 @@ def marks_to_html(
 
     ``lanes`` are (group, lane) pairs to show even if nothing happens in them.
     """
-    spans = [mark for mark in marks if isinstance(mark, Span)]
+    spans = [mark for mark in marks if isinstance(mark, TimelineSpan)]
     names: dict[str, int] = {}
     drawn = {place: _empty_lane(*place) for place in lanes}
     for span in sorted(spans, key=lambda span: span.start_ns):

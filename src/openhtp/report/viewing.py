@@ -33,7 +33,7 @@ _CRITICAL = 6001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ViewRequest:
     """What the viewer was asked for. ``output`` is where the first file goes; the others stand beside it."""
 
     logs: tuple[Path, ...]
@@ -56,7 +56,7 @@ class View:
     notes: list[str] = field(default_factory=list)
 
 
-def view(request: Request) -> View:
+def view(request: ViewRequest) -> View:
     """Read everything and make everything; raises BadProfile before anything was written."""
     log = _joined([read_log(path) for path in request.logs])
     where = ", ".join(map(str, request.logs))
@@ -85,7 +85,7 @@ def _joined(logs: Sequence[Log]) -> Log:
     return msgspec.structs.replace(logs[0], messages=messages)
 
 
-def _view_listing(request: Request, log: Log, where: str, found: View) -> None:
+def _view_listing(request: ViewRequest, log: Log, where: str, found: View) -> None:
     document = log_to_json(log, standardized=request.standardized)
     if request.reader is Reader.JSON:
         if request.output is None:
@@ -101,7 +101,7 @@ def _view_listing(request: Request, log: Log, where: str, found: View) -> None:
         found.files[request.output] = _json(document) if every else _csv(log)
 
 
-def _view_linting(request: Request, log: Log, where: str, found: View) -> None:
+def _view_linting(request: ViewRequest, log: Log, where: str, found: View) -> None:
     runs = [message for message in log.messages if message.method in EXECUTED]
     average = aggregated([run.events for run in runs], lambda values: sum(values) // len(values))
     critical = next((event for event in average if event.type == _CRITICAL), None)
@@ -116,7 +116,7 @@ def _view_linting(request: Request, log: Log, where: str, found: View) -> None:
         _add(found, request.output, _json(trace), compress=request.gzip or request.features.gzip)
 
 
-def _view_optrace(request: Request, log: Log, found: View) -> None:
+def _view_optrace(request: ViewRequest, log: Log, found: View) -> None:
     traced = [message for message in log.messages if message.run is not None and message.schematic]
     if not traced:
         raise BadProfile(
@@ -142,7 +142,7 @@ def _view_optrace(request: Request, log: Log, found: View) -> None:
 
 
 def _add_optrace_files(
-    request: Request, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], found: View
+    request: ViewRequest, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], found: View
 ) -> None:
     assert request.output is not None
     features = request.features
@@ -185,7 +185,7 @@ def _summary(qhas: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _extract(request: Request, log: Log, found: View) -> None:
+def _extract(request: ViewRequest, log: Log, found: View) -> None:
     """What a log holds beside events: when each run was where, one file each."""
     folder = (request.output or request.logs[0]).parent
     runs = [message.run for message in log.messages if message.run is not None]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from openhtp.config import Source
 from openhtp.core.errors import BadModel
 from openhtp.engine.onnxruntime import onnxruntime
-from openhtp.frontend.probing import Probe, find_probes, with_outputs
+from openhtp.frontend.probing import ValueProbe, find_probes, with_outputs
 from openhtp.session.inference import InferenceSession
 from openhtp.session.range_check import float_values
 
@@ -130,7 +130,7 @@ def first_diverging(reports: Sequence[NodeReport], threshold_db: float) -> NodeR
     return next((report for report in reports if report.htp.sqnr_db < threshold_db), None)
 
 
-def _lost(probe: Probe, found: Closeness, before: Mapping[str, NodeReport]) -> float:
+def _lost(probe: ValueProbe, found: Closeness, before: Mapping[str, NodeReport]) -> float:
     known = [min(before[name].htp.sqnr_db, _EXACT_DB) for name in probe.inputs if name in before]
     # Two infinities cancel: what was lost before is not lost again.
     return max(0.0, min(known) - found.sqnr_db) if known and min(known) > -math.inf else 0.0

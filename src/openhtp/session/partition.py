@@ -12,7 +12,7 @@ from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedError, UnsupportedFeature, WrongState
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.onnx_reader import parse_model, read_model
-from openhtp.frontend.partitioning import AssignedNode, Part, partition
+from openhtp.frontend.partitioning import AssignedNode, ModelPart, partition
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.options import Origin
 from openhtp.runtime.graph import Graph
@@ -30,7 +30,7 @@ from openhtp.session.pending import Results
 log = logging.getLogger(__name__)
 
 
-def find_parts(plan: loading.Plan) -> list[Part]:
+def find_parts(plan: loading.Plan) -> list[ModelPart]:
     """The parts that the model of a plan falls into."""
     return partition(_fixed(plan))
 
@@ -71,7 +71,7 @@ def on_cpu(plan: loading.Plan, *, wanted: bool) -> tuple[AssignedNode, ...]:
     return tuple(nodes if wanted else (replace(node, reason=f"{QNN} was not asked for") for node in nodes))
 
 
-def _refusal(parts: Sequence[Part], first: UnsupportedError) -> UnsupportedError:
+def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> UnsupportedError:
     """Why a model that must not use the CPU is refused: all nodes with their reasons."""
     reasons = [
         f"{node.name!r} ({node.op_type}): {node.reason}" for part in parts for node in part.nodes if node.reason
@@ -89,7 +89,7 @@ def _refusal(parts: Sequence[Part], first: UnsupportedError) -> UnsupportedError
 class PartitionedModel:
     """The parts, loaded; with the methods of ONNX Runtime's session that a session needs."""
 
-    def __init__(self, plan: loading.Plan, parts: Sequence[Part], options: Any) -> None:
+    def __init__(self, plan: loading.Plan, parts: Sequence[ModelPart], options: Any) -> None:
         if plan.entries.get("ep.context_enable") == "1":
             raise UnsupportedFeature(
                 f"ep.context_enable: the model runs in {len(parts)} parts, and a context file holds one graph; end"
@@ -114,7 +114,7 @@ class PartitionedModel:
             self._stay.end()
             raise
 
-    def _runner(self, plan: loading.Plan, device: Any, part: Part, options: Any) -> Any:
+    def _runner(self, plan: loading.Plan, device: Any, part: ModelPart, options: Any) -> Any:
         if part.imported is None:
             return cpu_session(onnxruntime.InferenceSession, part.model, _quiet(options))
         return loading.composed_in(plan, self._stay, device, read_model(part.model), part.imported)
@@ -208,7 +208,7 @@ class PartitionedModel:
 
 
 def _run_part(
-    part: Part, runner: Any, feeds: dict[str, Any], run_options: Any, profile: Profile | None
+    part: ModelPart, runner: Any, feeds: dict[str, Any], run_options: Any, profile: Profile | None
 ) -> Results:
     if part.imported is None:
         results: Results = runner.run(list(part.outputs), feeds, run_options)

@@ -10,7 +10,7 @@ from openhtp.frontend.site import Site
 
 
 @dataclass(slots=True)
-class Window:
+class SpatialWindow:
     """One entry per spatial axis; ``pads`` holds pairs before, after."""
 
     kernel: list[int]
@@ -20,7 +20,7 @@ class Window:
     extra: list[int]
 
 
-def read(site: Site, kernel: Sequence[int]) -> Window:
+def read(site: Site, kernel: Sequence[int]) -> SpatialWindow:
     """The window of a Conv or pool, with automatic padding worked out."""
     window = _attributes(site, kernel)
     mode = site.attr("auto_pad", "NOTSET")
@@ -32,7 +32,7 @@ def read(site: Site, kernel: Sequence[int]) -> Window:
     return window
 
 
-def read_transposed(site: Site, kernel: Sequence[int]) -> Window:
+def read_transposed(site: Site, kernel: Sequence[int]) -> SpatialWindow:
     """The window of a ConvTranspose: padding is what makes the output as large as it is."""
     window = _attributes(site, kernel)
     mode, wanted = site.attr("auto_pad", "NOTSET"), site.attr("output_shape")
@@ -58,14 +58,14 @@ def with_height(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [neutral[name], *value] if name in neutral else value for name, value in params.items()}
 
 
-def _attributes(site: Site, kernel: Sequence[int]) -> Window:
+def _attributes(site: Site, kernel: Sequence[int]) -> SpatialWindow:
     count = len(kernel)
     flat = list(site.attr("pads") or [0] * (2 * count))
     if len(flat) != 2 * count:
         site.refuse(f"pads has {len(flat)} numbers for {count} spatial axes")
     if any(pad < 0 for pad in flat):
         site.refuse(f"pads {flat} are negative", "cut the input with Slice instead")
-    return Window(
+    return SpatialWindow(
         list(kernel),
         list(site.attr("strides") or [1] * count),
         list(site.attr("dilations") or [1] * count),
@@ -74,7 +74,7 @@ def _attributes(site: Site, kernel: Sequence[int]) -> Window:
     )
 
 
-def _lists(window: Window) -> tuple[list[int], list[int], list[int]]:
+def _lists(window: SpatialWindow) -> tuple[list[int], list[int], list[int]]:
     return window.kernel, window.strides, window.dilations
 
 

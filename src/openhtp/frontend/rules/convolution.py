@@ -13,7 +13,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import values as vs
 from openhtp.frontend.rules import _windows as windows
 from openhtp.frontend.site import Site
-from openhtp.frontend.values import Perm, Value
+from openhtp.frontend.values import OnnxValue, Perm
 
 
 def bias(site: Site, index: int, x: TensorSpec, weight: TensorSpec) -> TensorSpec | None:
@@ -94,12 +94,12 @@ def _weight(site: Site, rank: int, perm: Perm) -> TensorSpec:
         return site.assembly.form(value, perm)
     if value.data is None:
         return site_reshaped(site, site.assembly.form(value, perm), (1, *vs.permuted(value.shape, perm)))
-    tall = Value(value.name, (*value.shape[:2], 1, value.shape[2]), value.dtype, value.quant)
+    tall = OnnxValue(value.name, (*value.shape[:2], 1, value.shape[2]), value.dtype, value.quant)
     tall.data = value.data[:, :, np.newaxis]
     return site.assembly.form(tall, (2, 3, *perm[1:]))
 
 
-def _padded(site: Site, x: TensorSpec, window: windows.Window) -> TensorSpec:
+def _padded(site: Site, x: TensorSpec, window: windows.SpatialWindow) -> TensorSpec:
     """QNN takes less padding than the kernel reaches; more than that is a Pad of its own."""
     reach = [d * (k - 1) + 1 for d, k in zip(window.dilations, window.kernel, strict=True)]
     if all(max(pair) < limit for pair, limit in zip(window.pads, reach, strict=True)):

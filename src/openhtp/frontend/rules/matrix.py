@@ -11,7 +11,7 @@ from openhtp.frontend import encodings
 from openhtp.frontend import values as vs
 from openhtp.frontend.rules.convolution import bias
 from openhtp.frontend.site import Site
-from openhtp.frontend.values import Value
+from openhtp.frontend.values import OnnxValue
 
 
 def _matmul(site: Site) -> None:
@@ -93,7 +93,7 @@ def _general(site: Site, alpha: float, beta: float, turned: bool) -> None:
     site.emit("ElementWiseAdd", [current, added], [out])
 
 
-def _scaled(value: Value, factor: float) -> Value:
+def _scaled(value: OnnxValue, factor: float) -> OnnxValue:
     """A constant times a positive number; in fixed point only its scale changes."""
     if factor == 1.0 or value.data is None:
         return value
@@ -103,7 +103,7 @@ def _scaled(value: Value, factor: float) -> Value:
     elif isinstance(quant, AxisScaleOffset):
         quant = AxisScaleOffset(quant.axis, tuple(scale * factor for scale in quant.scales), quant.offsets)
     data = value.data if quant is not None else (value.data * factor).astype(value.data.dtype)
-    return Value(f"{value.name}_scaled", value.shape, value.dtype, quant, data)
+    return OnnxValue(f"{value.name}_scaled", value.shape, value.dtype, quant, data)
 
 
 RULES = {"MatMul": _matmul, "Gemm": _gemm}

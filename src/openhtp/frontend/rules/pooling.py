@@ -57,7 +57,7 @@ def _windowed(site: Site, kind: str) -> None:
     _pool(site, kind, params)
 
 
-def _rounding(site: Site, window: windows.Window) -> str:
+def _rounding(site: Site, window: windows.SpatialWindow) -> str:
     """Whether sizes are rounded up. ONNX drops a last window that lies in the padding; then they are not."""
     before, after = site.type(0).shape[2:], site.out_type().shape[2:]
     whole = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openhtp.frontend import values as vs
 from openhtp.frontend.site import Site
-from openhtp.frontend.values import Value
+from openhtp.frontend.values import OnnxValue
 
 
 def _same_elements(site: Site) -> None:
@@ -12,7 +12,7 @@ def _same_elements(site: Site) -> None:
     value, (dtype, quant) = site.value(0), site.stored_as()
     shape = site.out_type().shape
     if value.data is not None and (value.dtype, value.quant) == (dtype, quant):
-        made = Value(site.node.outputs[0], shape, dtype, quant, value.data.reshape(shape))
+        made = OnnxValue(site.node.outputs[0], shape, dtype, quant, value.data.reshape(shape))
         site.result(0, made)
         return
     site.emit("Reshape", [site.in_order(0)], [site.give()])
@@ -26,7 +26,7 @@ def _transpose(site: Site) -> None:
         site.refuse(f"perm {perm} does not name each of {value.rank} axes once")
     shape = tuple(value.shape[axis] for axis in perm)
     dtype, quant = site.stored_as()
-    made = Value(site.node.outputs[0], shape, value.dtype, vs.moved_encoding(value.quant, tuple(perm)))
+    made = OnnxValue(site.node.outputs[0], shape, value.dtype, vs.moved_encoding(value.quant, tuple(perm)))
     made.forms = vs.transposed_forms(value, perm)
     if value.data is not None:
         made.data = value.data.transpose(perm)
