@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import openhtp as htp
-from openhtp.runtime import locks
+from openhtp.core import locks
 from openhtp.runtime.calls import execution
 from tests.browser import browser, open_page
 

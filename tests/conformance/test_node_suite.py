@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 from suite import GONE, Outcome, Record, cases, exceptions, reason_for, run_case
 
 import openhtp as htp
+from openhtp.core import tidying
 from openhtp.onnx import backend
-from openhtp.runtime import rescue
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,11 @@ def test_a_model_that_nobody_has_any_more_leaves_the_device(monkeypatch: pytest.
         monkeypatch.setattr(backend, "_device", lambda: device)
         kept = backend.prepare(_one_op("Relu"))
         backend.run_model(_one_op("Abs"), [x])
-        rescue.flush()
+        tidying.flush()
         assert _contexts_of(device) == 1
         assert kept.run([x])[0].tolist() == x.tolist()
         del kept
-        rescue.flush()
+        tidying.flush()
         assert _contexts_of(device) == 0
 
 

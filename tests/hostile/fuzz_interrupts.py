@@ -16,7 +16,8 @@ import time
 import numpy as np
 
 import openhtp as htp
-from openhtp.runtime import locks, log, rescue
+from openhtp.core import locks, tidying
+from openhtp.runtime import log
 from openhtp.runtime.calls import execution
 from tests.conftest import ramp
 from tests.hostile.interrupting import Interrupt, Interrupting, places_of
@@ -119,7 +120,7 @@ class _Sweep:
     def _check_calls(self) -> None:
         """Others are served, and all places of the queue are there."""
         s = self.scenery
-        rescue.flush()
+        tidying.flush()
         self._until(lambda: not s.context.pending, "places of the queue are held")
         if s.device.info()["pid"] != s.device.pid or s.device.restarts:
             self.watch.found("wrong", "another answer, or another device")

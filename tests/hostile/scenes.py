@@ -22,7 +22,7 @@ import numpy as np
 
 import openhtp as htp
 from openhtp import llm, session, zoo
-from openhtp.runtime import rescue
+from openhtp.core import tidying
 from openhtp.runtime.bound_call import BoundCall
 from tests.conftest import ramp, relu_graph
 from tests.hostile.surface import Door, doors, doors_of
@@ -84,7 +84,7 @@ class Scenery:
 
     def take_down(self) -> None:
         """The scene is over: free what it put up, and the contexts that nobody holds any more."""
-        rescue.flush()
+        tidying.flush()
         while self._put_up:
             _free(self._put_up.pop())
         kept = [self.context, *(self.generator._loaded.contexts if "generator" in vars(self) else ())]

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.runtime import locks, rescue
+from openhtp.core import locks, tidying
 from openhtp.runtime.calls import execution
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
@@ -109,7 +109,7 @@ class Rig:
     # What must hold afterwards
 
     def settle(self) -> None:
-        rescue.flush()
+        tidying.flush()
         wait_until(
             lambda: not (self.context.pending or self.signal.in_use or self.profile._sheet.holder is not None)
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.runtime import locks
+from openhtp.core import locks
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

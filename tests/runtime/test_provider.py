@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.core import tidying
 from openhtp.device import loading
 from openhtp.device.binary_files import BinaryFile
 from openhtp.rpc import messages as ms
-from openhtp.runtime import rescue
 from tests.device.serving import NAME, serving
 from tests.runtime.test_stopping import Gate
 from tests.waiting import PATIENCE_S, wait_until
@@ -250,7 +250,7 @@ def test_buffers_are_released_once_whatever_happens(
                 with pytest.raises((htp.Aborted, KeyboardInterrupt)):
                     device.create_context_from_binary(made[0], callback=keeper.callback, signal=signal)
                 thread.join()
-                rescue.flush()
+                tidying.flush()
                 gate.open.set()
         else:
             device = backend.create_device()

@@ -15,6 +15,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.bench import cancelling
+from openhtp.core import tidying
 from openhtp.core.units import MIB
 from openhtp.device import loading
 from openhtp.device.server import Server
@@ -22,7 +23,6 @@ from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
 from openhtp.rpc import shm
 from openhtp.runtime import graph as client_graph
-from openhtp.runtime import rescue
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
 from tests.waiting import PATIENCE_S, wait_until
@@ -194,7 +194,7 @@ def test_an_interrupted_finalize_leaves_no_graph(
     finally:
         thread.join()
         signals.signal(signals.SIGINT, before)
-    rescue.flush()
+    tidying.flush()
     gate.open.set()
     wait_until(lambda: holdings(server) == [(1, 0, 0, 0)])
     graph.finalize()

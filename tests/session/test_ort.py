@@ -117,9 +117,9 @@ def test_memory_of_values_is_given_back(session) -> None:
         value = session.create_ortvalue_from_shape_and_type([1, 1000], np.float32)
         assert value.device_name() == "npu"
         del value
-    from openhtp.runtime import rescue
+    from openhtp.core import tidying
 
-    rescue.flush()
+    tidying.flush()
     assert len(session._loaded.context._memory.all()) <= before + 1
 
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto, defs, helper
 from onnx.backend.base import Backend, BackendRep
 
+from openhtp.core import tidying
 from openhtp.core.errors import QnnError, UnsupportedError
 from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_import import Imported, import_model, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.static_inputs import STATIC_INPUTS
-from openhtp.runtime import rescue
 from openhtp.runtime.backend import Backend as HtpBackend
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
@@ -82,7 +82,7 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
                 raise
             self._give_up()
             # Not here and now: the garbage collector may come for it while anything runs.
-            ending = weakref.finalize(self, rescue.post, (_free, (context,)))
+            ending = weakref.finalize(self, tidying.post, (_free, (context,)))
             ending.atexit = False
             self._give_up = ending
             self._ready = key, graph, imported

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.checks import real_number, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
 from openhtp.rpc import frames
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
-from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.notify import own_niceness
 from openhtp.runtime.options import check_callable, check_handle, deadline_from
@@ -153,7 +153,7 @@ class App:
             )
             link.submit(execution, head + length, run.sent)
         except BaseException:
-            rescue.post((run.settle, ()))
-            rescue.flush()
+            tidying.post((run.settle, ()))
+            tidying.flush()
             raise
         return execution

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE, PROFILE
-from openhtp.runtime import forks, rescue
+from openhtp.runtime import forks
 from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.device import Device
@@ -63,7 +64,7 @@ class Backend:
         # A backend that is dropped without being freed: its devices see to their processes.
         self._end_of_notifier = weakref.finalize(self, self._notifier.stop)
         self._end_of_notifier.atexit = False
-        rescue.start()
+        tidying.start()
         forks.backends.add(self)
 
     @property
@@ -106,8 +107,8 @@ class Backend:
         try:
             preset.vote(device)
         except BaseException:
-            rescue.post((device.free, ()))
-            rescue.flush()
+            tidying.post((device.free, ()))
+            tidying.flush()
             raise
         return device
 
@@ -172,7 +173,7 @@ class Backend:
             self._notifier.close(patience_s)
             forks.backends.discard(self)
         except BaseException:
-            rescue.post((self._notifier.stop, ()))
+            tidying.post((self._notifier.stop, ()))
             raise
 
     def __enter__(self) -> Backend:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import (
     DeviceLost,
@@ -28,7 +29,7 @@ from openhtp.options import CONTEXT, GRAPH, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
-from openhtp.runtime import rescue, updating
+from openhtp.runtime import updating
 from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.choosing import check_graph
@@ -314,7 +315,7 @@ class Context:
                     self._link.request(ms.FreeContext(context=self._number))
             self._release_memory(State.FREED)
         except BaseException:
-            rescue.post((self._discard, ()))
+            tidying.post((self._discard, ()))
             raise
 
     def __enter__(self) -> Context:

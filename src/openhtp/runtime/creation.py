@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import Aborted, InternalError, QnnError
 from openhtp.core.latches import Promise
 from openhtp.core.notify import NotifyType
 from openhtp.core.threads import OwnThread
-from openhtp.runtime import forks, rescue
+from openhtp.runtime import forks
 from openhtp.runtime.calls.interrupt import Interrupt
 from openhtp.runtime.lifecycle import Life, State, foreign_error
 from openhtp.runtime.options import check_timeout
@@ -85,7 +86,7 @@ class Creation:
             for _ in range(min(len(self._wanted), MOST_THREADS, max(2, len(os.sched_getaffinity(0))))):
                 OwnThread(self._work, name="openhtp-creation").start()
         except BaseException:
-            rescue.post((self._give_up, ()))
+            tidying.post((self._give_up, ()))
             raise
 
     # For the user

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument
 from openhtp.core.latches import Latch
+from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
 from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
-from openhtp.runtime import forks, rescue, watching
+from openhtp.runtime import forks, watching
 from openhtp.runtime.binaries import BinarySummary, Given, check_fit, go_on, open_given, validate
 from openhtp.runtime.calls.sheet import Fill
 from openhtp.runtime.choosing import create_message, enabled_graphs, read_options
@@ -28,7 +30,6 @@ from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
-from openhtp.runtime.locks import make_lock
 from openhtp.runtime.options import check_callable, check_handle
 from openhtp.runtime.power import PowerConfig, Votes
 from openhtp.runtime.preset import Preset
@@ -103,10 +104,10 @@ class Device:
         try:
             forks.links.add(link)
             # Not here and now, which is wherever the garbage collector happens to run.
-            self._end_of_link = weakref.finalize(self, rescue.post, (link.close, ()))
+            self._end_of_link = weakref.finalize(self, tidying.post, (link.close, ()))
             self._end_of_link.atexit = False  # the backend frees its devices then
         except BaseException:
-            rescue.post((link.close, ()))
+            tidying.post((link.close, ()))
             raise
         return link
 
@@ -161,8 +162,8 @@ class Device:
             if not self._ready.is_open or self._link_now is not link:
                 context._lose()  # who tells contexts of the loss may have come by before this one
         except BaseException:
-            rescue.post((context._discard, ()))
-            rescue.flush()
+            tidying.post((context._discard, ()))
+            tidying.flush()
             raise
         return context
 
@@ -339,7 +340,7 @@ class Device:
             self._end_of_link.detach()
             finish(self._link_now.close, name="openhtp-close")
         except BaseException:
-            rescue.post((self._link_now.close, ()))
+            tidying.post((self._link_now.close, ()))
             raise
 
     def __enter__(self) -> Device:

@@ -11,7 +11,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.runtime import lifecycle, rescue
+from openhtp.core import tidying
+from openhtp.runtime import lifecycle
 from openhtp.runtime.calls import execution
 from openhtp.runtime.lifecycle import State, foreign_error
 from openhtp.runtime.links import thread_npus
@@ -35,7 +36,7 @@ def _leave_to_parent() -> None:
     global _pid
     lifecycle.parent_pid, _pid = _pid, os.getpid()
     execution.renew_lock()
-    rescue.start_anew()
+    tidying.start_anew()
     for backend in list(backends):
         backend._life.end(State.FOREIGN)
         for device in list(backend._devices):

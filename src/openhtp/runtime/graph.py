@@ -12,6 +12,7 @@ from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
 from openhtp.core.errors import error_context
+from openhtp.core.locks import make_lock
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind
@@ -35,7 +36,6 @@ from openhtp.runtime.events import finalize_events
 from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import fresh, load_graphs
-from openhtp.runtime.locks import make_lock
 from openhtp.runtime.modelled import Modelled
 from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
 from openhtp.runtime.profile import Profile

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import OutOfMemory
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
@@ -18,7 +19,6 @@ from openhtp.program.packed import PackedGraph
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import unchangeable
-from openhtp.runtime import rescue
 from openhtp.runtime.binaries import Check, chunks, go_on
 from openhtp.runtime.links.link import Undo
 
@@ -140,7 +140,7 @@ def load_graphs(
         for (graph, packed), loaded in zip(graphs, replies[0].graphs, strict=True):
             graph._adopt_loaded(packed, loaded)
     except BaseException:
-        rescue.post((_take_back, (link, undo, replies, [graph for graph, _ in graphs])))
+        tidying.post((_take_back, (link, undo, replies, [graph for graph, _ in graphs])))
         raise
 
 

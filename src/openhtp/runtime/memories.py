@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, QnnError, WrongState
+from openhtp.core.locks import make_lock
 from openhtp.core.tensor import TensorSpec
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime import rescue
 from openhtp.runtime.lifecycle import State
-from openhtp.runtime.locks import make_lock
 from openhtp.runtime.mem import Mem, Place
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Memories:
                 bisect.insort(addresses, (buffer.address, mem), key=_address)
                 self._addresses = addresses
         except BaseException:
-            rescue.post((self._give_up, (number, buffer)))
-            rescue.flush()
+            tidying.post((self._give_up, (number, buffer)))
+            tidying.flush()
             raise
         return mem
 
@@ -72,8 +72,8 @@ class Memories:
                 self._refuse_if_over()
                 self._own.append(buffer)
         except BaseException:
-            rescue.post((self._give_up, (number, buffer)))
-            rescue.flush()
+            tidying.post((self._give_up, (number, buffer)))
+            tidying.flush()
             raise
         return buffer, number
 
@@ -86,7 +86,7 @@ class Memories:
             self._forget(mem)
         except BaseException as error:
             if not isinstance(error, QnnError):
-                rescue.post((self._deregister_again, (mem,)))
+                tidying.post((self._deregister_again, (mem,)))
             raise
 
     def all(self) -> list[Mem]:
@@ -151,7 +151,7 @@ class Memories:
         try:
             buffer.take()
         except BaseException:
-            rescue.post((link.tell, (ms.DeregisterMemory(memory=made),)))
+            tidying.post((link.tell, (ms.DeregisterMemory(memory=made),)))
             raise
         return made
 

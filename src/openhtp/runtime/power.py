@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from openhtp.core import tidying
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import DeviceLost, QnnError
+from openhtp.core.locks import make_lock
 from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.hw.power import (
     MAX_HMX_TIMEOUT_US,
@@ -20,9 +22,7 @@ from openhtp.hw.power import (
     refuse,
 )
 from openhtp.rpc import messages as ms
-from openhtp.runtime import rescue
 from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
     from openhtp.runtime.links.link import Link
@@ -123,7 +123,7 @@ class PowerConfig:
             return  # and its votes with it
         except BaseException:
             # Whoever interrupted it has a freed object in hand, so that nobody else will withdraw the votes.
-            rescue.post((self._link.tell, (ms.DestroyPowerConfig(config=self.id),)))
+            tidying.post((self._link.tell, (ms.DestroyPowerConfig(config=self.id),)))
             raise
 
     def _change(self, message: ms.SetPowerConfig) -> None:
@@ -173,7 +173,7 @@ class Votes:
                 config._change(message)
             except QnnError:
                 if self._profile is None:
-                    rescue.post((config.destroy, ()))
+                    tidying.post((config.destroy, ()))
                 raise
             self._profile = config, message
 

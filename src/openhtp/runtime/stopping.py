@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import Aborted, QnnError, TimedOut
 from openhtp.core.latches import Promise
 from openhtp.core.status import Status
 from openhtp.core.threads import OwnThread
-from openhtp.runtime import rescue
 
 if TYPE_CHECKING:
     from openhtp.device.tasks import Task
@@ -97,7 +97,7 @@ class Stop:
             self.wait(news, outcome.done)
             return outcome.result()
         except BaseException:
-            rescue.post((outcome.then, (give_back,)))
+            tidying.post((outcome.then, (give_back,)))
             raise
 
 
@@ -133,7 +133,7 @@ def carrying(
         result = work(None if sheet is None else sheet.note, stop)
         give_back()
     except BaseException:
-        rescue.post((give_back, ()))  # before anything else: what follows may be interrupted again
+        tidying.post((give_back, ()))  # before anything else: what follows may be interrupted again
         give_back()
         raise
     return result

@@ -10,9 +10,9 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from openhtp.core import tidying
 from openhtp.core.errors import QnnError
 from openhtp.core.threads import finish
-from openhtp.runtime import rescue
 from openhtp.runtime.backend import Backend
 from openhtp.runtime.device import Device
 from openhtp.runtime.saving_calls import stop_saving
@@ -68,7 +68,7 @@ class Stay:
         self.kind = kind
         self.claim = _Claim(kind)
         # For finalizers, which run wherever the garbage collector happens to: end it soon, and wait for nothing.
-        self.leave = weakref.finalize(self, rescue.post, (_end, (self.claim,)))
+        self.leave = weakref.finalize(self, tidying.post, (_end, (self.claim,)))
         self.leave.atexit = False  # backends are freed then
 
     def begin(self) -> Device:
@@ -85,8 +85,8 @@ class Stay:
 
     def end(self) -> None:
         """Give everything back; the device ends with its last session. Again does nothing."""
-        rescue.post((_end, (self.claim,)))
-        rescue.flush()
+        tidying.post((_end, (self.claim,)))
+        tidying.flush()
 
 
 def _started(kind: HostKind) -> _Host:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.config import BackendConfig
+from openhtp.core import tidying
 from openhtp.core.errors import BadModel
 from openhtp.frontend.context_model import ContextModel, read_context_model
 from openhtp.frontend.fixing import Ask, Dims, Freeze
@@ -20,7 +21,6 @@ from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
 from openhtp.options import Origin
-from openhtp.runtime import rescue
 from openhtp.runtime.context import Context
 from openhtp.runtime.device import Device
 from openhtp.runtime.graph import Graph
@@ -141,8 +141,8 @@ def load(plan: Plan) -> Loaded:
     try:
         loaded = _load(plan)
     except BaseException:
-        rescue.post((stop_saving, ()))
-        rescue.flush()
+        tidying.post((stop_saving, ()))
+        tidying.flush()
         raise
     loaded.stay.claim.saves.append(True)
     return loaded

@@ -17,13 +17,13 @@ from typing import Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.latches import Latch
 from openhtp.core.threads import OwnThread
 from openhtp.frontend.context_model import write_context_model
 from openhtp.frontend.given import check_path
-from openhtp.runtime import rescue
 from openhtp.session.inference import Callback, InferenceSession
 from openhtp.session.loading import DEFAULT_SOC, SDK_VERSION
 from openhtp.session.metadata import NodeArg
@@ -129,7 +129,7 @@ class PreparedModel:
             results = self._take(use).run(output_names, input_feed, run_options)
             self._give_back(use)
         except BaseException:
-            rescue.post((self._give_back, (use,)))
+            tidying.post((self._give_back, (use,)))
             raise
         return results
 
@@ -147,7 +147,7 @@ class PreparedModel:
             pending = self._take(use).run_async(output_names, input_feed, callback, user_data, run_options)
             pending.add_done_callback(lambda _: self._give_back(use))
         except BaseException:
-            rescue.post((self._give_back, (use,)))
+            tidying.post((self._give_back, (use,)))
             raise
         return pending
 

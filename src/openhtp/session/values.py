@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core import tidying
 from openhtp.core.checks import items_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument, OutOfMemory, QnnError
 from openhtp.core.units import bytes_in_words
 from openhtp.engine.onnx_graph import onnx_type
 from openhtp.frontend.onnx_reader import value_type
-from openhtp.runtime import rescue
 from openhtp.runtime.context import Context
 from openhtp.runtime.mem import Mem
 from openhtp.session.metadata import type_in_words
@@ -143,7 +143,7 @@ class OrtValue:
         np.copyto(array, self._array)
         self._array, self._mem, self._movable = array, mem, False
         # Not here and now, which is wherever the garbage collector happened to run.
-        weakref.finalize(self, rescue.post, (_take_back, (mem,))).atexit = False
+        weakref.finalize(self, tidying.post, (_take_back, (mem,))).atexit = False
 
 
 def _take_back(mem: Mem) -> None:

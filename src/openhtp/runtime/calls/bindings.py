@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from openhtp.core.locks import make_lock
 from openhtp.rpc import frames
 from openhtp.runtime.calls.arguments import Arguments, Ports, Shape, Values, check_arguments, check_sparse
 from openhtp.runtime.calls.slots import SlotPool
-from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
     from openhtp.runtime.memories import Memories

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.runtime.locks import make_lock
+from openhtp.core.locks import make_lock
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Ports

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from openhtp.core import status as st
+from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread
-from openhtp.runtime.locks import make_lock
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import QnnError
+from openhtp.core.locks import make_lock
 from openhtp.options import CONTEXT
-from openhtp.runtime.locks import make_lock
 
 log = logging.getLogger(__name__)
 

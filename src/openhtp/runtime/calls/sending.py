@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.core import tidying
 from openhtp.rpc import frames
-from openhtp.runtime import rescue
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution
 
@@ -15,8 +15,8 @@ def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
     try:
         return way(call)
     except BaseException:
-        rescue.post((call.settle, ()))
-        rescue.flush()
+        tidying.post((call.settle, ()))
+        tidying.flush()
         raise
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from openhtp.core.locks import make_lock
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer, align
-from openhtp.runtime.locks import make_lock
 
 # A new piece of memory holds as many slots as there are already, up to this.
 _MAX_SLOTS_AT_ONCE = 32

@@ -17,15 +17,15 @@ import time
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.replies import read_reply
-from openhtp.runtime import rescue
 from openhtp.runtime.links.link import Undo, raise_reply
-from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
     from openhtp.runtime.stopping import Stop
@@ -149,7 +149,7 @@ class Control:
             # The last step here: who is interrupted later has the reply, and what it tells of, in hand.
             return raise_reply(reply)
         except BaseException:
-            rescue.post((self._forsake, (number, question)))
+            tidying.post((self._forsake, (number, question)))
             raise
 
     def _wait_or_stop(self, number: int, question: _Question, stop: Stop) -> None:

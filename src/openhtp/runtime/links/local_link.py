@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from openhtp.core.errors import QnnError
+from openhtp.core.locks import make_lock
 from openhtp.core.threads import finish
 from openhtp.device.answers import Answer
 from openhtp.device.core import DeviceCore
@@ -19,7 +20,6 @@ from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
-from openhtp.runtime.locks import make_lock
 from openhtp.runtime.stopping import Stop, do_task
 
 

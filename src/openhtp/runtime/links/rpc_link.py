@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import DeviceLost, QnnError
+from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
 from openhtp.rpc import channel, frames, rendezvous
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
-from openhtp.runtime import rescue
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, Silence
@@ -29,7 +30,6 @@ from openhtp.runtime.links.device_process import DeviceOptions, Serving, connect
 from openhtp.runtime.links.duct import Duct
 from openhtp.runtime.links.link import Interrupted, Link, Sent, Undo
 from openhtp.runtime.links.polling import Polling
-from openhtp.runtime.locks import make_lock
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound import Shortcut
@@ -68,7 +68,7 @@ class RpcLink:
         self._polling = Polling()
         self.set_polling = self._polling.set
         self._reader: OwnThread | None = None
-        rescue.start()
+        tidying.start()
         try:
             reply = self._meet()
             self.session = reply.value
@@ -76,7 +76,7 @@ class RpcLink:
             self._reader = OwnThread(self._read, name="openhtp-completions")
             self._reader.start()
         except BaseException:
-            rescue.post((self.close, ()))
+            tidying.post((self.close, ()))
             raise
 
     # Starting

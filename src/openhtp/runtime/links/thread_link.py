@@ -14,11 +14,11 @@ from typing import Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core import tidying
 from openhtp.core.errors import QnnError
 from openhtp.device.direct import DirectRun, direct_run, run_frame
 from openhtp.device.sessions import Session
 from openhtp.rpc.frames import Record
-from openhtp.runtime import rescue
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, complete_here
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -128,7 +128,7 @@ class ThreadLink(RpcLink):
         try:
             return run(caller)
         except BaseException as error:
-            rescue.post((seat.give_up, (caller,)))
+            tidying.post((seat.give_up, (caller,)))
             if isinstance(error, QnnError):
                 seat.give_up(caller)  # now, as the next call may follow at once
             raise

@@ -28,7 +28,7 @@ _tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
 _thread: threading.Thread | None = None
 _starting = threading.Lock()
 
-# Called as ``rescue.post((function, arguments))``, first thing in an ``except BaseException``.
+# Called as ``tidying.post((function, arguments))``, first thing in an ``except BaseException``.
 post: Callable[[Task], None] = _tasks.put
 
 
