@@ -56,22 +56,22 @@ if TYPE_CHECKING:
 
     # A package that can be called; a checker can have it as one of both.
     from openhtp.plan import plan as plan
-    from openhtp.runtime.app import App
-    from openhtp.runtime.backend import Backend
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.calls.sparse import Sparse
-    from openhtp.runtime.context import Context
     from openhtp.runtime.creation import Creation
-    from openhtp.runtime.device import Device
-    from openhtp.runtime.graph import Graph
-    from openhtp.runtime.log import Log
-    from openhtp.runtime.mem import Mem
-    from openhtp.runtime.power import PowerConfig
-    from openhtp.runtime.profile import Profile, ProfileEvent
-    from openhtp.runtime.profile_log import ProfileLog
+    from openhtp.runtime.objects.app import App
+    from openhtp.runtime.objects.backend import Backend
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.device import Device
+    from openhtp.runtime.objects.graph import Graph
+    from openhtp.runtime.objects.log import Log
+    from openhtp.runtime.objects.mem import Mem
+    from openhtp.runtime.objects.power import PowerConfig
+    from openhtp.runtime.objects.profile import Profile, ProfileEvent
+    from openhtp.runtime.objects.profile_log import ProfileLog
+    from openhtp.runtime.objects.signal import Signal
+    from openhtp.runtime.objects.tensor import Tensor
     from openhtp.runtime.provider import DataRequest, DmaBufferCallback, DmaData
-    from openhtp.runtime.signal import Signal
-    from openhtp.runtime.tensor import Tensor
     from openhtp.session import InferenceSession, ModelEvent, PendingRun, PreparedModel
 
 __version__ = VERSION
@@ -169,25 +169,25 @@ _LAZY = {
     "HmxVote": "openhtp.hw.power",
     "PowerMode": "openhtp.hw.power",
     "VoltageCorner": "openhtp.hw.power",
-    "App": "openhtp.runtime.app",
-    "Backend": "openhtp.runtime.backend",
+    "App": "openhtp.runtime.objects.app",
+    "Backend": "openhtp.runtime.objects.backend",
     "Execution": "openhtp.runtime.calls.execution",
     "Sparse": "openhtp.runtime.calls.sparse",
-    "Context": "openhtp.runtime.context",
+    "Context": "openhtp.runtime.objects.context",
     "Creation": "openhtp.runtime.creation",
-    "Device": "openhtp.runtime.device",
-    "Graph": "openhtp.runtime.graph",
-    "Log": "openhtp.runtime.log",
-    "Mem": "openhtp.runtime.mem",
-    "PowerConfig": "openhtp.runtime.power",
-    "Profile": "openhtp.runtime.profile",
-    "ProfileEvent": "openhtp.runtime.profile",
-    "ProfileLog": "openhtp.runtime.profile_log",
+    "Device": "openhtp.runtime.objects.device",
+    "Graph": "openhtp.runtime.objects.graph",
+    "Log": "openhtp.runtime.objects.log",
+    "Mem": "openhtp.runtime.objects.mem",
+    "PowerConfig": "openhtp.runtime.objects.power",
+    "Profile": "openhtp.runtime.objects.profile",
+    "ProfileEvent": "openhtp.runtime.objects.profile",
+    "ProfileLog": "openhtp.runtime.objects.profile_log",
     "DataRequest": "openhtp.runtime.provider",
     "DmaBufferCallback": "openhtp.runtime.provider",
     "DmaData": "openhtp.runtime.provider",
-    "Signal": "openhtp.runtime.signal",
-    "Tensor": "openhtp.runtime.tensor",
+    "Signal": "openhtp.runtime.objects.signal",
+    "Tensor": "openhtp.runtime.objects.tensor",
     "InferenceSession": "openhtp.session",
     "ModelEvent": "openhtp.session",
     "PendingRun": "openhtp.session",

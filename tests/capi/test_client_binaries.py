@@ -24,7 +24,7 @@ from openhtp.core.units import MIB
 from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
 from openhtp.rpc import shm
-from openhtp.runtime import backend as runtime
+from openhtp.runtime.objects import backend as runtime
 from openhtp.vendor.backend import Backend, Device
 from openhtp.vendor.context import Context
 from openhtp.vendor.library import load

@@ -11,7 +11,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core.units import MIB
-from openhtp.runtime.events import GRAPH_SWITCH
+from openhtp.runtime.objects.profile_events import GRAPH_SWITCH
 from tests.waiting import PATIENCE_S
 
 WIDE = 512

@@ -17,8 +17,8 @@ import numpy as np
 
 import openhtp as htp
 from openhtp.core import locks, tidying
-from openhtp.runtime import log
 from openhtp.runtime.calls import execution
+from openhtp.runtime.objects import log
 from tests.conftest import ramp
 from tests.hostile.interrupting import Interrupt, Interrupting, places_of
 from tests.hostile.leaks import Holdings

@@ -12,7 +12,7 @@ from openhtp.core.outcome import Outcome
 from openhtp.device.config import DeviceConfig
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
-from openhtp.runtime.profile import DEADLINE_MISSED
+from openhtp.runtime.objects.profile import DEADLINE_MISSED
 from openhtp.testing import hold, release, virtual_device
 from openhtp.trace.phases import phases_of
 from openhtp.trace.records import Queued

@@ -15,7 +15,7 @@ import pytest
 import openhtp as htp
 from openhtp import zoo
 from openhtp.runtime.calls.notify import Notifier
-from openhtp.runtime.graph import Graph
+from openhtp.runtime.objects.graph import Graph
 from openhtp.testing import inject
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S

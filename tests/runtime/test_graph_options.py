@@ -12,7 +12,7 @@ from openhtp.compiler.driver import portable_program
 from openhtp.options import GRAPH, Option, Values, Whole
 from openhtp.program import records
 from openhtp.program.binary import BinaryInfo, read_binary, write_binary
-from openhtp.runtime import context as contexts
+from openhtp.runtime.objects import context as contexts
 from tests.conftest import relu_graph
 
 TWO_CORES = "SA8775P"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.runtime import lifecycle
-from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.objects import lifecycle
+from openhtp.runtime.objects.lifecycle import Life, State
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

@@ -23,7 +23,7 @@ def copied(folder: Path, name: str = "libQnnHtp.so") -> Path:
 def _no_library_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices are emulated ones; what is tested is which library they may be of."""
     monkeypatch.setattr(
-        "openhtp.runtime.backend.vendor_connect",
+        "openhtp.runtime.objects.backend.vendor_connect",
         lambda library, options, transport: lambda on_lost: LocalLink(build_core(options.config)),
     )
 

@@ -15,8 +15,8 @@ import pytest
 import openhtp as htp
 from openhtp.capi import errors
 from openhtp.core.errors import UsageError
-from openhtp.runtime import property as table
-from openhtp.runtime.property import has_capability
+from openhtp.runtime.objects import property as table
+from openhtp.runtime.objects.property import has_capability
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

@@ -15,7 +15,7 @@ import pytest
 import openhtp as htp
 from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
-from openhtp.runtime.context import Context
+from openhtp.runtime.objects.context import Context
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S, wait_until

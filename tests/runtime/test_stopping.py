@@ -22,7 +22,7 @@ from openhtp.device.server import Server
 from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
 from openhtp.rpc import shm
-from openhtp.runtime import graph as client_graph
+from openhtp.runtime.objects import graph as client_graph
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
 from tests.waiting import PATIENCE_S, wait_until

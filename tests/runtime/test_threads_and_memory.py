@@ -13,7 +13,7 @@ import pytest
 import openhtp as htp
 from openhtp.rpc import rendezvous, windows
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.memories import Memories
+from openhtp.runtime.objects.context_memory import Memories
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 
@@ -136,7 +136,7 @@ def test_a_failed_finalize_leaves_the_graph_as_it_was(
         raise htp.OutOfMemory("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr("openhtp.runtime.graph.load_graphs", refuse)
+        patch.setattr("openhtp.runtime.objects.graph.load_graphs", refuse)
         with pytest.raises(htp.OutOfMemory):
             graph.finalize(profile=profile)
     graph.add_tensor("z", (1,), "float32")

@@ -20,10 +20,10 @@ import pytest
 import openhtp as htp
 from openhtp.core import status as st
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.device import Device
 from openhtp.runtime.links import vendor_link
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.vendor_link import VendorLink
+from openhtp.runtime.objects.device import Device
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

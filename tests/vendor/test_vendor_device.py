@@ -16,7 +16,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core import status as st
-from openhtp.runtime.lifecycle import State
+from openhtp.runtime.objects.lifecycle import State
 from openhtp.testing import hold, release
 from openhtp.vendor.library import find_library
 

@@ -16,8 +16,8 @@ from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError
 from openhtp.ops import PACKAGE, op_names, resolve_for
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.property import has_capability
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.property import has_capability
 
 __all__ = ["BACKEND_ID_HTP", "BackendHeld"]
 

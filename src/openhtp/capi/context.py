@@ -20,8 +20,8 @@ from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import ContextBinary, open_binary, read_binary
 from openhtp.program.sources import Source
 from openhtp.runtime.binaries import validate
-from openhtp.runtime.context import Context
-from openhtp.runtime.profile import Profile
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 

@@ -20,8 +20,8 @@ from openhtp.capi.signals import SignalHeld
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.notify import NotifyType
 from openhtp.options import CONTEXT
-from openhtp.runtime.context import Context
-from openhtp.runtime.graph import Graph
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.graph import Graph
 
 _TELL = ctypes.CFUNCTYPE(
     None,

@@ -25,8 +25,8 @@ from openhtp.core.precision import Precision
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.options.device import TRANSPORTS
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.device import Device
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.device import Device
 
 log = logging.getLogger("openhtp.capi")
 

@@ -28,7 +28,7 @@ from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.runtime.bound_call import BoundCall, output_shapes, require_executable
 from openhtp.runtime.calls.arguments import check_dynamic
-from openhtp.runtime.tensor import Tensor
+from openhtp.runtime.objects.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")
 

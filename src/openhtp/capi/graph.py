@@ -23,8 +23,8 @@ from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedOp
 from openhtp.core.tensor import TensorKind
 from openhtp.ops import op_names
 from openhtp.options import GRAPH
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.tensor import Tensor
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")
 

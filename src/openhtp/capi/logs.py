@@ -11,7 +11,7 @@ from openhtp.capi.handles import HandleEntry
 from openhtp.capi.native_calls import natives
 from openhtp.core import status as st
 from openhtp.core.levels import LogLevel
-from openhtp.runtime.log import Log
+from openhtp.runtime.objects.log import Log
 
 
 class LogHeld(HandleEntry):

@@ -18,7 +18,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.memtype import MemType
 from openhtp.core.tensor import MAX_RANK
-from openhtp.runtime.mem import Mem
+from openhtp.runtime.objects.mem import Mem
 
 _SHARED_BUFFER = 1
 _MOST = 1 << 16

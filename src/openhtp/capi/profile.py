@@ -19,7 +19,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.option_numbers import ProfileOption
-from openhtp.runtime.profile import Profile, ProfileEvent
+from openhtp.runtime.objects.profile import Profile, ProfileEvent
 
 _UNITS = {"us": 1, "bytes": 2, "cycles": 3, "count": 4, "object": 5}
 _NO_UNIT = 6

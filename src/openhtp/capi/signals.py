@@ -11,7 +11,7 @@ from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import SignalOption
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.signal import Signal
 
 
 class SignalHeld(HandleEntry):

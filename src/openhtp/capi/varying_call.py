@@ -16,8 +16,8 @@ from openhtp.runtime.bound_call import BoundCall
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.execution import Notify
-    from openhtp.runtime.profile import Profile
-    from openhtp.runtime.signal import Signal
+    from openhtp.runtime.objects.profile import Profile
+    from openhtp.runtime.objects.signal import Signal
 
 _LOST = st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
 

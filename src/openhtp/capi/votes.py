@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 from openhtp.hw.power import DcvsVote
-from openhtp.runtime.device import Device
-from openhtp.runtime.power import PowerConfig
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.power import PowerConfig
 
 waiting: list[StandingVotes] = []
 """Votes that were made before there was a device to vote on."""

@@ -10,7 +10,7 @@ import openhtp as htp
 from openhtp.cli._config import open_device
 from openhtp.config import BackendConfig
 from openhtp.ir.graph import Graph
-from openhtp.runtime.profile_log import ProfileLog
+from openhtp.runtime.objects.profile_log import ProfileLog
 
 
 def profile_model(

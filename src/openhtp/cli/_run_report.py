@@ -13,7 +13,7 @@ from rich.text import Text
 from openhtp.cli._running import Outcome, summaries
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import say, show
-from openhtp.runtime.step_names import StepOps
+from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session.options import CPU
 from openhtp.session.part_profile import PART
 from openhtp.session.range_check import LARGEST, Overflow

@@ -21,7 +21,7 @@ from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
 from openhtp.core.writing import write_file
 from openhtp.engine.onnxruntime import onnxruntime
-from openhtp.runtime.step_names import StepOps
+from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
 from openhtp.session.assigned import AssignedPart

@@ -16,7 +16,7 @@ from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_js
 from openhtp.cost import NumberFormat
 from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.preset import Preset
+from openhtp.runtime.objects.device_config import Preset
 
 _NODES = 4
 _SOC = "SM8650"

@@ -23,7 +23,7 @@ from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_pe
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.report.estimate_page import estimate_to_html
-from openhtp.runtime.preset import Preset
+from openhtp.runtime.objects.device_config import Preset
 
 _PROFILES = ("burst", "high_performance", "balanced", "power_saver")
 _NODES = 3

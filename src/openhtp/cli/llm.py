@@ -32,7 +32,7 @@ from openhtp.core.files import read_file
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
 from openhtp.plan.chunks import ChunkRow, compare_chunks
-from openhtp.runtime.backend import Backend
+from openhtp.runtime.objects.backend import Backend
 
 app = typer.Typer(help="Language models: run, export, estimate, chunks, perplexity.", no_args_is_help=True)
 

@@ -22,7 +22,7 @@ from openhtp.llm.drafting import NgramDraft
 from openhtp.llm.loaded import LoadedBundle, Sequencer
 from openhtp.llm.sampling import Sampling, choose
 from openhtp.llm.tokenizer import Streamer, Tokenizer
-from openhtp.runtime.device import Device
+from openhtp.runtime.objects.device import Device
 
 _QUEUE_DEPTH = 8
 

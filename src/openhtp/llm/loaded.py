@@ -26,10 +26,10 @@ from openhtp.llm.graphs import hidden_name
 from openhtp.llm.quantizing import KV_ZERO
 from openhtp.program.sections import section_for
 from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.mem import Mem
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.mem import Mem
 
 Array = npt.NDArray[Any]
 

@@ -25,10 +25,10 @@ from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_import import Imported, import_model, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.static_inputs import STATIC_INPUTS
-from openhtp.runtime.backend import Backend as HtpBackend
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
+from openhtp.runtime.objects.backend import Backend as HtpBackend
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
 
 __all__ = ["HtpBackendRep", "OnnxBackend", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 

@@ -28,14 +28,14 @@ from openhtp.plan.scenario import ClientSpec, Scenario
 from openhtp.plan.simulate import simulate
 from openhtp.plan.sources import Asked, Traffic
 from openhtp.rpc import messages as ms
-from openhtp.runtime.app import App
-from openhtp.runtime.backend import Backend
 from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
 from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.preset import Preset
+from openhtp.runtime.objects.app import App
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.side_door import ask_about
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Pace

@@ -20,7 +20,7 @@ from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_
 from openhtp.program.packed import GraphInfo
 from openhtp.program.sources import File, Source
 from openhtp.rpc.shm import unchangeable
-from openhtp.runtime.drivers import made_by_older
+from openhtp.runtime.objects.windows_drivers import made_by_older
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from openhtp.runtime.seams import any_open
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Values
     from openhtp.runtime.calls.execution import Execution, Notify
-    from openhtp.runtime.graph import Graph
-    from openhtp.runtime.profile import Profile
-    from openhtp.runtime.signal import Signal
+    from openhtp.runtime.objects.graph import Graph
+    from openhtp.runtime.objects.profile import Profile
+    from openhtp.runtime.objects.signal import Signal
 
 
 def require_executable(graph: Graph) -> None:

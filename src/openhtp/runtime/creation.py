@@ -16,19 +16,19 @@ from openhtp.core.errors import Aborted, InternalError, QnnError
 from openhtp.core.latches import Promise
 from openhtp.core.notify import NotifyType
 from openhtp.core.threads import OwnThread
-from openhtp.runtime import forks
 from openhtp.runtime.calls.interrupt import Interrupt
-from openhtp.runtime.lifecycle import Life, State, foreign_error
-from openhtp.runtime.options import check_timeout
+from openhtp.runtime.objects import forks
+from openhtp.runtime.objects.argument_checks import check_timeout
+from openhtp.runtime.objects.lifecycle import Life, State, foreign_error
 from openhtp.runtime.stopping import OF_CONTEXT, Stop
 
 if TYPE_CHECKING:
     from openhtp.options import Values
     from openhtp.program.binary import ContextBinary
-    from openhtp.runtime.context import Context
-    from openhtp.runtime.device import Device
-    from openhtp.runtime.graph import Graph
-    from openhtp.runtime.signal import Signal
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.device import Device
+    from openhtp.runtime.objects.graph import Graph
+    from openhtp.runtime.objects.signal import Signal
 
 log = logging.getLogger(__name__)
 

@@ -24,14 +24,14 @@ from openhtp.program.binary import ContextBinary, read_binary
 from openhtp.program.container import PREAMBLE_BYTES
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
-from openhtp.runtime.backend import FAULTS_VARIABLE, Backend
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, complete
 from openhtp.runtime.calls.notify import Notifier
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
 from openhtp.runtime.links.link import Link, Sent
+from openhtp.runtime.objects.backend import FAULTS_VARIABLE, Backend
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.seams import Seam, close_seams, open_seams
 
 log = logging.getLogger(__name__)

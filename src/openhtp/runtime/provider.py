@@ -21,7 +21,7 @@ from openhtp.program.container import PAGE
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import MAX_DESCRIPTORS
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.options import check_callable
+from openhtp.runtime.objects.argument_checks import check_callable
 
 log = logging.getLogger(__name__)
 

@@ -11,20 +11,20 @@ from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries import go_on
 from openhtp.runtime.calls.sheet import Fill, Noted
-from openhtp.runtime.events import finalize_events
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.lifecycle import State
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import Manner, load_graphs, stored
-from openhtp.runtime.options import check_handle
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.argument_checks import check_handle
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.lifecycle import State
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_events import finalize_events
+from openhtp.runtime.objects.signal import Signal
+from openhtp.runtime.objects.tensor import Tensor
 from openhtp.runtime.stopping import OF_GRAPH, carrying
-from openhtp.runtime.tensor import Tensor
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.objects.context import Context
     from openhtp.runtime.stopping import Stop
 
 log = logging.getLogger(__name__)

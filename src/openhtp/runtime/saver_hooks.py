@@ -10,20 +10,20 @@ from openhtp.core.errors import QnnError
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, Values
 from openhtp.program.binary import ContextBinary
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.building import static_data
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.mem import Mem
-from openhtp.runtime.power import PowerConfig
-from openhtp.runtime.profile import Profile
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.building import static_data
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.mem import Mem
+from openhtp.runtime.objects.power import PowerConfig
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import Signal
+from openhtp.runtime.objects.tensor import Tensor
 from openhtp.runtime.saver import Saver
 from openhtp.runtime.seams import Seam
-from openhtp.runtime.signal import Signal
-from openhtp.runtime.tensor import Tensor
 from openhtp.trace import calls as cs
 
 _T = TypeVar("_T")

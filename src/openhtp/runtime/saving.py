@@ -16,11 +16,11 @@ from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph
 from openhtp.program.records import EndsRecord
 from openhtp.runtime import updating
-from openhtp.runtime.reconfiguring import STORED
+from openhtp.runtime.objects.reconfiguring import STORED
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
-    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.graph import Graph
 
 log = logging.getLogger(__name__)
 

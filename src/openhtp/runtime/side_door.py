@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from openhtp.hw.clocks import FULL
 from openhtp.rpc import messages as ms
-from openhtp.runtime.app import App
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
+from openhtp.runtime.objects.app import App
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
 from openhtp.trace.schematic import Schematic
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from openhtp.rpc import messages as ms
     from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.sheet import Fill
-    from openhtp.runtime.profile import Profile
-    from openhtp.runtime.signal import Signal
+    from openhtp.runtime.objects.profile import Profile
+    from openhtp.runtime.objects.signal import Signal
 
 _T = TypeVar("_T")
 

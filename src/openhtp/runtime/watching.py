@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from openhtp.runtime.device import Device
-    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.objects.device import Device
+    from openhtp.runtime.objects.graph import Graph
 
 
 class Watcher(Protocol):

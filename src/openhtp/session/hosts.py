@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from openhtp.core import tidying
 from openhtp.core.errors import QnnError
 from openhtp.core.threads import finish
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.device import Device
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.device import Device
 from openhtp.runtime.saving_calls import stop_saving
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
-    from openhtp.runtime.power import PowerConfig
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.power import PowerConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
-from openhtp.runtime.options import check_callable, check_name
-from openhtp.runtime.step_names import StepOps
+from openhtp.runtime.objects.argument_checks import check_callable, check_name
+from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session import loading
 from openhtp.session.assigned import AssignedPart
 from openhtp.session.binding import IOBinding

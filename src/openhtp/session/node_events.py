@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.step_names import StepOps
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.step_names import StepOps
 
 _STEPS = 407
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from openhtp.frontend.partitioning import AssignedNode
-from openhtp.runtime.profile import Profile
+from openhtp.runtime.objects.profile import Profile
 from openhtp.session.assigned import AssignedPart
 from openhtp.session.cpu_profile import NodeTime
 from openhtp.trace.profile import ProfileEvent, walk

@@ -15,8 +15,8 @@ from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import AssignedNode, ModelPart, partition
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.options import Origin
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.profile import Profile
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.profile import Profile
 from openhtp.session import hosts, loading
 from openhtp.session.assigned import AssignedPart
 from openhtp.session.cpu import cpu_session

@@ -15,10 +15,10 @@ from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
 from openhtp.core.latches import Promise
 from openhtp.core.threads import Errands
 from openhtp.runtime.calls.execution import Execution, Outputs
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.options import check_timeout
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.signal import AtOnce
+from openhtp.runtime.objects.argument_checks import check_timeout
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import AtOnce
 from openhtp.session.part_profile import AnyProfile
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from openhtp.config import CoreConfig
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import PROVIDER
-from openhtp.runtime.power import PowerConfig
+from openhtp.runtime.objects.power import PowerConfig
 from openhtp.session import hosts, loading
 from openhtp.session.pending import PendingRun
 

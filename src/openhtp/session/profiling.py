@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from openhtp.report.profile_rows import COLUMNS, csv_rows
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.profile_log import ProfileLog
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_log import ProfileLog
 
 # Runs that the log holds, from the first on: it is kept in memory until the session ends.
 _MOST_LOGGED = 1000

@@ -6,8 +6,8 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.step_names import StepOps, ops_of_steps
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
 from openhtp.session.node_events import EventFile
 from openhtp.session.options import CPU, QNN
 from openhtp.session.part_profile import AnyProfile, PartsProfile

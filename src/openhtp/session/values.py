@@ -18,8 +18,8 @@ from openhtp.core.errors import InvalidArgument, OutOfMemory, QnnError
 from openhtp.core.units import bytes_in_words
 from openhtp.engine.onnx_graph import onnx_type
 from openhtp.frontend.onnx_reader import value_type
-from openhtp.runtime.context import Context
-from openhtp.runtime.mem import Mem
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.mem import Mem
 from openhtp.session.metadata import type_in_words
 
 Array = npt.NDArray[Any]

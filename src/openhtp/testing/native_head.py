@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from openhtp.core.hmx_layout import round_up, to_native
 from openhtp.core.quant import ScaleOffset
-from openhtp.runtime.context import Context
-from openhtp.runtime.graph import Graph
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.graph import Graph
 
 Array = npt.NDArray[Any]
 

@@ -15,10 +15,10 @@ from openhtp.engine.modelled import ModelledEngine
 from openhtp.engine.ort import OrtEngine
 from openhtp.engine.protocol import Engine
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.device import Device
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.local_link import LocalLink
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.device import Device
 from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
 

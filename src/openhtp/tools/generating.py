@@ -16,7 +16,7 @@ from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import GRAPH
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import schematic_bytes
-from openhtp.runtime.context import Context
+from openhtp.runtime.objects.context import Context
 from openhtp.runtime.side_door import schematic_on
 from openhtp.tools.models import Changes, Where, composed, import_models, opened_device
 from openhtp.tools.profiling import Profiling, Recorder

@@ -22,13 +22,13 @@ from openhtp.frontend.onnx_import import load
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import Origin
 from openhtp.program.container import MAGIC
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.profile_log import ProfileLog
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_log import ProfileLog
+from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.stages import Stage, during
 
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)

@@ -16,11 +16,11 @@ from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import GIB
 from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.feeding import Cache, Feeding, Feeds, Repetition
 from openhtp.tools.input_list import InputList, read_input_list
 from openhtp.tools.library_binaries import LibraryGraph, opened_binaries

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
-from openhtp.runtime.backend import Backend
 from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.mem import Mem
-from openhtp.runtime.power import PowerConfig
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.mem import Mem
+from openhtp.runtime.objects.power import PowerConfig
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.comparing import Compared, Outcome, Tolerance
 from openhtp.tools.saved_calls import Array, SavedCalls
 from openhtp.tools.stages import Tell

@@ -19,9 +19,9 @@ from openhtp.core.latches import Latch
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.threads import OwnThread
 from openhtp.runtime.calls.execution import Execution
-from openhtp.runtime.context import Context
-from openhtp.runtime.device import Device
-from openhtp.runtime.graph import Graph
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.graph import Graph
 from openhtp.tools.input_list import read_input_list
 from openhtp.tools.models import (
     Changes,

@@ -14,8 +14,8 @@ from openhtp.abi.numbers import LIBRARY_NAME
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.quant import ScaleOffset
 from openhtp.hw.catalog import catalog, find_soc
-from openhtp.runtime.backend import Backend
-from openhtp.runtime.device import Device
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.device import Device
 
 BACKENDS = ("dsp", "gpu")
 COLUMNS = ("Backend", "Backend Hardware", "Backend Libraries", "Library Version", "Core Version", "Unit Test")

@@ -17,12 +17,12 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.runtime.calls.sparse import Sparse, check_elements
-from openhtp.runtime.mem import Mem
-from openhtp.runtime.options import MAX_BATCH
-from openhtp.runtime.tensor import Tensor
+from openhtp.runtime.objects.argument_checks import MAX_BATCH
+from openhtp.runtime.objects.mem import Mem
+from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
-    from openhtp.runtime.memories import Memories
+    from openhtp.runtime.objects.context_memory import Memories
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]

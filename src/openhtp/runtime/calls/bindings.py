@@ -11,7 +11,7 @@ from openhtp.runtime.calls.arguments import Arguments, Ports, Shape, Values, che
 from openhtp.runtime.calls.slots import SlotPool
 
 if TYPE_CHECKING:
-    from openhtp.runtime.memories import Memories
+    from openhtp.runtime.objects.context_memory import Memories
 
 # Kept per graph; a client that uses new memory for every call must not grow without end.
 _MOST_KEPT = 512

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.links.link import Link
-    from openhtp.runtime.modelled import Modelled
+    from openhtp.runtime.objects.modelled import Modelled
 
 
 class Callee:

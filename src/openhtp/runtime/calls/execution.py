@@ -17,12 +17,12 @@ from openhtp.core.locks import make_lock
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.notify import Notification
-from openhtp.runtime.options import check_callable, check_timeout
+from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
 from openhtp.trace.profile import DeviceProfile
 
 if TYPE_CHECKING:
-    from openhtp.runtime.app import AppRun
     from openhtp.runtime.calls.call import Call
+    from openhtp.runtime.objects.app import AppRun
 
 Outputs = dict[str, npt.NDArray[Any]]
 Notify = Callable[[Any, int], object]

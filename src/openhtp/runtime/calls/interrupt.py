@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, QnnError, QueueFull, TimedOut, WrongState
 from openhtp.core.locks import make_lock
-from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.objects.lifecycle import Life, State
 
 if TYPE_CHECKING:
     from openhtp.runtime.links.link import Link

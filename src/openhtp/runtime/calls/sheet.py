@@ -14,12 +14,12 @@ from openhtp.core.errors import WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.rpc.frames import Record
-from openhtp.runtime.lifecycle import Life
+from openhtp.runtime.objects.lifecycle import Life
 from openhtp.trace.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.callee import Callee
-    from openhtp.runtime.modelled import Modelled
+    from openhtp.runtime.objects.modelled import Modelled
 
 
 @dataclass(frozen=True, slots=True)

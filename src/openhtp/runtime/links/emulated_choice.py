@@ -9,9 +9,9 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import Values
 from openhtp.options.device import TRANSPORTS
-from openhtp.runtime.device import Connect
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.rpc_link import RpcLink
+from openhtp.runtime.objects.device import Connect
 
 
 def chosen_host(chosen: Values) -> str:

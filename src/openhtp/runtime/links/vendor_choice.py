@@ -10,9 +10,9 @@ from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.options import Values
-from openhtp.runtime.device import Connect
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.emulated_choice import chosen_host
+from openhtp.runtime.objects.device import Connect
 
 VENDOR = "vendor"
 

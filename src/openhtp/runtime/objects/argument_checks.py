@@ -18,7 +18,7 @@ from openhtp.options import Values as Options
 from openhtp.options.graph import MAX_HVX_THREADS, MAX_VTCM_MB
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.objects.context import Context
 
 Shape = tuple[int, ...]
 

@@ -18,15 +18,15 @@ from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.notify import own_niceness
-from openhtp.runtime.options import check_callable, check_handle, deadline_from
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.argument_checks import check_callable, check_handle, deadline_from
+from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.sheet import Sheet
-    from openhtp.runtime.context import Context
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.objects.context import Context
 
 
 class AppRun:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from openhtp.runtime.calls.sheet import Noted
-from openhtp.runtime.events import free_events, load_events
 from openhtp.runtime.links.served import serving
+from openhtp.runtime.objects.profile_events import free_events, load_events
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
-    from openhtp.runtime.device import Device
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.device import Device
 
 
 def restored(device: Device, make: Callable[[], Context], *, tells_heap: bool) -> tuple[Context, Noted]:

@@ -12,7 +12,7 @@ from openhtp.options import GRAPH, Origin
 
 if TYPE_CHECKING:
     from openhtp.config import BackendConfig, Source
-    from openhtp.runtime.device import Device
+    from openhtp.runtime.objects.device import Device
 
 
 class Preset:

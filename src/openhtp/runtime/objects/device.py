@@ -19,24 +19,25 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
-from openhtp.runtime import forks, watching
+from openhtp.runtime import watching
 from openhtp.runtime.binaries import BinarySummary, Given, check_fit, go_on, open_given, validate
 from openhtp.runtime.calls.sheet import Fill
-from openhtp.runtime.choosing import create_message, enabled_graphs, read_options
-from openhtp.runtime.context import Context
-from openhtp.runtime.context_profile import restored
 from openhtp.runtime.creation import Creation, CreationNotify
-from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
-from openhtp.runtime.options import check_callable, check_handle
-from openhtp.runtime.power import PowerConfig, Votes
-from openhtp.runtime.preset import Preset
-from openhtp.runtime.profile import Profile
+from openhtp.runtime.objects import forks
+from openhtp.runtime.objects.argument_checks import check_callable, check_handle
+from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.context_options import create_message, enabled_graphs, read_options
+from openhtp.runtime.objects.context_profile import restored
+from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.power import PowerConfig, Votes
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
 from openhtp.runtime.restoring import restore
-from openhtp.runtime.signal import Signal
 from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.stored import list_wanted
 from openhtp.trace.records import Trace
@@ -44,7 +45,7 @@ from openhtp.trace.wire import trace_from_bytes
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import ContextArguments
-    from openhtp.runtime.backend import Backend
+    from openhtp.runtime.objects.backend import Backend
 
 log = logging.getLogger(__name__)
 

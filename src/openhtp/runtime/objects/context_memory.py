@@ -17,11 +17,11 @@ from openhtp.core.locks import make_lock
 from openhtp.core.tensor import TensorSpec
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.lifecycle import State
-from openhtp.runtime.mem import Mem, Place
+from openhtp.runtime.objects.lifecycle import State
+from openhtp.runtime.objects.mem import Mem, Place
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.objects.context import Context
 
 
 _address = operator.itemgetter(0)

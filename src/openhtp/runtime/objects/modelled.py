@@ -84,7 +84,7 @@ class Modelled:
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
         """Nodes of the graph by the step of the device that computes them; empty if that is not known."""
-        from openhtp.runtime.step_names import step_nodes
+        from openhtp.runtime.objects.step_names import step_nodes
 
         return tuple(names for names, _ in step_nodes(self._compile(), self._device_steps))
 

@@ -30,28 +30,35 @@ from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.runtime import updating
-from openhtp.runtime.app import App
 from openhtp.runtime.calls.queue import Places
-from openhtp.runtime.choosing import check_graph
-from openhtp.runtime.context_profile import freed
-from openhtp.runtime.graph import Graph
-from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.loading import free_context
-from openhtp.runtime.mem import Mem
-from openhtp.runtime.memories import Memories
-from openhtp.runtime.options import MAX_UNITS, MAX_VTCM_BYTES, check_bytes, check_count, check_handle, check_name
-from openhtp.runtime.profile import Profile
+from openhtp.runtime.objects.app import App
+from openhtp.runtime.objects.argument_checks import (
+    MAX_UNITS,
+    MAX_VTCM_BYTES,
+    check_bytes,
+    check_count,
+    check_handle,
+    check_name,
+)
+from openhtp.runtime.objects.context_memory import Memories
+from openhtp.runtime.objects.context_options import check_graph
+from openhtp.runtime.objects.context_profile import freed
+from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.mem import Mem
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.tensor import Tensor
 from openhtp.runtime.restoring import finalize_deferred
 from openhtp.runtime.saving import Saver
 from openhtp.runtime.stopping import OF_CONTEXT, carrying
-from openhtp.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
-    from openhtp.runtime.device import Device
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.objects.device import Device
+    from openhtp.runtime.objects.signal import Signal
     from openhtp.runtime.provider import External
-    from openhtp.runtime.signal import Signal
     from openhtp.runtime.stopping import Stop
 
 

@@ -6,8 +6,8 @@ from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.runtime.calls.interrupt import Impatience, Interrupt
-from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.options import check_count
+from openhtp.runtime.objects.argument_checks import check_count
+from openhtp.runtime.objects.lifecycle import Life, State
 
 
 class Signal:

@@ -11,12 +11,12 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import GRAPH, Changes, Option
 from openhtp.options import Values as Options
 from openhtp.rpc import messages as ms
-from openhtp.runtime.choosing import check_graph
-from openhtp.runtime.lifecycle import State
-from openhtp.runtime.options import options_within
+from openhtp.runtime.objects.argument_checks import options_within
+from openhtp.runtime.objects.context_options import check_graph
+from openhtp.runtime.objects.lifecycle import State
 
 if TYPE_CHECKING:
-    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.objects.graph import Graph
 
 # Whoever reads these from a binary of the graph has to find what they are now.
 STORED = frozenset(row.name for row in GRAPH.rows if row.changes is Changes.BEFORE_EXECUTION)

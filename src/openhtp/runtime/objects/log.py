@@ -9,7 +9,7 @@ from openhtp.core.foreign_text import printable
 from openhtp.core.levels import LogLevel
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import finish
-from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.objects.lifecycle import Life, State
 
 _PYTHON_LEVEL = {
     LogLevel.ERROR: logging.ERROR,

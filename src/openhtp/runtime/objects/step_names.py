@@ -10,7 +10,7 @@ from openhtp.engine.segments import Cuts, cuts_of
 
 if TYPE_CHECKING:
     from openhtp.program.htp_program import HtpProgram
-    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.objects.graph import Graph
 
 # Names of the nodes, and the type of each.
 StepOps = tuple[tuple[str, ...], tuple[str, ...]]

@@ -22,7 +22,7 @@ from openhtp.hw.power import (
     refuse,
 )
 from openhtp.rpc import messages as ms
-from openhtp.runtime.lifecycle import Life, State
+from openhtp.runtime.objects.lifecycle import Life, State
 
 if TYPE_CHECKING:
     from openhtp.runtime.links.link import Link

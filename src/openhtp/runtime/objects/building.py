@@ -16,11 +16,11 @@ from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeatu
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
-from openhtp.runtime.options import check_count, check_name, check_shape
-from openhtp.runtime.tensor import Tensor
+from openhtp.runtime.objects.argument_checks import check_count, check_name, check_shape
+from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
-    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.objects.graph import Graph
 
 _PACKAGE = "qti.aisw"
 _BAD_TENSOR = st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM

@@ -24,7 +24,6 @@ from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import messages as ms
 from openhtp.runtime import watching
-from openhtp.runtime.building import op_call, static_data, tensor_spec
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
@@ -32,22 +31,29 @@ from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Fill, Noted
-from openhtp.runtime.events import finalize_events
-from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import fresh, load_graphs
-from openhtp.runtime.modelled import Modelled
-from openhtp.runtime.options import check_callable, check_handle, check_name, deadline_from, options_within
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.reconfiguring import reconfigured, tell_threads
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects.argument_checks import (
+    check_callable,
+    check_handle,
+    check_name,
+    deadline_from,
+    options_within,
+)
+from openhtp.runtime.objects.building import op_call, static_data, tensor_spec
+from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.modelled import Modelled
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_events import finalize_events
+from openhtp.runtime.objects.reconfiguring import reconfigured, tell_threads
+from openhtp.runtime.objects.signal import Signal
+from openhtp.runtime.objects.tensor import Tensor
 from openhtp.runtime.stopping import OF_GRAPH, Stop, carrying
-from openhtp.runtime.tensor import Tensor
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.objects.context import Context
 
 
 def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGraph]:

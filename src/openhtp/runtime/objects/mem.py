@@ -13,12 +13,12 @@ from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc.shm import SharedBuffer, align
-from openhtp.runtime.lifecycle import Life, State
-from openhtp.runtime.options import MAX_BATCH, check_count, check_shape
-from openhtp.runtime.tensor import Tensor
+from openhtp.runtime.objects.argument_checks import MAX_BATCH, check_count, check_shape
+from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
-    from openhtp.runtime.context import Context
+    from openhtp.runtime.objects.context import Context
 
 
 class Place(NamedTuple):

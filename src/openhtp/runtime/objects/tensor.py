@@ -10,7 +10,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 
 if TYPE_CHECKING:
-    from openhtp.runtime.graph import Graph
+    from openhtp.runtime.objects.graph import Graph
 
 
 class Tensor:

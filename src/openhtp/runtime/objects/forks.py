@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core import tidying
-from openhtp.runtime import lifecycle
 from openhtp.runtime.calls import execution
-from openhtp.runtime.lifecycle import State, foreign_error
 from openhtp.runtime.links import thread_npus
+from openhtp.runtime.objects import lifecycle
+from openhtp.runtime.objects.lifecycle import State, foreign_error
 
 if TYPE_CHECKING:
-    from openhtp.runtime.backend import Backend
-    from openhtp.runtime.context import Context
     from openhtp.runtime.creation import Creation
     from openhtp.runtime.links.link import Link
+    from openhtp.runtime.objects.backend import Backend
+    from openhtp.runtime.objects.context import Context
 
 # What is open in this process. Links also while they are being made or replaced.
 backends: weakref.WeakSet[Backend] = weakref.WeakSet()

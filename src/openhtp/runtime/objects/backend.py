@@ -16,19 +16,19 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE, PROFILE
-from openhtp.runtime import forks
-from openhtp.runtime import property as properties
 from openhtp.runtime.calls.notify import Notifier
-from openhtp.runtime.device import Device
-from openhtp.runtime.drivers import choose_driver
-from openhtp.runtime.lifecycle import Life, State
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.emulated_choice import emulated_connect
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
-from openhtp.runtime.log import Log
-from openhtp.runtime.preset import Preset
-from openhtp.runtime.profile import Profile
-from openhtp.runtime.signal import Signal
+from openhtp.runtime.objects import forks
+from openhtp.runtime.objects import property as properties
+from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.log import Log
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import Signal
+from openhtp.runtime.objects.windows_drivers import choose_driver
 
 if TYPE_CHECKING:
     from openhtp.config import Source
