@@ -23,7 +23,7 @@ import numpy as np
 import openhtp as htp
 from openhtp import llm, session, zoo
 from openhtp.core import tidying
-from openhtp.runtime.bound_call import BoundCall
+from openhtp.runtime.calls.bound_call import BoundCall
 from tests.conftest import ramp, relu_graph
 from tests.hostile.surface import Door, doors, doors_of
 

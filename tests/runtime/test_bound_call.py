@@ -12,8 +12,8 @@ import pytest
 
 import openhtp as htp
 from openhtp.core import status
-from openhtp.runtime import bound_call
-from openhtp.runtime.bound_call import BoundCall
+from openhtp.runtime.calls import bound_call
+from openhtp.runtime.calls.bound_call import BoundCall
 from openhtp.testing import fail_next, inject, virtual_device
 from tests.conftest import ramp, relu_graph
 

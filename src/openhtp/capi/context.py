@@ -20,10 +20,10 @@ from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import ContextBinary, open_binary, read_binary
 from openhtp.program.sources import Source
 from openhtp.runtime.binaries import validate
+from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.provider import DmaBufferCallback
-from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 
 
 class ContextHeld(HandleEntry):

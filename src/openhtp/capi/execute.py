@@ -26,8 +26,8 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
-from openhtp.runtime.bound_call import BoundCall, output_shapes, require_executable
 from openhtp.runtime.calls.arguments import check_dynamic
+from openhtp.runtime.calls.bound_call import BoundCall, output_shapes, require_executable
 from openhtp.runtime.objects.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")

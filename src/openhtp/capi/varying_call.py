@@ -12,7 +12,7 @@ import numpy.typing as npt
 from openhtp.abi import memory
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError
-from openhtp.runtime.bound_call import BoundCall
+from openhtp.runtime.calls.bound_call import BoundCall
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.execution import Notify

@@ -17,10 +17,10 @@ from openhtp.core.latches import Promise
 from openhtp.core.notify import NotifyType
 from openhtp.core.threads import OwnThread
 from openhtp.runtime.calls.interrupt import Interrupt
+from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.lifecycle import Life, State, foreign_error
-from openhtp.runtime.stopping import OF_CONTEXT, Stop
 
 if TYPE_CHECKING:
     from openhtp.options import Values

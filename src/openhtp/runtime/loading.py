@@ -23,11 +23,11 @@ from openhtp.runtime.binaries import Check, chunks, go_on
 from openhtp.runtime.links.link import Undo
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
     from openhtp.runtime.provider import External
-    from openhtp.runtime.stopping import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from openhtp.core.units import MIB
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries import go_on
+from openhtp.runtime.calls.long_call import OF_GRAPH, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import Manner, load_graphs, stored
@@ -20,12 +21,11 @@ from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import finalize_events
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.runtime.stopping import OF_GRAPH, carrying
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.objects.context import Context
-    from openhtp.runtime.stopping import Stop
 
 log = logging.getLogger(__name__)
 

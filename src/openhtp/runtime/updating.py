@@ -19,6 +19,7 @@ from openhtp.program.packed import pack_program
 from openhtp.program.sections import pack_section, read_section
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.loading import fresh
@@ -27,13 +28,12 @@ from openhtp.runtime.objects.building import static_data
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import apply_events
 from openhtp.runtime.objects.signal import Signal
-from openhtp.runtime.stopping import OF_CONTEXT, carrying
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
+    from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
-    from openhtp.runtime.stopping import Stop
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -28,7 +28,7 @@ from openhtp.rpc.replies import read_reply
 from openhtp.runtime.links.link import Undo, raise_reply
 
 if TYPE_CHECKING:
-    from openhtp.runtime.stopping import Stop
+    from openhtp.runtime.calls.long_call import Stop
 
 log = logging.getLogger(__name__)
 

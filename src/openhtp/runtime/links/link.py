@@ -15,7 +15,7 @@ from openhtp.runtime.links.served import note
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound import Shortcut
     from openhtp.runtime.calls.execution import Execution
-    from openhtp.runtime.stopping import Stop
+    from openhtp.runtime.calls.long_call import Stop
 
 # From the reply to a request, the one that takes back what it made.
 Undo = Callable[[ms.Reply], ms.Request]

@@ -33,7 +33,7 @@ from openhtp.runtime.links.polling import Polling
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound import Shortcut
-    from openhtp.runtime.stopping import Stop
+    from openhtp.runtime.calls.long_call import Stop
 
 log = logging.getLogger(__name__)
 

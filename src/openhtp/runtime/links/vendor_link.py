@@ -32,9 +32,9 @@ from openhtp.rpc import channel
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
+from openhtp.runtime.calls.long_call import Stop, do_task
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
-from openhtp.runtime.stopping import Stop, do_task
 from openhtp.vendor.engine import VendorEngine
 from openhtp.vendor.worker import VendorProcess
 

@@ -30,6 +30,7 @@ from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.runtime import updating
+from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.queue import Places
 from openhtp.runtime.loading import free_context
 from openhtp.runtime.objects.app import App
@@ -51,15 +52,14 @@ from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.tensor import Tensor
 from openhtp.runtime.restoring import finalize_deferred
 from openhtp.runtime.saving import Saver
-from openhtp.runtime.stopping import OF_CONTEXT, carrying
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
+    from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.device import Device
     from openhtp.runtime.objects.signal import Signal
     from openhtp.runtime.provider import External
-    from openhtp.runtime.stopping import Stop
 
 
 class Context:

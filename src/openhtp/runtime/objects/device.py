@@ -21,6 +21,7 @@ from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import watching
 from openhtp.runtime.binaries import BinarySummary, Given, check_fit, go_on, open_given, validate
+from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.calls.sheet import Fill
 from openhtp.runtime.creation import Creation, CreationNotify
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -38,7 +39,6 @@ from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
 from openhtp.runtime.restoring import restore
-from openhtp.runtime.stopping import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.stored import list_wanted
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes

@@ -29,6 +29,7 @@ from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
+from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
@@ -48,7 +49,6 @@ from openhtp.runtime.objects.profile_events import finalize_events
 from openhtp.runtime.objects.reconfiguring import reconfigured, tell_threads
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.runtime.stopping import OF_GRAPH, Stop, carrying
 from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
