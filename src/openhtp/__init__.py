@@ -56,9 +56,10 @@ if TYPE_CHECKING:
 
     # A package that can be called; a checker can have it as one of both.
     from openhtp.plan import plan as plan
+    from openhtp.runtime.binaries.creation import Creation
+    from openhtp.runtime.binaries.data_provider import DataRequest, DmaBufferCallback, DmaData
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.calls.sparse import Sparse
-    from openhtp.runtime.creation import Creation
     from openhtp.runtime.objects.app import App
     from openhtp.runtime.objects.backend import Backend
     from openhtp.runtime.objects.context import Context
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.profile_log import ProfileLog
     from openhtp.runtime.objects.signal import Signal
     from openhtp.runtime.objects.tensor import Tensor
-    from openhtp.runtime.provider import DataRequest, DmaBufferCallback, DmaData
     from openhtp.session import InferenceSession, ModelEvent, PendingRun, PreparedModel
 
 __version__ = VERSION
@@ -174,7 +174,7 @@ _LAZY = {
     "Execution": "openhtp.runtime.calls.execution",
     "Sparse": "openhtp.runtime.calls.sparse",
     "Context": "openhtp.runtime.objects.context",
-    "Creation": "openhtp.runtime.creation",
+    "Creation": "openhtp.runtime.binaries.creation",
     "Device": "openhtp.runtime.objects.device",
     "Graph": "openhtp.runtime.objects.graph",
     "Log": "openhtp.runtime.objects.log",
@@ -183,9 +183,9 @@ _LAZY = {
     "Profile": "openhtp.runtime.objects.profile",
     "ProfileEvent": "openhtp.runtime.objects.profile",
     "ProfileLog": "openhtp.runtime.objects.profile_log",
-    "DataRequest": "openhtp.runtime.provider",
-    "DmaBufferCallback": "openhtp.runtime.provider",
-    "DmaData": "openhtp.runtime.provider",
+    "DataRequest": "openhtp.runtime.binaries.data_provider",
+    "DmaBufferCallback": "openhtp.runtime.binaries.data_provider",
+    "DmaData": "openhtp.runtime.binaries.data_provider",
     "Signal": "openhtp.runtime.objects.signal",
     "Tensor": "openhtp.runtime.objects.tensor",
     "InferenceSession": "openhtp.session",

@@ -16,7 +16,7 @@ import openhtp as htp
 from openhtp import onnx, zoo
 from openhtp.program import container
 from openhtp.program.binary import read_binary
-from openhtp.runtime.binaries import check_data
+from openhtp.runtime.binaries.opening import check_data
 from tests.conftest import relu_graph
 from tests.program.forging import parts_of, put_together
 

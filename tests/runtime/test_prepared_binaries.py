@@ -16,7 +16,7 @@ from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
-from openhtp.runtime import saving
+from openhtp.runtime.binaries.opening import save
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
@@ -213,7 +213,7 @@ def test_whoever_asks_for_the_size_first_waits_once(
         prepared.append(graph.name)
         return real(graph)
 
-    real = saving.stored_form
+    real = save.stored_form
     monkeypatch.setattr(saving, "stored_form", counted)
     with shared_device.create_context() as context:
         relu_graph(context, "one")

@@ -208,7 +208,7 @@ def test_what_a_provider_does_wrong_is_told_and_all_is_released(
 
 def test_the_same_descriptor_twice(backend: htp.Backend, made: tuple[bytes, dict[str, np.ndarray]]) -> None:
     """Asked directly: which pieces there are depends on the binary."""
-    from openhtp.runtime.provider import DataRequest, External
+    from openhtp.runtime.binaries.data_provider import DataRequest, External
 
     keeper = Keeper(made[0])
     external = External(keeper.callback)

@@ -9,7 +9,7 @@ from openhtp.abi import memory
 from openhtp.abi.mappings import mapped_file
 from openhtp.core.errors import InvalidArgument
 from openhtp.program.sources import File, Source
-from openhtp.runtime.binaries import Check, copied, go_on
+from openhtp.runtime.binaries.opening import Check, copied, go_on
 
 _MOST_BYTES = 1 << 40
 

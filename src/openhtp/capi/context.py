@@ -19,11 +19,11 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, Origin
 from openhtp.program.binary import ContextBinary, open_binary, read_binary
 from openhtp.program.sources import Source
-from openhtp.runtime.binaries import validate
+from openhtp.runtime.binaries.data_provider import DmaBufferCallback
+from openhtp.runtime.binaries.opening import validate
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.profile import Profile
-from openhtp.runtime.provider import DmaBufferCallback
 
 
 class ContextHeld(HandleEntry):

@@ -14,7 +14,7 @@ from openhtp.capi.context import create_from_binary
 from openhtp.capi.entries import answers, null
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.runtime.provider import DataRequest, DmaBufferCallback, DmaData
+from openhtp.runtime.binaries.data_provider import DataRequest, DmaBufferCallback, DmaData
 
 log = logging.getLogger("openhtp.capi")
 

@@ -13,7 +13,7 @@ from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
-from openhtp.runtime.updating import SECTIONS
+from openhtp.runtime.binaries.adapters import SECTIONS
 
 
 def _found(context: int, graph: int, section: int) -> tuple[ContextHeld, GraphHeld, str]:

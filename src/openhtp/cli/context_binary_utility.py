@@ -16,7 +16,7 @@ from openhtp.core.units import MIB, bytes_in_words
 from openhtp.memory.needs import backup_of
 from openhtp.program.binary import ContextBinary
 from openhtp.report.context_binary import ApiVersions, context_binary_json
-from openhtp.runtime.binaries import check_data, open_given
+from openhtp.runtime.binaries.opening import check_data, open_given
 
 
 def context_binary_utility(

@@ -33,7 +33,7 @@ from openhtp.memory.planning import (
     plan_memory,
 )
 from openhtp.report.domains import act_in_words, plan_to_html, remedies, what_failed
-from openhtp.runtime.binaries import open_given
+from openhtp.runtime.binaries.opening import open_given
 
 app = typer.Typer(help="What fits into memory.", no_args_is_help=True, add_completion=False)
 

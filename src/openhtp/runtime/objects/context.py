@@ -29,10 +29,12 @@ from openhtp.options import CONTEXT, GRAPH, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
-from openhtp.runtime import updating
+from openhtp.runtime.binaries.load import free_context
+from openhtp.runtime.binaries.opening import adapters
+from openhtp.runtime.binaries.restoring import finalize_deferred
+from openhtp.runtime.binaries.save import Saver
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.queue import Places
-from openhtp.runtime.loading import free_context
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.argument_checks import (
     MAX_UNITS,
@@ -50,16 +52,14 @@ from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.runtime.restoring import finalize_deferred
-from openhtp.runtime.saving import Saver
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
+    from openhtp.runtime.binaries.data_provider import External
     from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.device import Device
     from openhtp.runtime.objects.signal import Signal
-    from openhtp.runtime.provider import External
 
 
 class Context:
@@ -281,7 +281,7 @@ class Context:
         ``updatable_quant_params``.
         """
         self._life.require("use")
-        return updating.get_section(self, graph, tensors, encodings, section)
+        return adapters.get_section(self, graph, tensors, encodings, section)
 
     def apply_binary_section(
         self,
@@ -299,7 +299,7 @@ class Context:
         time, applies a section again: the device may have been done with it, or not.
         """
         self._life.require("use")
-        updating.apply_section(self, graph, section, signal, profile)
+        adapters.apply_section(self, graph, section, signal, profile)
 
     def free(self, *, profile: Profile | None = None) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.

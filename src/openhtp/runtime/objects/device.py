@@ -20,10 +20,13 @@ from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime import watching
-from openhtp.runtime.binaries import BinarySummary, Given, check_fit, go_on, open_given, validate
+from openhtp.runtime.binaries.creation import Creation, CreationNotify
+from openhtp.runtime.binaries.data_provider import DmaBufferCallback, External, check_callback
+from openhtp.runtime.binaries.opening import BinarySummary, Given, check_fit, go_on, open_given, validate
+from openhtp.runtime.binaries.restoring import restore
+from openhtp.runtime.binaries.stored import list_wanted
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.calls.sheet import Fill
-from openhtp.runtime.creation import Creation, CreationNotify
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
@@ -37,9 +40,6 @@ from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.power import PowerConfig, Votes
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.runtime.provider import DmaBufferCallback, External, check_callback
-from openhtp.runtime.restoring import restore
-from openhtp.runtime.stored import list_wanted
 from openhtp.trace.records import Trace
 from openhtp.trace.wire import trace_from_bytes
 

@@ -18,7 +18,7 @@ from openhtp.runtime.objects import lifecycle
 from openhtp.runtime.objects.lifecycle import State, foreign_error
 
 if TYPE_CHECKING:
-    from openhtp.runtime.creation import Creation
+    from openhtp.runtime.binaries.creation import Creation
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.backend import Backend
     from openhtp.runtime.objects.context import Context

@@ -24,6 +24,7 @@ from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import messages as ms
 from openhtp.runtime import watching
+from openhtp.runtime.binaries.load import fresh, load_graphs
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
 from openhtp.runtime.calls.call import Call
@@ -33,7 +34,6 @@ from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
-from openhtp.runtime.loading import fresh, load_graphs
 from openhtp.runtime.objects.argument_checks import (
     check_callable,
     check_handle,

@@ -19,15 +19,15 @@ from openhtp.program.packed import PackedGraph
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import unchangeable
-from openhtp.runtime.binaries import Check, chunks, go_on
+from openhtp.runtime.binaries.opening import Check, chunks, go_on
 from openhtp.runtime.links.link import Undo
 
 if TYPE_CHECKING:
+    from openhtp.runtime.binaries.data_provider import External
     from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
-    from openhtp.runtime.provider import External
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from openhtp.program.packed import pack_program
 from openhtp.program.sections import pack_section, read_section
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.binaries.load import fresh
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
-from openhtp.runtime.loading import fresh
 from openhtp.runtime.objects.argument_checks import check_handle
 from openhtp.runtime.objects.building import static_data
 from openhtp.runtime.objects.profile import Profile

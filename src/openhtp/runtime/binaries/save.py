@@ -15,7 +15,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph
 from openhtp.program.records import EndsRecord
-from openhtp.runtime import updating
+from openhtp.runtime.binaries.opening import adapters
 from openhtp.runtime.objects.reconfiguring import STORED
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Saver:
             vtcm_mb=soc.vtcm_mb,
             cores=soc.cores,
             build_id=BUILD_ID,
-            lora_weight_sharing=updating.shares_updates(context),
+            lora_weight_sharing=adapters.shares_updates(context),
             extended_udma=context._extended_udma,
             driver=context.device._driver,
         )

@@ -10,8 +10,8 @@ from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import CONTEXT, Origin, Values
-from openhtp.runtime.binaries import Given, check_given, in_memory, open_given
-from openhtp.runtime.creation import Wanted
+from openhtp.runtime.binaries.creation import Wanted
+from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_given
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import ContextArguments

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from openhtp.core.units import MIB
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
-from openhtp.runtime.binaries import go_on
+from openhtp.runtime.binaries.load import Manner, load_graphs, stored
+from openhtp.runtime.binaries.opening import go_on
 from openhtp.runtime.calls.long_call import OF_GRAPH, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
-from openhtp.runtime.loading import Manner, load_graphs, stored
 from openhtp.runtime.objects.argument_checks import check_handle
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.lifecycle import State
