@@ -18,12 +18,12 @@ from openhtp.core.writing import write_file
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import named_track, trace_to_marks
 from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
-from openhtp.runtime import injecting, watching
+from openhtp.runtime.instruments import injecting, watching
+from openhtp.runtime.instruments.device_queries import graphs_on, number_of
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
-from openhtp.runtime.side_door import graphs_on, number_of
 from openhtp.trace.records import Trace
 
 log = logging.getLogger(__name__)

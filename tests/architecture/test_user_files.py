@@ -46,7 +46,7 @@ OWN = {
     "session/cpu_profile.py": "what ONNX Runtime just wrote to a folder of ours",
     "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
-    "runtime/saver.py": "writes",
+    "runtime/instruments/saver.py": "writes",
     "sweep/identity.py": "the package's own files",
     "sweep/page.py": "a resource of the package",
     "sweep/store_file.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",

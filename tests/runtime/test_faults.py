@@ -83,7 +83,7 @@ def test_notifications_are_late_and_the_device_is_not(
     backend: htp.Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("openhtp.runtime.injecting.time.sleep", slept.append)
+    monkeypatch.setattr("openhtp.runtime.instruments.injecting.time.sleep", slept.append)
     device = backend.create_device()
     graph = relu_graph(device.create_context())
     told: queue.Queue[int] = queue.Queue()

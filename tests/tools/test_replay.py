@@ -18,8 +18,8 @@ from hypothesis import strategies as some
 
 import openhtp as htp
 from openhtp.core.errors import FormatError, QnnError
+from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.saving_calls import saved
 from openhtp.testing import hold, inject, release
 from openhtp.tools.comparing import Tolerance
 from openhtp.tools.replay import replay

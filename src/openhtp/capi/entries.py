@@ -15,7 +15,7 @@ from openhtp.abi.tables import CORE, POWER, SYSTEM, TableEntry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
 from openhtp.core.status import Status
-from openhtp.runtime.saving_calls import noting
+from openhtp.runtime.instruments.saving_calls import noting
 
 log = logging.getLogger("openhtp.capi")
 

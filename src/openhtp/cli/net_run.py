@@ -12,7 +12,7 @@ from openhtp.cli import _net_run_options as own
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, complain, confirm_written, say, show, write_json
-from openhtp.runtime.saving_calls import saved
+from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.tools import net_run as tool
 from openhtp.tools.models import unused_keys
 from openhtp.tools.results import METADATA

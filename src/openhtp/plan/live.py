@@ -29,6 +29,7 @@ from openhtp.plan.simulate import simulate
 from openhtp.plan.sources import Asked, Traffic
 from openhtp.rpc import messages as ms
 from openhtp.runtime.calls.execution import Execution
+from openhtp.runtime.instruments.device_queries import ask_about
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.backend import Backend
@@ -36,7 +37,6 @@ from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.device_config import Preset
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.side_door import ask_about
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from openhtp.core import tidying
 from openhtp.core.errors import QnnError
 from openhtp.core.threads import finish
+from openhtp.runtime.instruments.saving_calls import stop_saving
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.saving_calls import stop_saving
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context

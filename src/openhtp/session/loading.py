@@ -21,11 +21,11 @@ from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
 from openhtp.options import Origin
+from openhtp.runtime.instruments.saving_calls import start_saving, stop_saving
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
-from openhtp.runtime.saving_calls import start_saving, stop_saving
 from openhtp.session import context_cache, hosts
 from openhtp.session.options import ProviderOptions
 from openhtp.trace.calls import DEFAULT_FOLDER

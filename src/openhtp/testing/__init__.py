@@ -5,7 +5,7 @@
 ['fail_next', 'hold', 'inject', 'record_calls', 'release', 'virtual_device']
 """
 
-from openhtp.runtime.saving_calls import saved as record_calls
+from openhtp.runtime.instruments.saving_calls import saved as record_calls
 from openhtp.testing.faults import fail_next, hold, inject, release
 from openhtp.testing.virtual import virtual_device
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from openhtp.core.faults import FaultPlan
 from openhtp.core.status import Status
 from openhtp.rpc import messages as ms
-from openhtp.runtime.injecting import injected
+from openhtp.runtime.instruments.device_queries import ask, ask_about
+from openhtp.runtime.instruments.injecting import injected
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.side_door import ask, ask_about
 
 
 def hold(device: Device) -> None:

@@ -16,8 +16,8 @@ from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import GRAPH
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import schematic_bytes
+from openhtp.runtime.instruments.device_queries import schematic_on
 from openhtp.runtime.objects.context import Context
-from openhtp.runtime.side_door import schematic_on
 from openhtp.tools.models import Changes, Where, composed, import_models, opened_device
 from openhtp.tools.profiling import Profiling, Recorder
 from openhtp.tools.results import file_stems, make_folder

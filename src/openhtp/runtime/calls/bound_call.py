@@ -9,7 +9,7 @@ from openhtp.runtime.calls.arguments import Arguments
 from openhtp.runtime.calls.bound import Shortcut, shortcut
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.sending import enqueue, send
-from openhtp.runtime.seams import any_open
+from openhtp.runtime.instruments.seams import any_open
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Values

@@ -41,7 +41,7 @@ FAULTS_VARIABLE = "OPENHTP_FAULTS"
 """Faults that the calls of this process are to meet; see ``openhtp.core.faults``."""
 
 SAVER_VARIABLE = "OPENHTP_SAVER"
-"""The folder in which the calls of this process are recorded; see ``openhtp.runtime.saving_calls``."""
+"""The folder in which the calls of this process are recorded; see ``openhtp.runtime.instruments.saving_calls``."""
 
 
 class Backend:
@@ -192,12 +192,12 @@ def _heed_environment() -> None:
     """What comes between calls and objects only if it is asked for."""
     faults = os.environ.get(FAULTS_VARIABLE)
     if faults:
-        from openhtp.runtime.injecting import arm_for_good
+        from openhtp.runtime.instruments.injecting import arm_for_good
 
         arm_for_good(faults)
     folder = os.environ.get(SAVER_VARIABLE)
     if folder:
-        from openhtp.runtime.saving_calls import save_for_good
+        from openhtp.runtime.instruments.saving_calls import save_for_good
 
         save_for_good(folder)
 

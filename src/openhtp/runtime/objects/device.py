@@ -19,7 +19,6 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import Origin, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
-from openhtp.runtime import watching
 from openhtp.runtime.binaries.creation import Creation, CreationNotify
 from openhtp.runtime.binaries.data_provider import DmaBufferCallback, External, check_callback
 from openhtp.runtime.binaries.opening import BinarySummary, Given, check_fit, go_on, open_given, validate
@@ -27,6 +26,7 @@ from openhtp.runtime.binaries.restoring import restore
 from openhtp.runtime.binaries.stored import list_wanted
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.calls.sheet import Fill
+from openhtp.runtime.instruments import watching
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink

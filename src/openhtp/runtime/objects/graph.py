@@ -23,7 +23,6 @@ from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import messages as ms
-from openhtp.runtime import watching
 from openhtp.runtime.binaries.load import fresh, load_graphs
 from openhtp.runtime.calls.arguments import Ports, Values
 from openhtp.runtime.calls.bindings import Bindings
@@ -33,6 +32,7 @@ from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.instruments import watching
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects.argument_checks import (
     check_callable,

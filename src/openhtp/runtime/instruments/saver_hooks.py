@@ -12,6 +12,8 @@ from openhtp.options import CONTEXT, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution
+from openhtp.runtime.instruments.saver import Saver
+from openhtp.runtime.instruments.seams import Seam
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.building import static_data
 from openhtp.runtime.objects.context import Context
@@ -22,8 +24,6 @@ from openhtp.runtime.objects.power import PowerConfig
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.runtime.saver import Saver
-from openhtp.runtime.seams import Seam
 from openhtp.trace import calls as cs
 
 _T = TypeVar("_T")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument
-from openhtp.runtime.saver import Saver
-from openhtp.runtime.saver_hooks import seams_of
-from openhtp.runtime.seams import Seam, close_seams, open_seams
+from openhtp.runtime.instruments.saver import Saver
+from openhtp.runtime.instruments.saver_hooks import seams_of
+from openhtp.runtime.instruments.seams import Seam, close_seams, open_seams
 from openhtp.trace import calls as cs
 
 

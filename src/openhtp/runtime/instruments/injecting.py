@@ -27,12 +27,12 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, complete
 from openhtp.runtime.calls.notify import Notifier
+from openhtp.runtime.instruments.seams import Seam, close_seams, open_seams
 from openhtp.runtime.links.link import Link, Sent
 from openhtp.runtime.objects.backend import FAULTS_VARIABLE, Backend
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.seams import Seam, close_seams, open_seams
 
 log = logging.getLogger(__name__)
 
