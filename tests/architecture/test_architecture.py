@@ -66,7 +66,7 @@ _NOT_OURS = {"_exit", "_fields_", "_make", "_replace", "_value2member_map_", "_s
 def _room(path: Path) -> str:
     """Modules that may know each other's private attributes: those of a package's objects, else one alone."""
     inner = path.relative_to(ROOT / "src/openhtp")
-    package = str(inner.parent)
+    package = inner.parts[0]
     return package if package in ("runtime", "session") else str(inner)
 
 

@@ -214,7 +214,7 @@ def test_whoever_asks_for_the_size_first_waits_once(
         return real(graph)
 
     real = save.stored_form
-    monkeypatch.setattr(saving, "stored_form", counted)
+    monkeypatch.setattr(save, "stored_form", counted)
     with shared_device.create_context() as context:
         relu_graph(context, "one")
         size = context.get_binary_size()

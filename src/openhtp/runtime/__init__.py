@@ -1,6 +1,6 @@
-"""The client's objects: backend, device, context, graph, tensor, memory, signal, profile, log.
+"""The client library, in five rooms.
 
-Knows the API's rules and the device's messages. Must not know how the device does its work. Start at ``graph.py``,
-then ``calls/`` for the way of one execution and ``links/`` for the ways to a device; ``lifecycle.py`` has what may
-be called when, as one table.
+``objects/`` has what users hold, ``calls/`` the way of one execution, ``links/`` the ways to a device,
+``binaries/`` what is saved and loaded, and ``instruments/`` what records, replays and injects. Knows the API's
+rules and the device's messages. Must not know how the device does its work. Start at ``objects/graph.py``.
 """

@@ -15,7 +15,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph
 from openhtp.program.records import EndsRecord
-from openhtp.runtime.binaries.opening import adapters
+from openhtp.runtime.binaries import adapters
 from openhtp.runtime.objects.reconfiguring import STORED
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from openhtp.options import CONTEXT, GRAPH, Values
 from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
+from openhtp.runtime.binaries import adapters
 from openhtp.runtime.binaries.load import free_context
-from openhtp.runtime.binaries.opening import adapters
 from openhtp.runtime.binaries.restoring import finalize_deferred
 from openhtp.runtime.binaries.save import Saver
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
