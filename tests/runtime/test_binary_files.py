@@ -155,7 +155,7 @@ def test_a_client_that_cuts_a_file_under_the_device(
     backend: htp.Backend, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the client's look at the header and the device's at the data."""
-    from openhtp.runtime.binaries.opening import restoring
+    from openhtp.runtime.binaries import restoring
 
     real = restoring.load_graphs
 

@@ -16,7 +16,7 @@ from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
-from openhtp.runtime.binaries.opening import save
+from openhtp.runtime.binaries import save
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
