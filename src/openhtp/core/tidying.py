@@ -40,7 +40,8 @@ def start() -> None:
 
 
 def flush() -> None:
-    """Wait until what was posted so far is done."""
+    """Wait until what was posted so far is done; a program that has no backend yet may be the first to ask."""
+    start()
     done = Latch()
     post((done.unlock, ()))
     done.wait()
