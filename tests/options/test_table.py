@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openhtp import options
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.priority import Priority
-from openhtp.options import CONTEXT, GRAPH, PROVIDER, TABLES, Flag, Number, Option, Prepared, Table, Whole
+from openhtp.options import CONTEXT, GRAPH, PROVIDER, TABLES, Flag, Number, Option, PreparedWhere, Table, Whole
 
 _ROOT = Path(__file__).parents[2]
 _ROWS = [pytest.param(table, row, id=f"{table.owner}.{row.name}") for table in TABLES for row in table.rows]
@@ -149,7 +150,7 @@ def test_an_offline_option_says_so_on_the_page() -> None:
         name="x",
         kind=Whole(0, 1),
         about="X.",
-        prepared=Prepared.OFFLINE,
+        prepared=PreparedWhere.OFFLINE,
         number=Number(name="QNN_X", value=7, htp=True),
     )
     sys.path.insert(0, str(_ROOT / "tools"))
@@ -164,3 +165,10 @@ def test_the_reference_page_is_up_to_date() -> None:
     command = [sys.executable, str(_ROOT / "tools" / "gen_options_doc.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_of_the_last_release_answer_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"options\.Origin is now openhtp\.options\.ContextOrigin"):
+        assert options.Origin is options.ContextOrigin
+    with pytest.raises(AttributeError, match="no attribute 'Colour'"):
+        options.Colour

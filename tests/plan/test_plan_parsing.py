@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import openhtp.plan
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
 from openhtp.plan import BadScenario, load_scenario, parse_scenario
@@ -93,6 +94,26 @@ def test_the_good_one_is_good():
     assert (llm.priority, llm.hmx, llm.hvx) == (Priority.NORMAL, 1, 2)
     assert [source.pattern for source in scenario.sources] == [Pattern.EVERY, Pattern.AT]
     assert scenario.eviction_ns is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"clients": [{"name": "cam", "depth": 301}]}, "scenario: clients[0].depth: 301 is above 300"),
+        ({"clients": [{"name": "a"}, {"name": "a"}]}, "client 'a' was defined at clients[0]"),
+        (
+            {"clients": [{"name": "cam", "priorty": 1}]},
+            "scenario: clients[0]: unknown key 'priorty'; did you",
+        ),
+        ({"events": [{"client": "cam", "at": {0}}]}, "scenario: events[0].at: expected what a file can hold"),
+        ({"device": None}, "scenario: device: expected keys and values, found nothing"),
+    ],
+)
+def test_a_bad_mapping_is_refused_by_its_keys(changed, message):
+    good = {"device": {"hvx": 1, "hmx": 1, "vtcm_mb": 1}, "clients": [{"name": "cam"}], "events": []}
+    with pytest.raises(BadScenario) as refused:
+        openhtp.plan.plan({**good, **changed})
+    assert message in refused.value.message
 
 
 def test_a_list_is_wanted():

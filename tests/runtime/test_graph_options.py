@@ -9,7 +9,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.compiler.driver import portable_program
-from openhtp.options import GRAPH, Option, Values, Whole
+from openhtp.options import GRAPH, Option, OptionValues, Whole
 from openhtp.program import records
 from openhtp.program.binary import BinaryInfo, read_binary, write_binary
 from openhtp.runtime.objects import context as contexts
@@ -80,7 +80,7 @@ def test_a_bad_option_in_a_file_is_said_in_words(
     two_cores: htp.Device, monkeypatch: pytest.MonkeyPatch, name: str, value: object, said: str
 ) -> None:
     stored = {**GRAPH.defaults().stored(), name: value}
-    monkeypatch.setattr(Values, "stored", lambda _: stored)
+    monkeypatch.setattr(OptionValues, "stored", lambda _: stored)
     binary = write_binary([portable_program(htp.onnx.load(htp.zoo.tiny_mlp()))], BinaryInfo())
     with pytest.raises(htp.BadBinary, match=re.escape(said)):
         two_cores.create_context_from_binary(binary)

@@ -21,9 +21,21 @@ from openhtp.core.option_numbers import (
     PrecisionNumber,
 )
 from openhtp.core.precision import Precision
+from openhtp.core.value_kinds import GroupMembership
 from openhtp.hw.soc import SocSpec
-from openhtp.options import CONTEXT, GRAPH, Changes, Choice, Flag, Level, Member, Names, Option, Origin, Table
-from openhtp.options._kinds import Group
+from openhtp.options import (
+    CONTEXT,
+    GRAPH,
+    Changeable,
+    Choice,
+    ContextOrigin,
+    Flag,
+    Level,
+    Member,
+    Names,
+    Option,
+    Table,
+)
 
 _WIDE = (
     (False, ContextOption.MEMORY_LIMIT_HINT, "context"),
@@ -52,7 +64,7 @@ def _rows(owner: str) -> Mapping[tuple[bool, int, int | None], Option]:
 
 
 def read(
-    table: Table, address: int, origin: Origin | None = None, *, soc: SocSpec | None = None
+    table: Table, address: int, origin: ContextOrigin | None = None, *, soc: SocSpec | None = None
 ) -> dict[str, Any]:
     """The options of a list; those that leave it open are left out.
 
@@ -74,7 +86,7 @@ def read_changes(table: Table, address: int) -> dict[str, Any]:
     """The options of a list for something that exists already; one that is fixed by then is refused."""
     found: dict[str, Any] = {}
     for row, value in _entries(table, address):
-        if row.changes is Changes.NEVER:
+        if row.changes is Changeable.NEVER:
             assert row.number is not None
             raise rowless.unsupported(
                 f"{row.number.name} cannot be changed any more: it is fixed when the {table.owner} is created"
@@ -116,7 +128,7 @@ def _value(row: Option, owner: str, body: Any) -> Any:
     if isinstance(kind, Names):
         names = memory.pointers(body.names, row.name, 1 << 16)
         return [memory.text(name, f"a name in {row.name}") for name in names]
-    if isinstance(kind, Group):
+    if isinstance(kind, GroupMembership):
         first, nbytes = body.group
         return GroupRegistration(first=_context(first), max_spill_fill_buffer=nbytes)
     if owner == "context" and number.value == ContextOption.QUEUE_DEPTH and not number.htp:

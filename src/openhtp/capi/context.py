@@ -16,7 +16,7 @@ from openhtp.capi.signals import SignalHeld
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.hw.catalog import find_soc
-from openhtp.options import CONTEXT, Origin
+from openhtp.options import CONTEXT, ContextOrigin
 from openhtp.program.binary import ContextBinary, open_binary, read_binary
 from openhtp.program.sources import Source
 from openhtp.runtime.binaries.data_provider import DmaBufferCallback
@@ -137,7 +137,7 @@ def create_from_binary(
 ) -> ContextHeld:
     """A context with the graphs of a binary; without a handle so far."""
     of, on = parents(backend, device)
-    options = configs.read(CONTEXT, config, Origin.BINARY)
+    options = configs.read(CONTEXT, config, ContextOrigin.BINARY)
     given = ClientBinary(binary, size, is_kept=is_kept(options))
     sheet = handles.find_or_none(ProfileHeld, profile)
     cut = handles.find_or_none(SignalHeld, signal)
@@ -186,7 +186,7 @@ def context_create_from_binary_with_signal(
 def context_validate_binary(backend: int, device: int, config: int, binary: int, size: int) -> None:
     """Whether a binary could be restored; in the strict mode, whether it is at its best here, too."""
     _, on = parents(backend, device)
-    chosen = CONTEXT.read(configs.read(CONTEXT, config, Origin.BINARY))
+    chosen = CONTEXT.read(configs.read(CONTEXT, config, ContextOrigin.BINARY))
     found = open_binary(ClientMemory(binary, size, "the binary"))
     try:
         validate(found, find_soc(on.soc), "", chosen.compatibility, data_too=True)

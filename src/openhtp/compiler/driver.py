@@ -26,7 +26,7 @@ from openhtp.core.errors import error_context
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
-from openhtp.options import GRAPH, Values
+from openhtp.options import GRAPH, OptionValues
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.qnn_program import QnnProgram, frozen_array
 
@@ -67,7 +67,7 @@ _DESCRIBED = (
 class CompileOptions:
     """Options of the graph, and whether constants are folded."""
 
-    graph: Values = field(default_factory=GRAPH.defaults)
+    graph: OptionValues = field(default_factory=GRAPH.defaults)
     fold: bool = True
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol, overload
 
 from openhtp.config.keys import GENERAL, HTP, Section
-from openhtp.config.reading import Object, check_section, parse_json, refuse
+from openhtp.config.reading import JsonDict, check_section, parse_json, refuse
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, find_perf_profile
-from openhtp.options import CONTEXT, Origin
+from openhtp.options import CONTEXT, ContextOrigin
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class BackendConfig:
                 return {"soc": soc}
         return {}
 
-    def context_options(self, origin: Origin | None = None) -> dict[str, Any]:
+    def context_options(self, origin: ContextOrigin | None = None) -> dict[str, Any]:
         """For ``Device.create_context`` and its like: those that were given, by the options' names.
 
         With ``origin``, only those that can be given to contexts that come to be in that way.
@@ -237,7 +237,7 @@ def parse_config(given: Mapping[str, Any] | str, source: str = "config") -> Back
     return _checked(content, source, Path())
 
 
-def _checked(content: Object, source: str, folder: Path) -> BackendConfig:
+def _checked(content: JsonDict, source: str, folder: Path) -> BackendConfig:
     general = {section.name for section in GENERAL.sections}
     if not general & content.keys():
         return _made(source, check_section(content, HTP, source), {})
@@ -254,7 +254,7 @@ def _checked(content: Object, source: str, folder: Path) -> BackendConfig:
     return _made(str(inner), check_section(_load(inner), HTP, str(inner)), found)
 
 
-def _made(source: str, htp: Object, general: Object) -> BackendConfig:
+def _made(source: str, htp: JsonDict, general: JsonDict) -> BackendConfig:
     """Check what no key can tell alone."""
     for place, entry in enumerate(htp.get("graphs", ())):
         if "vtcm_mb" in entry and "vtcm_size" in entry:
@@ -265,7 +265,7 @@ def _made(source: str, htp: Object, general: Object) -> BackendConfig:
     return BackendConfig(source=source, htp=htp, general=general)
 
 
-def _load(path: str | os.PathLike[str]) -> Object:
+def _load(path: str | os.PathLike[str]) -> JsonDict:
     data = read_file(path, most=_MOST_BYTES, what="a config file", error=InvalidArgument)
     try:
         text = data.decode("utf-8-sig")

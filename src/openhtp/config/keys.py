@@ -5,14 +5,64 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from openhtp.config.kinds import Architecture, Fixed, Listed, Numeral, Obj, Soc
 from openhtp.core.units import KIB
+from openhtp.core.value_kinds import (
+    Choice,
+    Fixed,
+    Flag,
+    JsonObject,
+    ListOf,
+    Numeral,
+    RefusedValue,
+    Text,
+    ValueKind,
+    Whole,
+)
+from openhtp.hw.catalog import catalog, find_soc
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, PERF_PROFILES
 from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, MAX_HMX_TIMEOUT_US, MAX_LATENCY_US, MAX_RPC_POLLING_US
-from openhtp.options import CONTEXT, DEVICE, GRAPH, Choice, Flag, Kind, Option, Table, Text, Whole
+from openhtp.options import CONTEXT, DEVICE, GRAPH, Option, Table
 
 _MOST = (1 << 63) - 1
 _TABLES = {table.owner: table for table in (CONTEXT, DEVICE, GRAPH)}
+
+
+@dataclass(frozen=True, slots=True)
+class SocModel:
+    """A SoC by its model number."""
+
+    words = "the model number of a SoC, or 0 to leave it open"
+    python_type = "int"
+
+    def read(self, value: object) -> str | None:
+        """The SoC's name."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise RefusedValue(self.words)
+        if value == 0:
+            return None
+        known = {soc.soc_model for soc in catalog().values()}
+        if value not in known:
+            raise RefusedValue(f"{self.words}: one of {', '.join(map(str, sorted(known)))}")
+        return find_soc(value).name
+
+
+@dataclass(frozen=True, slots=True)
+class SocArchitecture:
+    """A SoC by its architecture, as ``v73``; the first of the catalog that has it."""
+
+    python_type = "str"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"one of {', '.join(f'v{arch}' for arch in sorted({soc.arch for soc in catalog().values()}))}"
+
+    def read(self, value: object) -> str:
+        """The SoC's name."""
+        for soc in catalog().values():
+            if isinstance(value, str) and value.lower() == soc.arch_name:
+                return soc.name
+        raise RefusedValue(self.words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +74,7 @@ class Key:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     about: str
     option: str | None = None
     default: str = ""
@@ -69,7 +119,7 @@ def _option(table: Table, config_key: str) -> str | None:
     return f"{table.owner}.{config_key}" if config_key in table else None
 
 
-def _of(table: Table, name: str, kind: Kind, about: str, **rest: Any) -> Key:
+def _of(table: Table, name: str, kind: ValueKind, about: str, **rest: Any) -> Key:
     return Key(name=name, kind=kind, about=about, option=_option(table, name), **rest)
 
 
@@ -78,7 +128,7 @@ _SWITCH = Numeral(0, 1)
 _GRAPH_KEYS = (
     Key(
         name="graph_names",
-        kind=Listed(Text("a graph's name")),
+        kind=ListOf(Text("a graph's name")),
         about="The graphs that the other keys are for. Without it they are for none.",
         instead="chooses the graphs",
     ),
@@ -114,7 +164,7 @@ _GRAPH_KEYS = (
     _of(GRAPH, "slc_alloc_enable", _SWITCH, "Use the system level cache.", default="0"),
     _of(GRAPH, "advanced_activation_fusion", Flag(), "Fuse more activations.", default="true"),
     Key(name="fp16_relaxed_precision", kind=Numeral(0, 1), about="Half precision; deprecated: the SoC decides."),
-    Key(name="finalize_config", kind=Obj(), about="Settings of the preparation, undocumented."),
+    Key(name="finalize_config", kind=JsonObject(), about="Settings of the preparation, undocumented."),
     Key(name="monolithic_lstm", kind=Flag(), about="Keep an LSTM in one piece."),
     Key(name="use_high_precision_fp16_sigmoid", kind=Flag(), about="A more exact Sigmoid in half precision."),
     Key(name="share_io_buffer", kind=Flag(), about="One buffer for inputs and outputs."),
@@ -165,7 +215,7 @@ _DEVICE_KEYS = (
     Key(name="device_id", kind=Fixed(0, "there is one device"), about="Which device.", default="0"),
     Key(
         name="core_id",
-        kind=Listed(Whole(0, 15)),
+        kind=ListOf(Whole(0, 15)),
         about="Cores to choose from; graphs run on the first.",
         default="[0]",
         option="graph.core",
@@ -173,11 +223,11 @@ _DEVICE_KEYS = (
     Key(
         name="core_type", kind=Fixed(0, "0 is the NSP, and there is no other"), about="Type of core.", default="0"
     ),
-    Key(name="soc_id", kind=Soc(), about="The older name of soc_model.", option="device.soc"),
-    Key(name="soc_model", kind=Soc(), about="The chip by its number; 0 leaves it open.", option="device.soc"),
+    Key(name="soc_id", kind=SocModel(), about="The older name of soc_model.", option="device.soc"),
+    Key(name="soc_model", kind=SocModel(), about="The chip by its number; 0 leaves it open.", option="device.soc"),
     Key(
         name="dsp_arch",
-        kind=Architecture(),
+        kind=SocArchitecture(),
         about="The chip by its architecture; soc_model comes first.",
         option="device.soc",
     ),
@@ -287,13 +337,13 @@ GENERAL = Section(
                     about="Depth of the queue.",
                     option="context.queue_depth",
                 ),
-                _of(CONTEXT, "enable_graphs", Listed(Text("a graph's name")), "Graphs of a binary to make ready."),
+                _of(CONTEXT, "enable_graphs", ListOf(Text("a graph's name")), "Graphs of a binary to make ready."),
                 _of(CONTEXT, "memory_limit_hint", Whole(0, _MOST, "MB"), "Memory for graphs that are switched."),
                 _of(CONTEXT, "is_persistent_binary", Flag(), "The binary stays where it is."),
                 _of(CONTEXT, "cache_compatibility_mode", Choice(("permissive", "strict")), "Which binaries do."),
                 _of(CONTEXT, "spill_fill_buffer", Whole(-1, _MOST, "bytes"), "A buffer for spill-fill."),
                 _of(CONTEXT, "weights_buffer", Whole(-1, _MOST, "bytes"), "A buffer for weights."),
-                _of(CONTEXT, "graph_retention_order", Listed(Text("a graph's name")), "Which graphs to keep."),
+                _of(CONTEXT, "graph_retention_order", ListOf(Text("a graph's name")), "Which graphs to keep."),
             ),
         ),
         Section(

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from typing import Any, NoReturn
 
 from openhtp.config.keys import Key, Section
-from openhtp.core import status as st
 from openhtp.core.checks import shown
-from openhtp.core.errors import InvalidArgument
-from openhtp.options import Refused
-
-_MOST_ITEMS = 65536
+from openhtp.core.validating import PointerPlace, did_you_mean
+from openhtp.core.value_kinds import MAX_ITEMS
 
 # A string, which is left as it is, or a comment, as the vendor's documents have in their examples. Those without
 # an end are matched as well, so that nothing is looked at twice, however many of them there are.
 _COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
-Object = dict[str, Any]
+JsonDict = dict[str, Any]
 
 
-def parse_json(text: str, source: str) -> Object:
+def parse_json(text: str, source: str) -> JsonDict:
     """A JSON object, in which comments are allowed and keys must not come twice."""
     blanked = _COMMENT.sub(_blank, text)
     try:
@@ -38,61 +34,51 @@ def parse_json(text: str, source: str) -> Object:
     return found
 
 
-def check_section(given: object, section: Section, source: str, place: str = "") -> Object:
+def check_section(content: object, section: Section, source: str) -> JsonDict:
     """The section's values, read by their kinds. Unknown keys and wrong types are refused."""
-    if not isinstance(given, dict):
-        refuse(source, place, f"is {shown(given)}; expected an object")
+    return _section_values(content, section, PointerPlace(source))
+
+
+def _section_values(content: object, section: Section, place: PointerPlace) -> JsonDict:
+    if not isinstance(content, dict):
+        raise place.unexpected(content, "an object")
     keys = {key.name: key for key in section.keys}
     inner = {each.name: each for each in section.sections}
-    found: Object = {}
-    for name, value in given.items():
-        where = f"{place}/{_escaped(str(name))}"
+    checked: JsonDict = {}
+    for name, value in content.items():
+        where = place.inside(str(name))
         if name in keys:
-            found[name] = _read(keys[name], value, source, where)
+            checked[name] = _key_value(keys[name], value, where)
         elif name in inner:
-            found[name] = _inner(value, inner[name], source, where)
+            checked[name] = _inner_values(value, inner[name], where)
         else:
-            _unknown(name, [*keys, *inner], source, where)
-    return found
+            known = [*keys, *inner]
+            hint = did_you_mean(str(name), known, most=2) or f"expected some of {', '.join(known)}"
+            raise where.error(f"is not known; {hint}")
+    return checked
 
 
-def _inner(given: object, section: Section, source: str, where: str) -> Any:
+def _inner_values(content: object, section: Section, place: PointerPlace) -> Any:
     if section.is_list:
-        if not isinstance(given, list) or len(given) > _MOST_ITEMS:
-            refuse(source, where, f"is {shown(given)}; expected a list of objects")
-        return [check_section(item, section, source, f"{where}/{place}") for place, item in enumerate(given)]
-    if isinstance(given, list) and len(given) == 1:
-        return check_section(given[0], section, source, f"{where}/0")
-    return check_section(given, section, source, where)
+        if not isinstance(content, list) or len(content) > MAX_ITEMS:
+            raise place.unexpected(content, "a list of objects")
+        return [_section_values(item, section, place.inside(number)) for number, item in enumerate(content)]
+    if isinstance(content, list) and len(content) == 1:
+        return _section_values(content[0], section, place.inside(0))
+    return _section_values(content, section, place)
 
 
-def _read(key: Key, value: object, source: str, where: str) -> Any:
-    try:
-        read = key.kind.read(value)
-        row = key.row
-        if row is not None and row.kind.python_type == key.kind.python_type == "int" and read:
-            row.kind.read(read)  # the option's own bounds, where they are narrower
-    except Refused as expected:
-        refuse(source, where, f"is {shown(value)}; expected {expected}")
+def _key_value(key: Key, value: object, place: PointerPlace) -> Any:
+    read = place.read(value, key.kind)
+    row = key.row
+    if row is not None and row.kind.python_type == key.kind.python_type == "int" and read:
+        place.read(read, row.kind)  # the option's own bounds, where they are narrower
     return read
 
 
-def _unknown(name: object, known: list[str], source: str, where: str) -> NoReturn:
-    near = difflib.get_close_matches(str(name)[:100], known, 2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"expected some of {', '.join(known)}"
-    refuse(source, where, f"is not known; {hint}")
-
-
-def refuse(source: str, place: str, problem: str) -> NoReturn:
+def refuse(source: str, pointer: str, problem: str) -> NoReturn:
     """Raise, naming the file and the place in it."""
-    where = f"{source}: {place} " if place else f"{source}: "
-    raise InvalidArgument(where + problem, st.QNN_COMMON_ERROR_INVALID_ARGUMENT)
-
-
-def _escaped(name: str) -> str:
-    """A name as JSON pointers have it."""
-    short = name if len(name) <= 100 else f"{name[:100]}..."
-    return short.replace("~", "~0").replace("/", "~1")
+    raise PointerPlace(source, pointer).error(problem)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -106,8 +92,8 @@ class _Doubled(Exception):
     """A key that comes twice."""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Object:
-    found: Object = {}
+def _object(pairs: list[tuple[str, Any]]) -> JsonDict:
+    found: JsonDict = {}
     for name, value in pairs:
         if name in found:
             raise _Doubled(name)

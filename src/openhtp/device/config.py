@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from openhtp.hw.catalog import find_soc
-from openhtp.options import DEVICE, Values
+from openhtp.options import DEVICE, OptionValues
 from openhtp.sched.resources import DeviceResources, resources_of
 
 
@@ -37,7 +37,7 @@ class DeviceConfig:
     yield_points: bool = True
 
     @classmethod
-    def chosen(cls, options: Values) -> DeviceConfig:
+    def chosen(cls, options: OptionValues) -> DeviceConfig:
         """What a client chose of a device's options; the others are about how it is reached."""
         return cls(
             **{field.name: options[field.name] for field in dataclasses.fields(cls) if field.name in options}

@@ -5,14 +5,34 @@ room that reads its value. Start at ``_table.py``, then any table: ``graph.py`` 
 config files, the vendor's bindings, binaries and ``docs/options.md`` all read these rows.
 """
 
-from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Member, Names, Refused, Text, Whole
-from openhtp.options._table import PREPARING, Arguments, Changes, Number, Option, Origin, Prepared, Table, Values
-from openhtp.options.backend import BACKEND
+from openhtp.core.value_kinds import (
+    Choice,
+    Flag,
+    GroupMembership,
+    Level,
+    Member,
+    Names,
+    RefusedValue,
+    Text,
+    ValueKind,
+    Whole,
+)
+from openhtp.core.version import renamed
+from openhtp.options._table import (
+    PREPARING,
+    Arguments,
+    Changeable,
+    ContextOrigin,
+    Number,
+    Option,
+    OptionValues,
+    PreparedWhere,
+    Table,
+)
 from openhtp.options.context import CONTEXT
-from openhtp.options.device import DEVICE
-from openhtp.options.execution import EXECUTION
+from openhtp.options.device import BACKEND, DEVICE
+from openhtp.options.execution import EXECUTION, PROFILE
 from openhtp.options.graph import GRAPH
-from openhtp.options.profile import PROFILE
 from openhtp.options.provider import PROVIDER
 
 TABLES: tuple[Table, ...] = (BACKEND, DEVICE, CONTEXT, GRAPH, EXECUTION, PROFILE, PROVIDER)
@@ -28,21 +48,34 @@ __all__ = [
     "PROVIDER",
     "TABLES",
     "Arguments",
-    "Changes",
+    "Changeable",
     "Choice",
+    "ContextOrigin",
     "Flag",
-    "Group",
-    "Kind",
+    "GroupMembership",
     "Level",
     "Member",
     "Names",
     "Number",
     "Option",
-    "Origin",
-    "Prepared",
-    "Refused",
+    "OptionValues",
+    "PreparedWhere",
+    "RefusedValue",
     "Table",
     "Text",
-    "Values",
+    "ValueKind",
     "Whole",
 ]
+
+__getattr__ = renamed(
+    __name__,
+    {
+        "Changes": "Changeable",
+        "Group": "GroupMembership",
+        "Kind": "ValueKind",
+        "Origin": "ContextOrigin",
+        "Prepared": "PreparedWhere",
+        "Refused": "RefusedValue",
+        "Values": "OptionValues",
+    },
+)

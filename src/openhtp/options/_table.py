@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +10,14 @@ from typing import Any
 from openhtp.core.checks import shown
 from openhtp.core.errors import InternalError, InvalidArgument, UnsupportedFeature
 from openhtp.core.status import Status
-from openhtp.options._kinds import Kind, Refused
+from openhtp.core.validating import OptionPlace, did_you_mean
+from openhtp.core.value_kinds import ValueKind
 
 # Arguments as a caller gave them.
 Arguments = Mapping[str, object]
 
 
-class Prepared(enum.Enum):
+class PreparedWhere(enum.Enum):
     """Where a graph is made for which the option can be chosen: on the device that runs it, or ahead of time."""
 
     ANYWHERE = "online and offline"
@@ -28,7 +28,7 @@ class Prepared(enum.Enum):
 PREPARING = ("linux",)
 
 
-class Origin(enum.StrEnum):
+class ContextOrigin(enum.StrEnum):
     """How a context comes to be: its graphs are composed in it, or come from one binary, or from one of a list."""
 
     COMPOSED = "create_context"
@@ -36,7 +36,7 @@ class Origin(enum.StrEnum):
     LIST = "create_contexts_from_binaries"
 
 
-class Changes(enum.Enum):
+class Changeable(enum.Enum):
     """Until when a value can be changed."""
 
     NEVER = "fixed at creation"
@@ -72,19 +72,19 @@ class Option:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     about: str
     default: Any = None
     number: Number | None = None
     config_key: str | None = None
     since_arch: int | None = None
-    prepared: Prepared = Prepared.ANYWHERE
-    changes: Changes = Changes.NEVER
+    prepared: PreparedWhere = PreparedWhere.ANYWHERE
+    changes: Changeable = Changeable.NEVER
     in_binary: bool = False
     excludes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[ContextOrigin, ...] = ()
     platforms: tuple[str, ...] = ()
     same_as: str | None = None
     factor: int = 1
@@ -94,21 +94,16 @@ class Option:
     @property
     def prepares_offline(self) -> bool:
         """Whether it is chosen while a graph is prepared, and that ahead of time: not on the chip's own system."""
-        return self.prepared is Prepared.OFFLINE and Origin.BINARY not in self.origins
+        return self.prepared is PreparedWhere.OFFLINE and ContextOrigin.BINARY not in self.origins
 
     def read(self, value: object, owner: str, status: Status) -> Any:
         """A caller's value, checked."""
         if value is None and self.default is None:
             return None
-        try:
-            return self.kind.read(value)
-        except Refused as expected:
-            raise InvalidArgument(
-                f"{owner} option {self.name} is {shown(value)}; expected {expected}", status
-            ) from None
+        return OptionPlace(owner, self.name, status).read(value, self.kind)
 
 
-class Values(Mapping[str, Any]):
+class OptionValues(Mapping[str, Any]):
     """Checked values of all options of a table, by name or as attributes. Immutable."""
 
     __slots__ = ("_table", "_values")
@@ -133,7 +128,7 @@ class Values(Mapping[str, Any]):
         return len(self._values)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Values) and self._table is other._table and self._values == other._values
+        return isinstance(other, OptionValues) and self._table is other._table and self._values == other._values
 
     def __hash__(self) -> int:
         return hash(tuple(self._values.items()))
@@ -141,13 +136,13 @@ class Values(Mapping[str, Any]):
     def __reduce__(self) -> tuple[object, ...]:
         return (_unpickled, (self._table.owner, dict(self._values)))
 
-    def replace(self, **changed: object) -> Values:
+    def replace(self, **changed: object) -> OptionValues:
         """The same values but for some, which are checked."""
         checked = {
             name: self._table.option(name).read(value, self._table.owner, self._table.status)
             for name, value in changed.items()
         }
-        return Values(self._table, {**self._values, **checked})
+        return OptionValues(self._table, {**self._values, **checked})
 
     def stored(self) -> dict[str, Any]:
         """What travels in a context binary, as plain values."""
@@ -187,10 +182,9 @@ class Table:
         """The row of this name. An unknown one is refused, with those that are spelled alike."""
         row = self._by_name.get(name)
         if row is None:
-            near = difflib.get_close_matches(name, self._by_name, 3)
             names = ", ".join(row.name for row in self.rows)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {names}"
-            raise InvalidArgument(f"{self.owner} option {shown(name)} does not exist; {hint}", self.status)
+            hint = did_you_mean(name, self._by_name, most=3) or f"expected one of {names}"
+            raise OptionPlace(self.owner, shown(name), self.status).error(f"does not exist; {hint}")
         return row
 
     def number(self, name: str) -> Number:
@@ -200,7 +194,7 @@ class Table:
             raise InternalError(f"{self.owner} option {name} has no number in the C API")
         return number
 
-    def defaults(self) -> Values:
+    def defaults(self) -> OptionValues:
         """What holds when nothing is given."""
         return self.read({})
 
@@ -210,8 +204,8 @@ class Table:
         *,
         arch: int | None = None,
         platform: str | None = None,
-        origin: Origin | None = None,
-    ) -> Values:
+        origin: ContextOrigin | None = None,
+    ) -> OptionValues:
         """Check arguments against the rows and against each other.
 
         None counts as not given where the row has no default; ``arch`` is that of the chip, ``platform`` that of
@@ -233,9 +227,9 @@ class Table:
         for row in chosen.values():
             self._check_together(row, chosen)
             self._check_where(row, arch, platform, origin)
-        return Values(self, values)
+        return OptionValues(self, values)
 
-    def read_stored(self, stored: Arguments) -> Values:
+    def read_stored(self, stored: Arguments) -> OptionValues:
         """Values from a context binary. Rows that it does not carry have their defaults.
 
         Names without a row are those of a later version, and are left alone as its other additions are.
@@ -260,7 +254,9 @@ class Table:
                     f"{self.owner} option {row.name} needs {other} as well; give both or neither", self.status
                 )
 
-    def _check_where(self, row: Option, arch: int | None, platform: str | None, origin: Origin | None) -> None:
+    def _check_where(
+        self, row: Option, arch: int | None, platform: str | None, origin: ContextOrigin | None
+    ) -> None:
         what = f"{self.owner} option {row.name}"
         if arch is not None and row.since_arch is not None and arch < row.since_arch:
             raise UnsupportedFeature(
@@ -283,7 +279,7 @@ class Table:
             )
 
 
-def _unpickled(owner: str, values: dict[str, Any]) -> Values:
+def _unpickled(owner: str, values: dict[str, Any]) -> OptionValues:
     from openhtp import options
 
     return next(table for table in options.TABLES if table.owner == owner).read(values)

@@ -9,8 +9,8 @@ from openhtp.core.limits import (
     SESSION_LIMIT_BYTES,
 )
 from openhtp.core.option_numbers import ContextOption, HtpContextOption
-from openhtp.options._kinds import Choice, Flag, Group, Kind, Level, Names, Whole
-from openhtp.options._table import Changes, Number, Option, Origin, Prepared, Table
+from openhtp.core.value_kinds import Choice, Flag, GroupMembership, Level, Names, ValueKind, Whole
+from openhtp.options._table import Changeable, ContextOrigin, Number, Option, PreparedWhere, Table
 
 SHARING_WITH_VA = "sequential_with_va_optimization"
 CONCURRENT = "concurrent_optimization"
@@ -18,7 +18,7 @@ SHARING_TYPES = (SHARING_WITH_VA, "sequential_without_va_optimization", CONCURRE
 CONCURRENT_ARCH = 81
 """The first architecture whose contexts can share buffers while they run at the same time."""
 
-_STORED = (Origin.BINARY, Origin.LIST)
+_STORED = (ContextOrigin.BINARY, ContextOrigin.LIST)
 CONCURRENT_PLATFORMS = ("android", "linux")
 _PROFILING = ("android", "qnx", "linux")
 
@@ -45,7 +45,7 @@ _COMMON = (
         kind=Level(),
         about="Priority of graphs that have none: normal unless given, and graphs of a binary keep theirs.",
         number=_number("OPTION_PRIORITY", ContextOption.PRIORITY),
-        changes=Changes.BEFORE_EXECUTION,
+        changes=Changeable.BEFORE_EXECUTION,
     ),
     Option(
         name="enable_graphs",
@@ -83,7 +83,7 @@ _COMMON = (
         about="Graphs of the binary are loaded when they are finalized (`Graph.finalize`, `Context.finalize`).",
         number=_number("OPTION_DEFER_GRAPH_INIT", ContextOption.DEFER_GRAPH_INIT),
         aliases=("deferred_graph_init",),
-        origins=(Origin.BINARY,),
+        origins=(ContextOrigin.BINARY,),
         excludes=("memory_limit_hint",),
     ),
     Option(
@@ -125,8 +125,8 @@ _PREPARE = (
         number=_htp("WEIGHT_SHARING_ENABLED", HtpContextOption.WEIGHT_SHARING),
         config_key="weight_sharing_enabled",
         since_arch=73,
-        prepared=Prepared.OFFLINE,
-        origins=(Origin.COMPOSED,),
+        prepared=PreparedWhere.OFFLINE,
+        origins=(ContextOrigin.COMPOSED,),
     ),
     Option(
         name="lora_weight_sharing_enabled",
@@ -136,8 +136,8 @@ _PREPARE = (
         number=_htp("LORA_WEIGHT_SHARING_ENABLED", HtpContextOption.LORA_WEIGHT_SHARING),
         config_key="lora_weight_sharing",
         aliases=("lora_weight_sharing",),
-        prepared=Prepared.OFFLINE,
-        origins=(Origin.COMPOSED,),
+        prepared=PreparedWhere.OFFLINE,
+        origins=(ContextOrigin.COMPOSED,),
     ),
     Option(
         name="use_extended_udma",
@@ -149,7 +149,7 @@ _PREPARE = (
         config_key="extended_udma",
         aliases=("extended_udma",),
         since_arch=81,
-        origins=(Origin.COMPOSED,),
+        origins=(ContextOrigin.COMPOSED,),
     ),
     Option(
         name="prepare_only",
@@ -158,29 +158,29 @@ _PREPARE = (
         about="Graphs are prepared and can be saved; nothing is set up to execute them, which is refused.",
         number=_htp("PREPARE_ONLY", HtpContextOption.PREPARE_ONLY),
         aliases=("is_prepare_only",),
-        origins=(Origin.COMPOSED,),
+        origins=(ContextOrigin.COMPOSED,),
     ),
 )
 
 _GROUPS = (
     Option(
         name="register_multi_contexts",
-        kind=Group(),
+        kind=GroupMembership(),
         about="Contexts of a group use one spill-fill buffer, in turn: it is counted once.",
         number=_htp("REGISTER_MULTI_CONTEXTS", HtpContextOption.REGISTER_MULTI_CONTEXTS),
-        prepared=Prepared.OFFLINE,
-        origins=(Origin.BINARY,),
+        prepared=PreparedWhere.OFFLINE,
+        origins=(ContextOrigin.BINARY,),
         excludes=("register_concurrent_resource_sharing", "memory_limit_hint"),
     ),
     Option(
         name="register_concurrent_resource_sharing",
-        kind=Group(),
+        kind=GroupMembership(),
         about="Contexts of one priority use one spill-fill and one VTCM backup buffer, while they run at the same"
         " time. Their priority can no longer be changed.",
         number=_htp("REGISTER_CONCURRENT_RESOURCE_SHARING", HtpContextOption.REGISTER_CONCURRENT_RESOURCE_SHARING),
         since_arch=CONCURRENT_ARCH,
-        prepared=Prepared.OFFLINE,
-        origins=(Origin.BINARY,),
+        prepared=PreparedWhere.OFFLINE,
+        origins=(ContextOrigin.BINARY,),
         platforms=CONCURRENT_PLATFORMS,
         excludes=("register_multi_contexts", "memory_limit_hint"),
     ),
@@ -191,7 +191,7 @@ _GROUPS = (
         about="Contexts of a list share buffers, as `share_resources_optimization_type` says. For the whole list.",
         number=_htp("SHARE_RESOURCES", HtpContextOption.SHARE_RESOURCES),
         config_key="share_resources",
-        origins=(Origin.LIST,),
+        origins=(ContextOrigin.LIST,),
         excludes=("memory_limit_hint", "graph_retention_order"),
     ),
     Option(
@@ -202,13 +202,13 @@ _GROUPS = (
         " VA optimization room for I/O is kept free. Ignored without `share_resources`.",
         number=_htp("SHARE_RESOURCES_OPTIMIZATION_TYPE", HtpContextOption.SHARE_RESOURCES_OPTIMIZATION),
         aliases=("share_resources_optimization",),
-        origins=(Origin.LIST,),
+        origins=(ContextOrigin.LIST,),
     ),
 )
 
 
 def _loading(
-    name: str, value: HtpContextOption, config_key: str | None, about: str, kind: Kind, **rest: object
+    name: str, value: HtpContextOption, config_key: str | None, about: str, kind: ValueKind, **rest: object
 ) -> Option:
     """An option of how a binary is loaded."""
     return Option(
@@ -255,7 +255,7 @@ _LOADING = (
         "Bytes of device memory go into the profile of the context's creation and of its freeing.",
         Flag(),
         platforms=_PROFILING,
-        changes=Changes.ALWAYS,
+        changes=Changeable.ALWAYS,
     ),
     _loading(
         "SKIP_VALIDATION_ON_BINARY_SECTION",
@@ -275,7 +275,7 @@ _BUFFERS = tuple(
         " needs, 0 for none. It is held for as long as the context lives, one graph uses it at a time, and so a"
         " switch never lacks the room.",
         config_key=name,
-        origins=(Origin.BINARY,),
+        origins=(ContextOrigin.BINARY,),
         needs=("memory_limit_hint",),
         excludes=("graph_retention_order",),
     )

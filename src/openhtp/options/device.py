@@ -1,4 +1,4 @@
-"""Options of a device."""
+"""Options of a backend, and of its devices."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ from openhtp.core import status as st
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.option_numbers import HtpDeviceOption, HtpGraphOption
 from openhtp.core.units import MIB
+from openhtp.core.value_kinds import Choice, Flag, Text, Whole
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
-from openhtp.options._kinds import Choice, Flag, Text, Whole
 from openhtp.options._table import Number, Option, Table
 
 HOSTS = ("process", "thread")
@@ -19,7 +19,7 @@ POLICIES = ("strict", "edf", "fair")
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
+class SocName:
     """A SoC of the catalog."""
 
     words = "a SoC by name, marketing name or model number"
@@ -30,6 +30,19 @@ class Chip:
         return find_soc(value).name  # type: ignore[arg-type]
 
 
+BACKEND = Table(
+    owner="backend",
+    about="Given to `openhtp.Backend`.",
+    status=st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
+    rows=(
+        Option(
+            name="library",
+            kind=Text("the path of a libQnnHtp.so, or 'vendor' to find the installed one"),
+            about="Make Qualcomm's own library the devices instead of the emulator.",
+        ),
+    ),
+)
+
 DEVICE = Table(
     owner="device",
     about="Given to `Backend.create_device`. A named device that already runs keeps its own.",
@@ -37,7 +50,7 @@ DEVICE = Table(
     rows=(
         Option(
             name="soc",
-            kind=Chip(),
+            kind=SocName(),
             default="SM8650",
             about="Which chip.",
             number=Number(name="QNN_HTP_DEVICE_CONFIG_OPTION_SOC", value=HtpDeviceOption.SOC, htp=True),

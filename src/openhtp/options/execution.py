@@ -1,9 +1,12 @@
-"""Options of one execution."""
+"""Options of one execution, and of the profile that records it."""
 
 from openhtp.core import status as st
 from openhtp.core.limits import MAX_WAIT_US
-from openhtp.options._kinds import Object, Whole
-from openhtp.options._table import Changes, Option, Table
+from openhtp.core.option_numbers import ProfileOption
+from openhtp.core.value_kinds import AnyObject, Flag, Whole
+from openhtp.options._table import Changeable, Number, Option, Table
+
+_MOST_EVENTS = 1 << 32
 
 EXECUTION = Table(
     owner="execution",
@@ -12,33 +15,55 @@ EXECUTION = Table(
     rows=(
         Option(
             name="profile",
-            kind=Object("a profile handle of this backend", "Profile"),
+            kind=AnyObject("a profile handle of this backend", "Profile"),
             about="Where its times are recorded; one call at a time.",
-            changes=Changes.EACH_CALL,
+            changes=Changeable.EACH_CALL,
         ),
         Option(
             name="signal",
-            kind=Object("a signal handle of this backend", "Signal"),
+            kind=AnyObject("a signal handle of this backend", "Signal"),
             about="Aborts it, or bounds its time; one call at a time.",
-            changes=Changes.EACH_CALL,
+            changes=Changeable.EACH_CALL,
         ),
         Option(
             name="deadline_us",
             kind=Whole(1, MAX_WAIT_US, "microseconds"),
             about="When it should be over, counted from the call; what `policy=edf` orders by, and reports tell.",
-            changes=Changes.EACH_CALL,
+            changes=Changeable.EACH_CALL,
         ),
         Option(
             name="notify",
-            kind=Object("a function of (param, status)", "Notify"),
+            kind=AnyObject("a function of (param, status)", "Notify"),
             about="Called once, on a thread of the backend, when the execution is over. Only `execute_async`.",
-            changes=Changes.EACH_CALL,
+            changes=Changeable.EACH_CALL,
         ),
         Option(
             name="notify_param",
-            kind=Object("anything", "object"),
+            kind=AnyObject("anything", "object"),
             about="The first argument of `notify`.",
-            changes=Changes.EACH_CALL,
+            changes=Changeable.EACH_CALL,
+        ),
+    ),
+)
+
+PROFILE = Table(
+    owner="profile",
+    about="Given to `Backend.create_profile`, beside the level.",
+    status=st.QNN_PROFILE_ERROR_INVALID_ARGUMENT,
+    rows=(
+        Option(
+            name="max_events",
+            kind=Whole(1, _MOST_EVENTS),
+            about="Events of a call that are kept, from the first on; those within another do not count.",
+            number=Number(name="QNN_PROFILE_CONFIG_OPTION_MAX_EVENTS", value=ProfileOption.MAX_EVENTS),
+        ),
+        Option(
+            name="optrace",
+            kind=Flag(),
+            default=False,
+            about="Also record what every op on the chip does when (modelled); needs the level detailed. The level"
+            " `optrace` is short for both.",
+            number=Number(name="QNN_PROFILE_CONFIG_OPTION_ENABLE_OPTRACE", value=ProfileOption.ENABLE_OPTRACE),
         ),
     ),
 )

@@ -4,8 +4,8 @@ from openhtp.core import status as st
 from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
 from openhtp.core.precision import Precision
 from openhtp.core.units import MIB
-from openhtp.options._kinds import Flag, Level, Member, Whole
-from openhtp.options._table import Changes, Number, Option, Prepared, Table
+from openhtp.core.value_kinds import Flag, Level, Member, Whole
+from openhtp.options._table import Changeable, Number, Option, PreparedWhere, Table
 
 MAX_VTCM_MB = 1024
 VTCM_STEP_BYTES = 64 * 1024
@@ -18,8 +18,8 @@ def _switch(
     number: Number,
     about: str,
     *,
-    prepared: Prepared = Prepared.ANYWHERE,
-    changes: Changes = Changes.NEVER,
+    prepared: PreparedWhere = PreparedWhere.ANYWHERE,
+    changes: Changeable = Changeable.NEVER,
 ) -> Option:
     """An option that is off unless asked for, under the same name in config files."""
     return Option(
@@ -70,20 +70,20 @@ _SWITCHES = (
         "dlbc",
         _optimization("ENABLE_DLBC", Optimization.DLBC),
         "Activations are compressed on their way to and from DDR. Modelled times follow, by an estimated ratio.",
-        prepared=Prepared.OFFLINE,
+        prepared=PreparedWhere.OFFLINE,
     ),
     _switch(
         "dlbc_weights",
         _optimization("ENABLE_DLBC_WEIGHTS", Optimization.DLBC_WEIGHTS),
         "Weights are compressed on their way from DDR. Modelled times follow, by an estimated ratio.",
-        prepared=Prepared.OFFLINE,
+        prepared=PreparedWhere.OFFLINE,
     ),
     _switch(
         "slc_alloc_enable",
         _optimization("ENABLE_SLC_ALLOCATOR", Optimization.SLC_ALLOCATOR),
         "What VTCM spills goes to the system's cache. Modelled times follow, by an estimated ratio.",
-        prepared=Prepared.OFFLINE,
-        changes=Changes.OFF_AND_ON,
+        prepared=PreparedWhere.OFFLINE,
+        changes=Changeable.OFF_AND_ON,
     ),
 )
 
@@ -97,7 +97,7 @@ GRAPH = Table(
             kind=Level(),
             about="How urgent its executions are; the context's priority unless given.",
             number=Number(name="QNN_GRAPH_CONFIG_OPTION_PRIORITY", value=GraphOption.PRIORITY),
-            changes=Changes.BEFORE_EXECUTION,
+            changes=Changeable.BEFORE_EXECUTION,
             in_binary=True,
         ),
         Option(
@@ -134,7 +134,7 @@ GRAPH = Table(
                 htp=True,
             ),
             config_key="hvx_threads",
-            changes=Changes.BEFORE_EXECUTION,
+            changes=Changeable.BEFORE_EXECUTION,
             in_binary=True,
         ),
         Option(

@@ -6,8 +6,8 @@ Values are strings, as that provider has them.
 from dataclasses import dataclass
 
 from openhtp.core import status as st
+from openhtp.core.value_kinds import RefusedValue, Text
 from openhtp.hw.perf_profiles import PERF_PROFILES
-from openhtp.options._kinds import Refused, Text
 from openhtp.options._table import Option, Table
 
 # The first four are those of the document; later providers have all eight of QNN's.
@@ -25,7 +25,7 @@ class Decimal:
         """Accept digits, and numbers that have nothing else."""
         text = str(value)
         if isinstance(value, bool) or not (text.isascii() and text.isdecimal()) or len(text) > 18:
-            raise Refused(self.words)
+            raise RefusedValue(self.words)
         return text
 
 
@@ -47,7 +47,7 @@ class Word:
         """Accept what prints as one of the words."""
         if (text := str(value)) in self.choices:
             return text
-        raise Refused(self.words)
+        raise RefusedValue(self.words)
 
 
 PERFORMANCE_MODES = ("default", *PERF_PROFILES)

@@ -16,7 +16,6 @@ The package can be called: ``openhtp.plan("scenario.yaml")`` is ``openhtp.plan.p
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,11 +93,7 @@ def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: Model
     if isinstance(scenario, Scenario):
         return scenario
     if isinstance(scenario, Mapping):
-        try:
-            text = json.dumps(scenario, indent=1)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise BadScenario(f"the scenario holds what no file could: {error}") from error
-        return parse_scenario(text, model_time=model_time)
+        return parse_scenario(scenario, model_time=model_time)
     path = path_of(scenario)
     if path is None:
         raise InvalidArgument(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import graphlib
 
+from openhtp.core.validating import WrittenValue
 from openhtp.plan.ranges import MAX_REQUESTS
-from openhtp.plan.reading import Value
 from openhtp.plan.scenario import ClientSpec, Pattern, Scenario, Source
 
 _SHOWN = 20
 
 
-def verify_amount(scenario: Scenario, events: Value, places: list[Value]) -> None:
+def verify_amount(scenario: Scenario, events: WrittenValue, places: list[WrittenValue]) -> None:
     """Refuse ``after`` chains that lead back to themselves, and more requests than are planned.
 
     ``places`` says where each source stands in the file.

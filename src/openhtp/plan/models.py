@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import US
+from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.hw.clocks import Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.plan import keys
 from openhtp.plan.ranges import DIM, FROZEN
-from openhtp.plan.reading import Fields, Value
 from openhtp.plan.scenario import DEFAULT_STEPS, ModelChoice
 from openhtp.plan.voting import Ballot
 
@@ -27,7 +27,7 @@ ModelTime = Callable[[Path, SocSpec], int]
 _Kind = TypeVar("_Kind")
 
 
-def read_choice(fields: Fields, default: ModelChoice | None = None) -> ModelChoice | None:
+def read_choice(fields: WrittenFields, default: ModelChoice | None = None) -> ModelChoice | None:
     """The model that a mapping of the scenario names, or None; what it leaves out is as in ``default``."""
     given = [key for key in keys.MODEL if key in fields]
     if not given:
@@ -40,21 +40,21 @@ def read_choice(fields: Fields, default: ModelChoice | None = None) -> ModelChoi
     return ModelChoice(
         name=name,
         precision=fields["precision"].choice(*keys.PRECISIONS) if "precision" in fields else base.precision,
-        dims=_pairs(fields["dims"], lambda value: value.integer(DIM)) if "dims" in fields else base.dims,
+        dims=_pairs(fields["dims"], lambda value: value.read(DIM)) if "dims" in fields else base.dims,
         freeze=_pairs(fields["freeze"], _frozen) if "freeze" in fields else base.freeze,
     )
 
 
-def _pairs(value: Value, read: Callable[[Value], _Kind]) -> tuple[tuple[str, _Kind], ...]:
+def _pairs(value: WrittenValue, read: Callable[[WrittenValue], _Kind]) -> tuple[tuple[str, _Kind], ...]:
     if not isinstance(value.raw, dict):
         value.fail("expected names and values")
     return tuple((name, read(item)) for name, item in value.raw.items())
 
 
-def _frozen(value: Value) -> float | tuple[float, ...]:
+def _frozen(value: WrittenValue) -> float | tuple[float, ...]:
     if isinstance(value.raw, list):
-        return tuple(item.number(FROZEN) for item in value.items())
-    return value.raw if isinstance(value.raw, bool) else value.number(FROZEN)
+        return tuple(item.read(FROZEN) for item in value.items())
+    return value.raw if isinstance(value.raw, bool) else value.read(FROZEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Models:
         """What there is to say about the times, model by model."""
         return [note for notes in self._notes.values() for note in notes]
 
-    def run(self, choice: ModelChoice, at: Value, core: int) -> ModelRun:
+    def run(self, choice: ModelChoice, at: WrittenValue, core: int) -> ModelRun:
         """The run of a model on a core; a complaint names the place in the scenario."""
         if self.soc is None:
             at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from openhtp.core.errors import QnnError
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, bytes_in_words
+from openhtp.core.validating import KeyPlace, WrittenFields, WrittenValue
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
 from openhtp.plan import keys
 from openhtp.plan.amount import verify_amount
 from openhtp.plan.models import ModelCache, ModelRun, Models, ModelTime, read_choice
-from openhtp.plan.ranges import MAX_CLIENTS, RANGES
-from openhtp.plan.reading import BadScenario, Fields, Value, read_file, read_text
+from openhtp.plan.ranges import MAX_CLIENTS, RANGES, ranged
+from openhtp.plan.reading import BadScenario, read_file, read_mapping, read_text
 from openhtp.plan.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
 from openhtp.plan.switched_reading import read_switching
 from openhtp.plan.talking import read_talk, slack_of
@@ -33,13 +35,16 @@ def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> S
     return scenario_from(read_file(path), path.stem, path.parent, model_time=model_time)
 
 
-def parse_scenario(text: str, source: str = "scenario", *, model_time: ModelTime | None = None) -> Scenario:
-    """Read and check a scenario given as text; ``source`` names it in messages."""
-    return scenario_from(read_text(text, source), source, Path(), model_time=model_time)
+def parse_scenario(
+    content: str | Mapping[str, Any], source: str = "scenario", *, model_time: ModelTime | None = None
+) -> Scenario:
+    """Check a scenario given as text or as a mapping; ``source`` names it in messages."""
+    value = read_text(content, source) if isinstance(content, str) else read_mapping(content, source)
+    return scenario_from(value, source, Path(), model_time=model_time)
 
 
 def scenario_from(
-    value: Value,
+    value: WrittenValue,
     name: str,
     folder: Path,
     *,
@@ -88,7 +93,7 @@ _Parsed = list[tuple[ClientSpec, ModelRun | None]]
 
 
 def _with_talks(
-    items: list[Value], parsed: _Parsed, device: DeviceResources, soc: SocSpec | None
+    items: list[WrittenValue], parsed: _Parsed, device: DeviceResources, soc: SocSpec | None
 ) -> tuple[_Parsed, list[str]]:
     """Language models last: how they are cut may depend on how long the others can wait."""
     found, said = list(parsed), []
@@ -111,9 +116,9 @@ class _Times:
     def __init__(self, unit_ns: int) -> None:
         self._unit_ns = unit_ns
 
-    def ns(self, value: Value, key: str) -> int:
+    def ns(self, value: WrittenValue, key: str) -> int:
         bounds = RANGES[key]
-        number = value.number(bounds._replace(lowest=0, highest=sys.float_info.max))
+        number: float = value.read(bounds.without_limits())
         if bounds.lowest and not number:
             value.fail("0 must be above 0")
         time_ns = number * self._unit_ns
@@ -123,7 +128,7 @@ class _Times:
             value.fail(f"{number} is less than a nanosecond")
         return round(time_ns)
 
-    def get(self, fields: Fields, key: str) -> int | None:
+    def get(self, fields: WrittenFields, key: str) -> int | None:
         value = fields.get(key)
         return None if value is None else self.ns(value, key)
 
@@ -137,7 +142,7 @@ def _notes(soc: SocSpec | None, eviction: int | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | None, int | None, float]:
+def _device(value: WrittenValue, times: _Times) -> tuple[DeviceResources, SocSpec | None, int | None, float]:
     fields = value.fields(keys.DEVICE)
     soc = None
     if "soc" in fields:
@@ -147,7 +152,7 @@ def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | Non
             fields["soc"].fail(error.message)
     elif not ("vtcm_mb" in fields or "vtcm_bytes" in fields):
         value.fail("give 'soc', or the device's own 'hvx', 'hmx' and 'vtcm_mb'")
-    numbers = {key: fields[key].integer(RANGES[key]) for key in ("hmx", "hvx", "cores") if key in fields}
+    numbers = {key: fields[key].read(RANGES[key]) for key in ("hmx", "hvx", "cores") if key in fields}
     vtcm = _vtcm(fields)
     if vtcm is not None:
         numbers["vtcm_bytes"] = vtcm
@@ -155,26 +160,26 @@ def _device(value: Value, times: _Times) -> tuple[DeviceResources, SocSpec | Non
     if switches.get("windowing") and soc is not None and not soc.may_have_vtcm_windowing:
         fields["windowing"].fail(f"{soc.name} is {soc.arch_name}; VTCM windowing comes with v79")
     windows = "platform" in fields and fields["platform"].choice(*PLATFORMS) == "windows"
-    device = resources_of(soc, **numbers, **switches, flat_priorities=windows)  # type: ignore[arg-type]
-    dma_gbs = fields.number("dma_gbs") or (soc.dma_gbs if soc else DEFAULT_STREAM_GBS)
+    device = resources_of(soc, **numbers, **switches, flat_priorities=windows)
+    dma_gbs = ranged(fields, "dma_gbs") or (soc.dma_gbs if soc else DEFAULT_STREAM_GBS)
     return device, soc, times.get(fields, "eviction"), dma_gbs
 
 
-def _vtcm(fields: Fields) -> int | None:
+def _vtcm(fields: WrittenFields) -> int | None:
     if "vtcm_bytes" in fields:
         if "vtcm_mb" in fields:
             fields["vtcm_bytes"].fail("give 'vtcm_mb' or 'vtcm_bytes', not both")
-        return fields["vtcm_bytes"].integer(RANGES["vtcm_bytes"])
+        return int(fields["vtcm_bytes"].read(RANGES["vtcm_bytes"]))
     return _megabytes(fields, "vtcm_mb")
 
 
-def _megabytes(fields: Fields, key: str) -> int | None:
-    number = fields.number(key)
+def _megabytes(fields: WrittenFields, key: str) -> int | None:
+    number = ranged(fields, key)
     return None if number is None else round(number * MIB)
 
 
 def _client(
-    value: Value, times: _Times, device: DeviceResources, models: Models
+    value: WrittenValue, times: _Times, device: DeviceResources, models: Models
 ) -> tuple[ClientSpec, ModelRun | None]:
     """Return the client, and its runs if they are given here."""
     fields = value.fields(keys.CLIENT)
@@ -183,7 +188,7 @@ def _client(
     if "llm" in fields and ("run" in fields or "model" in fields):
         fields["llm"].fail("give 'llm' or how long a run takes, not both")
     model = read_choice(fields)
-    core = fields.integer("core", 0)
+    core = ranged(fields, "core", 0)
     timed = models.run(model, fields["model"], core) if model is not None else None
     kind = ClientKind(fields["kind"].choice(*keys.KINDS)) if "kind" in fields else ClientKind.GRAPH
     graph = kind is ClientKind.GRAPH
@@ -192,15 +197,15 @@ def _client(
         name=fields["name"].text(),
         kind=kind,
         priority=_priority(fields.get("priority")),
-        pd=fields.integer("pd", 1),
+        pd=ranged(fields, "pd", 1),
         core=core,
-        hmx=fields.integer("hmx", int(graph)),
-        hvx=fields.integer("hvx", device.hvx if graph else 1),
+        hmx=ranged(fields, "hmx", int(graph)),
+        hvx=ranged(fields, "hvx", device.hvx if graph else 1),
         vtcm_bytes=vtcm if vtcm is not None else (device.vtcm_bytes if graph else 0),
         page_bytes=_megabytes(fields, "page_mb"),
         deadline_ns=times.get(fields, "deadline"),
-        depth=fields.integer("depth", DEFAULT_QUEUE_DEPTH),
-        steps=fields.integer("steps", timed.steps if timed else DEFAULT_STEPS),
+        depth=ranged(fields, "depth", DEFAULT_QUEUE_DEPTH),
+        steps=ranged(fields, "steps", timed.steps if timed else DEFAULT_STEPS),
         timeout_ns=times.get(fields, "timeout"),
         model=model,
         size_bytes=_megabytes(fields, "size_mb") or 0,
@@ -213,7 +218,7 @@ def _client(
     return client, ModelRun(run) if timed is None and run is not None else timed
 
 
-def _priority(value: Value | None) -> Priority:
+def _priority(value: WrittenValue | None) -> Priority:
     if value is None:
         return Priority.NORMAL
     raw = value.raw
@@ -224,7 +229,7 @@ def _priority(value: Value | None) -> Priority:
 
 
 def _verify_fits(
-    value: Value, fields: Fields, client: ClientSpec, device: DeviceResources, soc: SocSpec | None
+    value: WrittenValue, fields: WrittenFields, client: ClientSpec, device: DeviceResources, soc: SocSpec | None
 ) -> None:
     """A client larger than the device could never run."""
     page = client.page_bytes or 0
@@ -245,15 +250,15 @@ def _verify_fits(
         at.fail(f"VTCM on {soc.name} ({soc.arch_name}) is given out in multiples of {granule}")
 
 
-def _verify_names(items: list[Value], clients: tuple[ClientSpec, ...]) -> None:
-    seen: dict[str, int] = {}
+def _verify_names(items: list[WrittenValue], clients: tuple[ClientSpec, ...]) -> None:
+    seen: dict[str, KeyPlace] = {}
     for item, client in zip(items, clients, strict=True):
         if client.name in seen:
-            item.fail(f"client {client.name!r} was defined in line {seen[client.name]}")
-        seen[client.name] = item.line
+            item.fail(f"client {client.name!r} was defined {seen[client.name]}")
+        seen[client.name] = item.place
 
 
-def _policy(value: Value | None, times: _Times) -> Policy:
+def _policy(value: WrittenValue | None, times: _Times) -> Policy:
     if value is None:
         return STRICT
     if isinstance(value.raw, str):
@@ -283,7 +288,7 @@ class _Sources:
         self._duration = duration
         self._models = models
 
-    def read(self, value: Value) -> list[Source]:
+    def read(self, value: WrittenValue) -> list[Source]:
         """One entry; several sources if ``at`` is a list."""
         fields = value.fields(keys.EVENT)
         client = self._number(fields["client"])
@@ -296,8 +301,8 @@ class _Sources:
             times=run.times,
             start_ns=self._times.get(fields, "from") or 0,
             until_ns=self._times.get(fields, "until"),
-            count=fields["count"].integer(RANGES["count"]) if "count" in fields else None,
-            seed=fields.integer("seed", 0),
+            count=ranged(fields, "count"),
+            seed=ranged(fields, "seed", 0),
         )
         if pattern is Pattern.AT:
             at = fields["at"]
@@ -308,16 +313,16 @@ class _Sources:
             return [replace(base, after=self._number(fields["after"]), gap_ns=gap)]
         return [self._repeated(value, fields, base)]
 
-    def _repeated(self, value: Value, fields: Fields, base: Source) -> Source:
+    def _repeated(self, value: WrittenValue, fields: WrittenFields, base: Source) -> Source:
         if base.pattern is Pattern.BURST:
             gap = self._times.get(fields, "every")
             start = self._times.get(fields, "at") or base.start_ns
-            burst = fields.integer("burst", 1)
+            burst = ranged(fields, "burst", 1)
             base = replace(base, start_ns=start, gap_ns=gap or 0, burst=burst)
             if gap is None:
                 return replace(base, count=1)
         elif base.pattern is Pattern.CLOSED:
-            in_flight = fields.integer("closed", 1)
+            in_flight = ranged(fields, "closed", 1)
             depth = self._clients[base.client].depth
             if in_flight > depth:
                 fields["closed"].fail(f"{in_flight} in flight do not fit into a queue of depth {depth}")
@@ -329,7 +334,7 @@ class _Sources:
             value.fail("this source never ends: give 'count', 'until', or the scenario's 'duration'")
         return base
 
-    def _pattern(self, value: Value, fields: Fields) -> Pattern:
+    def _pattern(self, value: WrittenValue, fields: WrittenFields) -> Pattern:
         words = [word for word in keys.PATTERNS if word in fields]
         if "burst" in words:  # a burst may be placed (at) and repeated (every)
             words = [word for word in words if word not in ("at", "every")]
@@ -340,13 +345,13 @@ class _Sources:
             value.fail("give 'from' for the first time of 'every'")
         return Pattern(words[0])
 
-    def _number(self, value: Value) -> int:
+    def _number(self, value: WrittenValue) -> int:
         name = value.text()
         if name not in self._numbers:
             value.choice(*self._numbers)
         return self._numbers[name]
 
-    def _run(self, value: Value, fields: Fields, client: int) -> ModelRun:
+    def _run(self, value: WrittenValue, fields: WrittenFields, client: int) -> ModelRun:
         run = self._times.get(fields, "run")
         if self._clients[client].talk is not None and (
             run is not None or any(key in fields for key in keys.MODEL)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core.priority import Priority
+from openhtp.core.validating import MAX_TEXT
 from openhtp.cost.llm_shapes import PRESETS
 from openhtp.hw.catalog import catalog
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.platforms import PLATFORMS
 from openhtp.plan import keys
-from openhtp.plan.ranges import DIM, FROZEN, MAX_CLIENTS, RANGES, TIME, Range
-from openhtp.plan.reading import MAX_TEXT
+from openhtp.plan.ranges import DIM, FROZEN, MAX_CLIENTS, RANGES, TIME, NumberRange
 from openhtp.plan.scenario import UNITS
 from openhtp.plan.voting import CORNERS, HMX_CORNERS
 
@@ -164,7 +164,7 @@ def _value(key: str) -> _Schema:
     return _OTHERS.get(key, _NAME)
 
 
-def _number(bounds: Range) -> _Schema:
+def _number(bounds: NumberRange) -> _Schema:
     """Bounds of times are left to the reader, being in nanoseconds whatever the file's unit is."""
     found: _Schema = {"type": "integer" if bounds.whole else "number"}
     if bounds.unit == TIME:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import MIB, bytes_in_words
+from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.plan import keys
-from openhtp.plan.reading import Fields, Value
+from openhtp.plan.ranges import ranged
 from openhtp.plan.scenario import ClientSpec, Switched
 from openhtp.sched.events import ClientKind
 
 
-def read_switching(value: Value | None, clients: Sequence[ClientSpec]) -> tuple[Switched, ...]:
+def read_switching(value: WrittenValue | None, clients: Sequence[ClientSpec]) -> tuple[Switched, ...]:
     """The contexts of the key ``switching``; a client is in one of them at most."""
     found: list[Switched] = []
     taken: set[int] = set()
@@ -23,7 +24,7 @@ def read_switching(value: Value | None, clients: Sequence[ClientSpec]) -> tuple[
             if number in taken or graphs.count(number) > 1:
                 name.fail(f"{clients[number].name!r} is switched twice; each graph is in one context, once")
         taken.update(graphs)
-        room = fields.number("room_mb")
+        room = ranged(fields, "room_mb")
         room_bytes = SESSION_LIMIT_BYTES if room is None else round(room * MIB)
         for name, number in zip(fields["graphs"].items(), graphs, strict=True):
             if clients[number].size_bytes > room_bytes:
@@ -36,7 +37,7 @@ def read_switching(value: Value | None, clients: Sequence[ClientSpec]) -> tuple[
     return tuple(found)
 
 
-def _retained(fields: Fields, graphs: Sequence[int], clients: Sequence[ClientSpec]) -> tuple[int, ...]:
+def _retained(fields: WrittenFields, graphs: Sequence[int], clients: Sequence[ClientSpec]) -> tuple[int, ...]:
     if "retained" not in fields:
         return ()
     retained = []
@@ -48,7 +49,7 @@ def _retained(fields: Fields, graphs: Sequence[int], clients: Sequence[ClientSpe
     return tuple(dict.fromkeys(retained))
 
 
-def _client(value: Value, clients: Sequence[ClientSpec]) -> int:
+def _client(value: WrittenValue, clients: Sequence[ClientSpec]) -> int:
     wanted = value.text()
     number = next((number for number, client in enumerate(clients) if client.name == wanted), None)
     if number is None:

@@ -6,11 +6,11 @@ import math
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import MS
+from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.cost.llm_shapes import PRESETS, LlmShape
 from openhtp.plan import keys
-from openhtp.plan.ranges import RANGES
-from openhtp.plan.reading import Fields, Value
+from openhtp.plan.ranges import RANGES, ranged
 from openhtp.plan.scenario import ClientSpec, Talk
 
 # What ``chunk: auto`` chooses from: tokens of a prefill pass, and parts that a pass is split into.
@@ -18,7 +18,7 @@ CHUNKS = (128, 64, 32)
 PARTS = (1, 2, 3, 4, 6, 8)
 
 
-def read_talk(value: Value, soc: str | None, slack_ns: int | None) -> tuple[Talk, str]:
+def read_talk(value: WrittenValue, soc: str | None, slack_ns: int | None) -> tuple[Talk, str]:
     """A conversation and what there is to say about it.
 
     ``slack_ns`` is the longest run that others can wait for; None if they need not wait.
@@ -26,8 +26,8 @@ def read_talk(value: Value, soc: str | None, slack_ns: int | None) -> tuple[Talk
     if soc is None:
         value.fail("an 'llm' takes its time on a SoC: give 'soc' in 'device'")
     fields = value.fields(keys.LLM)
-    prompt, generate = fields.integer("prompt", 128), fields.integer("generate", 64)
-    model, context = _model(value, fields), fields.integer("context", 4096)
+    prompt, generate = ranged(fields, "prompt", 128), ranged(fields, "generate", 64)
+    model, context = _model(value, fields), ranged(fields, "context", 4096)
     precision = fields["precision"].choice(*keys.LLM_PRECISIONS) if "precision" in fields else "w4a16"
     try:
         found = estimate_llm(model, soc, precision=precision, context=context, prompt=prompt)
@@ -64,7 +64,7 @@ def slack_of(llm: ClientSpec, others: list[tuple[ClientSpec, int | None]], *, fl
     return max(1, min(waiting)) if waiting else None
 
 
-def _model(value: Value, fields: Fields) -> str | LlmShape:
+def _model(value: WrittenValue, fields: WrittenFields) -> str | LlmShape:
     given = [key for key in keys.LLM_SHAPE if key in fields]
     if "preset" in fields:
         if given:
@@ -73,15 +73,15 @@ def _model(value: Value, fields: Fields) -> str | LlmShape:
     missing = [key for key in keys.LLM_SHAPE if key not in fields]
     if missing:
         value.fail(f"give a 'preset', or all of {', '.join(keys.LLM_SHAPE)}: {missing[0]!r} is missing")
-    return LlmShape(**{key: fields[key].integer(RANGES[key]) for key in keys.LLM_SHAPE})
+    return LlmShape(**{key: fields[key].read(RANGES[key]) for key in keys.LLM_SHAPE})
 
 
-def _chosen(fields: Fields, found: LlmEstimate, slack_ns: int | None) -> tuple[int, int]:
+def _chosen(fields: WrittenFields, found: LlmEstimate, slack_ns: int | None) -> tuple[int, int]:
     """Tokens and parts of a pass: the most tokens in the fewest parts that others can wait for."""
     chunk, parts = fields.get("chunk"), fields.get("parts")
-    chunks = CHUNKS if chunk is None or chunk.raw == "auto" else (chunk.integer(RANGES["chunk"]),)
+    chunks = CHUNKS if chunk is None or chunk.raw == "auto" else (chunk.read(RANGES["chunk"]),)
     wanted = (
-        PARTS if parts is None and chunk is not None and chunk.raw == "auto" else (fields.integer("parts", 1),)
+        PARTS if parts is None and chunk is not None and chunk.raw == "auto" else (ranged(fields, "parts", 1),)
     )
     choices = [(tokens, pieces) for tokens in chunks for pieces in wanted]
     if slack_ns is None or chunk is None or chunk.raw != "auto":

@@ -7,23 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openhtp.core.errors import QnnError
+from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.hw.clocks import FULL, Clocks, Standing, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.power import FIRST_ARCH_WITH_HMX_VOTES, DcvsVote, HmxCorner, HmxVote, VoltageCorner
 from openhtp.hw.soc import SocSpec
 from openhtp.plan import keys
-from openhtp.plan.reading import Fields, Value
+from openhtp.plan.ranges import ranged
 
 CORNERS = tuple(corner.name.lower() for corner in VoltageCorner)
 HMX_CORNERS = tuple(corner.name.lower() for corner in HmxCorner)
 
 
-def read_profile(fields: Fields) -> str | None:
+def read_profile(fields: WrittenFields) -> str | None:
     """The perf profile of a device or a client."""
     return fields["perf_profile"].choice(*PERF_PROFILES) if "perf_profile" in fields else None
 
 
-def read_votes(fields: Fields, soc: SocSpec | None) -> Standing | None:
+def read_votes(fields: WrittenFields, soc: SocSpec | None) -> Standing | None:
     """Votes of a client that stand for the whole plan."""
     value = fields.get("votes")
     if value is None:
@@ -39,7 +40,7 @@ def read_votes(fields: Fields, soc: SocSpec | None) -> Standing | None:
         value.fail(error.message)
 
 
-def _hmx(value: Value, inner: Fields, dcvs: DcvsVote | None, soc: SocSpec | None) -> HmxVote | None:
+def _hmx(value: WrittenValue, inner: WrittenFields, dcvs: DcvsVote | None, soc: SocSpec | None) -> HmxVote | None:
     if "hmx" not in inner:
         if dcvs is None:
             value.fail(f"expected some of {', '.join(keys.VOTES)}")
@@ -88,14 +89,16 @@ class Ballot:
         return next((f" in {name}" for name in named if PERF_PROFILES[name].clocks() == self.busiest), " by votes")
 
 
-def ballots(device: Value, clients: Sequence[Value], soc: SocSpec | None, cores: int) -> tuple[Ballot, ...]:
+def ballots(
+    device: WrittenValue, clients: Sequence[WrittenValue], soc: SocSpec | None, cores: int
+) -> tuple[Ballot, ...]:
     """Who votes for each core."""
     always = read_profile(device.fields(keys.DEVICE))
     profiles: list[list[str]] = [[] for _ in range(cores)]
     standing: list[list[Standing]] = [[] for _ in range(cores)]
     for client in clients:
         fields = client.fields(keys.CLIENT)
-        core = fields.integer("core", 0)
+        core = ranged(fields, "core", 0)
         profile, votes = read_profile(fields), read_votes(fields, soc)
         if core >= cores:
             continue  # which is told when the client is read

@@ -18,7 +18,7 @@ from openhtp.hw.soc import SocSpec
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Work
-from openhtp.options import Values
+from openhtp.options import OptionValues
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.qnn_program import QnnProgram
 
@@ -146,7 +146,7 @@ class HtpProgram:
         return self.source.statics
 
     @property
-    def options(self) -> Values:
+    def options(self) -> OptionValues:
         """What the client chose for the graph."""
         return self.source.options
 

@@ -22,7 +22,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, QnnError, error_context
 from openhtp.core.precision import Precision, half_rounded
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.options import GRAPH, Changes, Values
+from openhtp.options import GRAPH, Changeable, OptionValues
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.container import PAGE, Section, digest, make_section
@@ -31,7 +31,7 @@ from openhtp.program.qnn_program import QnnProgram, verify_program
 Array = npt.NDArray[Any]
 
 _DECODER = msgspec.msgpack.Decoder(records.ProgramRecord)
-_CHANGED_LATER = frozenset(row.name for row in GRAPH.rows if row.changes is Changes.BEFORE_EXECUTION)
+_CHANGED_LATER = frozenset(row.name for row in GRAPH.rows if row.changes is Changeable.BEFORE_EXECUTION)
 # What is written for a graph that leaves the number of its HVX threads open.
 _THREADS_STORED = 4
 
@@ -43,7 +43,7 @@ class GraphInfo:
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    options: Values
+    options: OptionValues
     static_bytes: int
     updateables: tuple[TensorSpec, ...] = ()
 

@@ -22,7 +22,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.ir.def_use import order_problem
 from openhtp.ir.graph import Graph, QnnNode
 from openhtp.ops import find_op
-from openhtp.options import GRAPH, Values
+from openhtp.options import GRAPH, OptionValues
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -35,7 +35,7 @@ _KEPT_SIZES = 64
 class QnnProgram(Graph):
     """A graph without what no output needs, and its options. ``statics`` arrays are read-only views."""
 
-    options: Values = field(default_factory=GRAPH.defaults)
+    options: OptionValues = field(default_factory=GRAPH.defaults)
     _dims: dict[_Sizes, dict[str, Shape]] = field(default_factory=dict, init=False, repr=False)
 
     @property

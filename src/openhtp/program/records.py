@@ -19,7 +19,7 @@ from openhtp.core.errors import BadBinary
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
 from openhtp.ir.graph import QnnNode
-from openhtp.options import GRAPH, Values
+from openhtp.options import GRAPH, OptionValues
 from openhtp.program.qnn_program import QnnProgram
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -315,7 +315,7 @@ def end_specs(tensors: list[TensorRecord]) -> tuple[TensorSpec, ...]:
     return tuple(tensor_spec(tensor) for tensor in tensors)
 
 
-def build_options(ends: EndsRecord) -> Values:
+def build_options(ends: EndsRecord) -> OptionValues:
     """Graph options. Raises InvalidArgument for values that none has."""
     return GRAPH.read_stored(ends.options)
 

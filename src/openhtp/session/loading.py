@@ -20,7 +20,7 @@ from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
-from openhtp.options import Origin
+from openhtp.options import ContextOrigin
 from openhtp.runtime.instruments.saving_calls import start_saving, stop_saving
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
@@ -63,7 +63,7 @@ class Plan:
     device_name: str | None = None
     config: BackendConfig | None = None
 
-    def context_options(self, origin: Origin) -> dict[str, Any]:
+    def context_options(self, origin: ContextOrigin) -> dict[str, Any]:
         """Options of the context: the config's, and over them what was asked for otherwise."""
         found = {} if self.config is None else self.config.context_options(origin)
         priority = self.options["qnn_context_priority"]
@@ -181,7 +181,7 @@ def _composed(plan: Plan, kind: hosts.HostKind, model: OnnxModel, imported: Impo
     stay = hosts.Stay(kind)
     try:
         device = stay.begin()
-        stay.claim.context = device.create_context(**plan.context_options(Origin.COMPOSED))
+        stay.claim.context = device.create_context(**plan.context_options(ContextOrigin.COMPOSED))
         return composed_in(plan, stay, device, model, imported)
     except BaseException:
         stay.end()
@@ -214,7 +214,7 @@ def _from_context(
     try:
         device = stay.begin()
         context = stay.claim.context = device.create_context_from_binary(
-            binary, **plan.context_options(Origin.BINARY)
+            binary, **plan.context_options(ContextOrigin.BINARY)
         )
         return _loaded(stay, device, context, context.graph(saved.graph), model, model.inputs, outputs)
     except BaseException:

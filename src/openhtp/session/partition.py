@@ -14,7 +14,7 @@ from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import AssignedNode, ModelPart, partition
 from openhtp.frontend.probing import with_fixed_inputs
-from openhtp.options import Origin
+from openhtp.options import ContextOrigin
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.session import hosts, loading
@@ -108,7 +108,7 @@ class PartitionedModel:
         self.leave: Callable[[], object] = self._stay.leave
         try:
             device = self._stay.begin()
-            self._stay.claim.context = device.create_context(**plan.context_options(Origin.COMPOSED))
+            self._stay.claim.context = device.create_context(**plan.context_options(ContextOrigin.COMPOSED))
             self._runners = [self._runner(plan, device, part, options) for part in parts]
         except BaseException:
             self._stay.end()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -12,9 +10,10 @@ from typing import Any
 
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.files import digest_of
+from openhtp.core.validating import WrittenValue, did_you_mean
 from openhtp.hw.catalog import catalog, find_soc
-from openhtp.plan.ranges import Range
-from openhtp.plan.reading import BadScenario, Value, read_file, read_text
+from openhtp.plan.ranges import NumberRange
+from openhtp.plan.reading import BadScenario, read_file, read_mapping
 from openhtp.sweep.measures import find_measure, measure_names
 from openhtp.sweep.study import (
     MAX_POINTS,
@@ -33,14 +32,14 @@ from openhtp.sweep.study import (
 
 _TOP = ("name", "measure", "axes", "search", "objectives", "constraints", "each")
 _COUNTS = {
-    "samples": Range("points", 1, MAX_POINTS),
-    "seed": Range("", 0, 2**63 - 1),
-    "batch": Range("points", 1, MAX_POINTS),
+    "samples": NumberRange("points", 1, MAX_POINTS),
+    "seed": NumberRange("", 0, 2**63 - 1),
+    "batch": NumberRange("points", 1, MAX_POINTS),
 }
 _SEARCH = ("method", *_COUNTS)
 _RANGE = ("from", "to", "step")
-_BOUND = Range("", -1e300, 1e300, whole=False)
-_STEP = Range("", 1e-12, 1e300, whole=False)  # values are told apart to 12 digits
+_BOUND = NumberRange("", -1e300, 1e300, whole=False)
+_STEP = NumberRange("", 1e-12, 1e300, whole=False)  # values are told apart to 12 digits
 _MAX_VALUES = 1_000_000
 _CONSTRAINT = re.compile(r"\s*(.+?)\s*(" + "|".join(OPERATORS) + r")\s*(.+?)\s*")
 
@@ -55,14 +54,14 @@ def load_study(study: Study | Mapping[str, Any] | str | Path, given: Values | No
         return study
     try:
         if isinstance(study, Mapping):
-            return _study(read_text(json.dumps(study, indent=1), "study"), "study", Path(), given or {})
+            return _study(read_mapping(study, "study"), "study", Path(), given or {})
         path = Path(study)
         return _study(read_file(path, "a study"), path.stem, path.parent, given or {})
     except BadScenario as error:
         raise BadStudy(error.message) from error
 
 
-def _study(value: Value, name: str, folder: Path, given: Values) -> Study:
+def _study(value: WrittenValue, name: str, folder: Path, given: Values) -> Study:
     top = value.fields(_TOP)
     kind: Any = top["measure"].choice(*measure_names())
     measure = find_measure(kind)
@@ -95,7 +94,7 @@ def _study(value: Value, name: str, folder: Path, given: Values) -> Study:
     return _with_files(axes_value, study)
 
 
-def _axis(name: str, value: Value) -> Axis:
+def _axis(name: str, value: WrittenValue) -> Axis:
     raw = value.raw
     if isinstance(raw, dict):
         return _range(name, value)
@@ -120,22 +119,22 @@ def _is_plain(raw: object) -> bool:
     return raw is None or isinstance(raw, (str, int)) or (isinstance(raw, float) and math.isfinite(raw))
 
 
-def _soc(value: Value) -> str:
+def _soc(value: WrittenValue) -> str:
     try:
         return find_soc(value.text()).name
     except QnnError as error:
         value.fail(error.message)
 
 
-def _range(name: str, value: Value) -> Axis:
+def _range(name: str, value: WrittenValue) -> Axis:
     fields = value.fields(_RANGE)
-    low, high = (fields[key].number(_BOUND) for key in ("from", "to"))
+    low, high = (fields[key].read(_BOUND) for key in ("from", "to"))
     if low > high:
         value.fail(f"from {low} to {high} is empty")
     whole = isinstance(low, int) and isinstance(high, int)
     if "step" not in fields and not whole:
         return Axis(name, (), low, high)
-    step = fields["step"].number(_STEP) if "step" in fields else 1
+    step = fields["step"].read(_STEP) if "step" in fields else 1
     count = math.floor((high - low) / step * (1 + 1e-12)) + 1
     if count > _MAX_VALUES:
         value.fail(f"{count} values; an axis has at most {_MAX_VALUES}")
@@ -143,7 +142,7 @@ def _range(name: str, value: Value) -> Axis:
     return Axis(name, tuple(item if isinstance(item, int) else round(item, 12) for item in values))
 
 
-def _search(value: Value | None) -> Search:
+def _search(value: WrittenValue | None) -> Search:
     if value is None:
         return Search()
     if isinstance(value.raw, str) and value.raw != "grid":
@@ -153,13 +152,13 @@ def _search(value: Value | None) -> Search:
         return Search()
     fields = value.fields(_SEARCH)
     method: Any = fields["method"].choice("grid", "random", "optuna")
-    numbers = {key: fields[key].integer(_COUNTS[key]) for key in _COUNTS if key in fields}
+    numbers = {key: fields[key].read(_COUNTS[key]) for key in _COUNTS if key in fields}
     if method != "grid" and "samples" not in numbers:
         value.fail(f"{method!r} needs 'samples', the number of points to try")
     return Search(method=method, **numbers)
 
 
-def _objectives(value: Value | None) -> tuple[Objective, ...]:
+def _objectives(value: WrittenValue | None) -> tuple[Objective, ...]:
     if value is None:
         return ()
     if not isinstance(value.raw, dict) or not value.raw:
@@ -167,14 +166,14 @@ def _objectives(value: Value | None) -> tuple[Objective, ...]:
     return tuple(Objective(name, item.choice("min", "max") == "max") for name, item in value.raw.items())
 
 
-def _each(value: Value | None, axes: list[str]) -> tuple[str, ...]:
+def _each(value: WrittenValue | None, axes: list[str]) -> tuple[str, ...]:
     if value is None:
         return ()
     items = value.items() if isinstance(value.raw, list) else [value]
     return tuple(item.choice(*axes) for item in items)
 
 
-def _constraints(value: Value | None) -> tuple[Constraint, ...]:
+def _constraints(value: WrittenValue | None) -> tuple[Constraint, ...]:
     found = []
     for item in value.items() if value is not None else []:
         match = _CONSTRAINT.fullmatch(item.text())
@@ -191,7 +190,7 @@ def _constraints(value: Value | None) -> tuple[Constraint, ...]:
     return tuple(found)
 
 
-def _verify_words(value: Value, study: Study) -> None:
+def _verify_words(value: WrittenValue, study: Study) -> None:
     """Objectives and constraints name what the measure gives, or an axis."""
     measure = find_measure(study.measure)
     numeric = {axis.name for axis in study.axes if all(isinstance(value, int | float) for value in axis.values)}
@@ -208,7 +207,7 @@ def _verify_words(value: Value, study: Study) -> None:
             at.fail(f"{constraint.name!r} is neither measured nor an axis; {_near(constraint.name, names)}")
 
 
-def _verify_space(at: Value, study: Study) -> None:
+def _verify_space(at: WrittenValue, study: Study) -> None:
     search = study.search
     if search.method == "grid":
         open_axes = [axis.name for axis in study.axes if axis.continuous]
@@ -223,7 +222,7 @@ def _verify_space(at: Value, study: Study) -> None:
         at.fail(f"the space is empty: no point holds {words}")
 
 
-def _with_files(at: Value, study: Study) -> Study:
+def _with_files(at: WrittenValue, study: Study) -> Study:
     """The study with the files it reads, and what is in them now."""
     from msgspec.structs import replace
 
@@ -240,5 +239,4 @@ def _with_files(at: Value, study: Study) -> Study:
 
 
 def _near(name: str, known: list[str] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return did_you_mean(name, known, form=repr) or f"known: {', '.join(known)}"

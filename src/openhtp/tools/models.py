@@ -20,7 +20,7 @@ from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.data_formats import Formats, with_data_formats
 from openhtp.frontend.onnx_import import load
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import Origin
+from openhtp.options import ContextOrigin
 from openhtp.program.container import MAGIC
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.context import Context
@@ -141,7 +141,7 @@ def composed(
 ) -> Context:
     """One context with all graphs, finalized. A profile that is given tells of each, in the log."""
     with during(Stage.CREATE):
-        options = {} if config is None else config.context_options(Origin.COMPOSED)
+        options = {} if config is None else config.context_options(ContextOrigin.COMPOSED)
         context = device.create_context(**{**options, **changes.context_options})
         made: list[Graph] = []
         for source in graphs:
@@ -171,7 +171,7 @@ def restored(
     def signal() -> Signal | None:
         return None if timeout_us is None else device.backend.create_signal(timeout_us)
 
-    shared = {} if config is None else config.context_options(Origin.LIST)
+    shared = {} if config is None else config.context_options(ContextOrigin.LIST)
     with during(Stage.CREATE):
         if shared.get("share_resources"):
             contexts = device.create_contexts_from_binaries(binaries, signal=signal(), **shared).result()
@@ -192,7 +192,7 @@ def restored(
 def _options_of(config: BackendConfig | None, before: Sequence[Context]) -> dict[str, Any]:
     if config is None:
         return {}
-    options = config.context_options(Origin.BINARY)
+    options = config.context_options(ContextOrigin.BINARY)
     buffer = config.spill_fill_group_bytes
     if buffer is not None:
         first = before[0] if before else None

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.config import Key, Section
-from openhtp.config.kinds import Numeral
 from openhtp.config.reading import check_section, parse_json, refuse
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.files import read_file
+from openhtp.core.value_kinds import Numeral
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.options import Choice, Flag, Text, Whole
 

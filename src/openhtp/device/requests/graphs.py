@@ -20,7 +20,7 @@ from openhtp.device.switched_loading import SwitchedRoom
 from openhtp.device.tasks import Task
 from openhtp.engine.protocol import UpdateableProgram
 from openhtp.memory.ledger import Held
-from openhtp.options import Values
+from openhtp.options import OptionValues
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
@@ -140,7 +140,7 @@ def _graph(number: int, context: DeviceContext, made: Ready, held: Held) -> Devi
     return kind(number, context, made.info, made.loaded, made.program, held)
 
 
-def _add(core: DeviceCore, graph: DeviceGraph, options: Values, wanted: ms.WantedGraph) -> None:
+def _add(core: DeviceCore, graph: DeviceGraph, options: OptionValues, wanted: ms.WantedGraph) -> None:
     has, pd = core.loop.scheduler.resources, core.pd_of(graph.context)
     with error_context(graph=graph.name):
         core.loop.handle(

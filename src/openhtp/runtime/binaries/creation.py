@@ -23,7 +23,7 @@ from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.lifecycle import Life, State, foreign_error
 
 if TYPE_CHECKING:
-    from openhtp.options import Values
+    from openhtp.options import OptionValues
     from openhtp.program.binary import ContextBinary
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.device import Device
@@ -49,7 +49,7 @@ class Wanted:
     """
 
     opened: Callable[[Callable[[], None]], ContextBinary]
-    chosen: Values
+    chosen: OptionValues
     param: object
 
 

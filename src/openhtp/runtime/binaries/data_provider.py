@@ -15,7 +15,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.core.units import bytes_in_words
-from openhtp.options import Values
+from openhtp.options import OptionValues
 from openhtp.program.binary import ContextBinary
 from openhtp.program.container import PAGE
 from openhtp.rpc import messages as ms
@@ -159,7 +159,7 @@ def _whole(fd: object, where: str) -> int:
     return number
 
 
-def check_callback(callback: object, chosen: Values) -> External | None:
+def check_callback(callback: object, chosen: OptionValues) -> External | None:
     """Who keeps the buffers of a context, if the client does."""
     if callback is None:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import InvalidArgument
-from openhtp.options import CONTEXT, Origin, Values
+from openhtp.options import CONTEXT, ContextOrigin, OptionValues
 from openhtp.runtime.binaries.creation import Wanted
 from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_given
 
@@ -22,7 +22,7 @@ def list_wanted(
     configs: Sequence[ContextArguments] | None,
     options: ContextArguments,
     param: object,
-    read: Callable[[ContextArguments, Origin], Values],
+    read: Callable[[ContextArguments, ContextOrigin], OptionValues],
 ) -> list[Wanted]:
     """The contexts of a list, all arguments checked: those for the list, and those for single contexts."""
     items = None if isinstance(binaries, str) or in_memory(binaries) else items_of(binaries)
@@ -44,11 +44,15 @@ def list_wanted(
             f"configs is {shown(configs)}; expected one mapping of options for each of {len(items)} binaries",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
-    read(options, Origin.LIST)
+    read(options, ContextOrigin.LIST)
     for place, config in enumerate(own):
         _refuse_group_options(place, config)
     return [
-        Wanted(functools.partial(open_given, item), read({**options, **config}, Origin.LIST), _param(param, place))
+        Wanted(
+            functools.partial(open_given, item),
+            read({**options, **config}, ContextOrigin.LIST),
+            _param(param, place),
+        )
         for place, (item, config) in enumerate(zip(items, own, strict=True))
     ]
 
@@ -59,7 +63,7 @@ def _param(given: object, place: int) -> object:
 
 def _refuse_group_options(place: int, config: Mapping[str, object]) -> None:
     for name in config:
-        if CONTEXT.option(name).origins == (Origin.LIST,):
+        if CONTEXT.option(name).origins == (ContextOrigin.LIST,):
             raise InvalidArgument(
                 f"configs[{place}] has {name}, which is for the list as a whole; give it as an option of the call",
                 st.QNN_CONTEXT_ERROR_INVALID_CONFIG,

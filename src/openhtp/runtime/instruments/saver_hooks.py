@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from openhtp.core.checks import shown
 from openhtp.core.errors import QnnError
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import CONTEXT, Values
+from openhtp.options import CONTEXT, OptionValues
 from openhtp.program.binary import ContextBinary
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution
@@ -84,7 +84,9 @@ class _Between:
         return create_context
 
     def restore_context(self, original: Any) -> Any:
-        def restore_context(device: Device, parsed: ContextBinary, chosen: Values, *rest: Any, **more: Any) -> Any:
+        def restore_context(
+            device: Device, parsed: ContextBinary, chosen: OptionValues, *rest: Any, **more: Any
+        ) -> Any:
             owner = self._device(device)
             blob = self._saver.blob(bytes(parsed.source.read(0, parsed.source.nbytes)))
             made, error = _tried(lambda: original(device, parsed, chosen, *rest, **more))

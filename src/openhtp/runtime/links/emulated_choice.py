@@ -7,14 +7,14 @@ import os
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
-from openhtp.options import Values
+from openhtp.options import OptionValues
 from openhtp.options.device import TRANSPORTS
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.objects.device import Connect
 
 
-def chosen_host(chosen: Values) -> str:
+def chosen_host(chosen: OptionValues) -> str:
     """``process`` or ``thread``, by either of the words for it."""
     by_transport = None if chosen.transport is None else TRANSPORTS[chosen.transport]
     if chosen.host and by_transport and chosen.host != by_transport:
@@ -26,7 +26,7 @@ def chosen_host(chosen: Values) -> str:
     return host
 
 
-def emulated_connect(options: DeviceOptions, chosen: Values) -> Connect:
+def emulated_connect(options: DeviceOptions, chosen: OptionValues) -> Connect:
     """How to reach the NPU that is wanted."""
     shared = chosen.npu == "shared"
     if chosen_host(chosen) == "process":

@@ -9,7 +9,7 @@ from pathlib import Path
 from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.options import Values
+from openhtp.options import OptionValues
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.emulated_choice import chosen_host
 from openhtp.runtime.objects.device import Connect
@@ -46,7 +46,7 @@ def check_one_set(library: Path, others: Iterable[Path | None]) -> None:
             )
 
 
-def vendor_connect(library: Path, options: DeviceOptions, chosen: Values) -> Connect:
+def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) -> Connect:
     """How to reach the library's process. Raises UnsupportedFeature for what only the emulator can do."""
     config = options.config
     refusals = {

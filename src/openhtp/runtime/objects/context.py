@@ -25,7 +25,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorSpec
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import CONTEXT, GRAPH, Values
+from openhtp.options import CONTEXT, GRAPH, OptionValues
 from openhtp.program.binary import ContextBinary
 from openhtp.program.sources import File
 from openhtp.rpc import messages as ms
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 class Context:
     """Made by ``Device.create_context`` or ``Device.create_context_from_binary``."""
 
-    def __init__(self, device: Device, link: Link, chosen: Values) -> None:
+    def __init__(self, device: Device, link: Link, chosen: OptionValues) -> None:
         self.device = device
         self.priority: Priority = Priority.NORMAL if chosen.priority is None else chosen.priority
         self._chosen = chosen

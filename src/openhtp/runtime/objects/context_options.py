@@ -10,7 +10,7 @@ from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.groups import GroupRegistration
 from openhtp.core.limits import MAX_COMPRESSED_GRAPHS, MAX_SHARED_WEIGHT_GRAPHS
-from openhtp.options import CONTEXT, Arguments, Origin, Values
+from openhtp.options import CONTEXT, Arguments, ContextOrigin, OptionValues
 from openhtp.options.context import CONCURRENT, CONCURRENT_ARCH, CONCURRENT_PLATFORMS, SHARING_WITH_VA
 from openhtp.rpc import messages as ms
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _VA_ARCH = 73
 
 
-def read_options(options: Arguments, origin: Origin, soc: SocSpec, platform: str) -> Values:
+def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platform: str) -> OptionValues:
     """Options of a context that is made in this way on such a device."""
     chosen = CONTEXT.read(options, arch=soc.arch, platform=platform, origin=origin)
     if chosen.share_resources:
@@ -42,7 +42,7 @@ def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
 
 
 def create_message(
-    chosen: Values, priority: int, *, stored: bool, list_number: int, number_of: Callable[[object], int]
+    chosen: OptionValues, priority: int, *, stored: bool, list_number: int, number_of: Callable[[object], int]
 ) -> ms.CreateContext:
     """The request that opens the context. ``number_of`` tells the number of one that is there already.
 
@@ -61,7 +61,7 @@ def create_message(
     )
 
 
-def _group(chosen: Values, list_number: int, number_of: Callable[[object], int]) -> ms.Group | None:
+def _group(chosen: OptionValues, list_number: int, number_of: Callable[[object], int]) -> ms.Group | None:
     if chosen.share_resources:
         return ms.Group(list=list_number, concurrent=chosen.share_resources_optimization_type == CONCURRENT)
     concurrent: GroupRegistration | None = chosen.register_concurrent_resource_sharing
@@ -72,7 +72,7 @@ def _group(chosen: Values, list_number: int, number_of: Callable[[object], int])
     return ms.Group(first=first, nbytes=registration.max_spill_fill_buffer, concurrent=concurrent is not None)
 
 
-def check_graph(context: Values, name: str, graph: Values, others: Sequence[Values]) -> None:
+def check_graph(context: OptionValues, name: str, graph: OptionValues, others: Sequence[OptionValues]) -> None:
     """Refuse a graph that its context cannot have beside the others: compression and sharing have limits."""
     compressed = [options for options in (*others, graph) if options.dlbc or options.dlbc_weights]
     if context.weight_sharing_enabled:
@@ -96,7 +96,7 @@ def _unsupported(name: str, why: str) -> UnsupportedFeature:
     )
 
 
-def enabled_graphs(chosen: Values, binary: ContextBinary) -> tuple[str, ...]:
+def enabled_graphs(chosen: OptionValues, binary: ContextBinary) -> tuple[str, ...]:
     """Graphs of a binary that are to be there, in the order in which they were named. Checks all names."""
     known = binary.graph_names
     enabled = known if chosen.enable_graphs is None else tuple(dict.fromkeys(chosen.enable_graphs))

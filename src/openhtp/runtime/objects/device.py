@@ -16,7 +16,7 @@ from openhtp.core.latches import Latch
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
-from openhtp.options import Origin, Values
+from openhtp.options import ContextOrigin, OptionValues
 from openhtp.program.binary import ContextBinary
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.creation import Creation, CreationNotify
@@ -135,17 +135,17 @@ class Device:
         ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` is that of graphs without one of their own.
         """
         self._life.require("use")
-        chosen = self._read_options(options, Origin.COMPOSED)
+        chosen = self._read_options(options, ContextOrigin.COMPOSED)
         return self._open_context(chosen, lambda context, message: context._open(message, None), stored=False)
 
-    def _read_options(self, options: ContextArguments, origin: Origin) -> Values:
+    def _read_options(self, options: ContextArguments, origin: ContextOrigin) -> OptionValues:
         """What is chosen for a context of this device."""
         wanted = self._preset.context(options, origin)
         return read_options(wanted, origin, find_soc(self.soc), self._platform)
 
     def _open_context(
         self,
-        chosen: Values,
+        chosen: OptionValues,
         opens: Callable[[Context, ms.CreateContext], None],
         *,
         stored: bool,
@@ -191,7 +191,7 @@ class Device:
         if not isinstance(signal, Stop):
             check_handle("signal", signal, Signal)
         check_handle("profile", profile, Profile)
-        chosen = self._read_options(options, Origin.BINARY)
+        chosen = self._read_options(options, ContextOrigin.BINARY)
         external = check_callback(callback, chosen)
 
         def create(fill: Fill | None, stop: Stop | None) -> Context:
@@ -247,7 +247,7 @@ class Device:
     def _restore_context(
         self,
         parsed: ContextBinary,
-        chosen: Values,
+        chosen: OptionValues,
         stop: Stop | None,
         list_number: int = 0,
         external: External | None = None,
@@ -272,7 +272,7 @@ class Device:
         ``check_data`` looks at every byte; without it only the header is read, however large the file is.
         """
         self._life.require("use")
-        chosen = self._read_options({"compatibility": compatibility}, Origin.BINARY)
+        chosen = self._read_options({"compatibility": compatibility}, ContextOrigin.BINARY)
         opened = open_given(binary)
         return validate(opened, find_soc(self.soc), self._driver, chosen.compatibility, data_too=check_data)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from openhtp.options import GRAPH, Origin
+from openhtp.options import GRAPH, ContextOrigin
 
 if TYPE_CHECKING:
     from openhtp.config import BackendConfig, Source
@@ -31,7 +31,7 @@ class Preset:
         """Options of the device."""
         return {**({} if self._config is None else self._config.device_options()), **given}
 
-    def context(self, given: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    def context(self, given: Mapping[str, Any], origin: ContextOrigin) -> dict[str, Any]:
         """Options of a context that comes to be in this way."""
         return {**({} if self._config is None else self._config.context_options(origin)), **given}
 

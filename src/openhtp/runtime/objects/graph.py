@@ -18,7 +18,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import Values as Options
+from openhtp.options import OptionValues as Options
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram

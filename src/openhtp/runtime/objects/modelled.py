@@ -11,7 +11,7 @@ from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 
 if TYPE_CHECKING:
-    from openhtp.options import Values
+    from openhtp.options import OptionValues
     from openhtp.program.htp_program import HtpProgram
     from openhtp.program.packed import PackedGraph
     from openhtp.program.qnn_program import QnnProgram
@@ -30,7 +30,7 @@ class Modelled:
         self,
         packed: PackedGraph,
         program: QnnProgram | None,
-        options: Values,
+        options: OptionValues,
         soc: str,
         steps: int,
         core: int,

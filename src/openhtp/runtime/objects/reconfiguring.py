@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState, error_context
 from openhtp.hw.catalog import find_soc
-from openhtp.options import GRAPH, Changes, Option
-from openhtp.options import Values as Options
+from openhtp.options import GRAPH, Changeable, Option
+from openhtp.options import OptionValues as Options
 from openhtp.rpc import messages as ms
 from openhtp.runtime.objects.argument_checks import options_within
 from openhtp.runtime.objects.context_options import check_graph
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.graph import Graph
 
 # Whoever reads these from a binary of the graph has to find what they are now.
-STORED = frozenset(row.name for row in GRAPH.rows if row.changes is Changes.BEFORE_EXECUTION)
+STORED = frozenset(row.name for row in GRAPH.rows if row.changes is Changeable.BEFORE_EXECUTION)
 
 
 def reconfigured(graph: Graph, given: Mapping[str, object]) -> Options:
@@ -74,13 +74,13 @@ def _chosen_anew(graph: Graph, wanted: Mapping[str, object]) -> Options:
 
 def _check_late(graph: Graph, row: Option, options: Options) -> None:
     """Refuse what preparation has fixed."""
-    if row.changes is Changes.NEVER:
+    if row.changes is Changeable.NEVER:
         raise WrongState(
             f"graph option {row.name} is fixed when a graph is finalized; set it before",
             st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
         )
     was_on = graph._options[row.name] or row.name in graph._changed
-    if row.changes is Changes.OFF_AND_ON and options[row.name] and not was_on:
+    if row.changes is Changeable.OFF_AND_ON and options[row.name] and not was_on:
         raise WrongState(
             f"graph option {row.name} was off when the graph was finalized, and can only be turned on again",
             st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,

@@ -8,7 +8,7 @@ import re
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import BadBinary, InvalidArgument, UnsupportedFeature
-from openhtp.options import Values
+from openhtp.options import OptionValues
 from openhtp.program.binary import BinaryInfo
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 OLDEST_DRIVER = (2, 22, 2)
 
 
-def choose_driver(chosen: Values) -> str:
+def choose_driver(chosen: OptionValues) -> str:
     """Check the choice, and say in the log what the vendor's library says of it.
 
     Returns the version of the system's driver; empty if it is not used, or its version was not said.

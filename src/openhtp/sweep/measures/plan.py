@@ -7,10 +7,11 @@ from pathlib import Path
 
 from openhtp.core.errors import QnnError
 from openhtp.core.units import US
+from openhtp.core.validating import WrittenValue
 from openhtp.estimation import ZOO
 from openhtp.plan.models import ModelCache
 from openhtp.plan.parsing import scenario_from
-from openhtp.plan.reading import Value, read_file
+from openhtp.plan.reading import read_file
 from openhtp.plan.result import percentile
 from openhtp.plan.scenario import ClientSpec, Scenario
 from openhtp.plan.simulate import Run, simulate
@@ -49,7 +50,7 @@ def files_of(study: Study) -> list[str]:
     return list(found)
 
 
-def _at(value: Value, *keys: str) -> list[Value]:
+def _at(value: WrittenValue, *keys: str) -> list[WrittenValue]:
     """The items of lists of a file, whatever is wrong with it."""
     fields = value.raw if isinstance(value.raw, dict) else {}
     return [
@@ -63,7 +64,7 @@ class Scenarios:
     def __init__(self, study: Study, files: Files) -> None:
         self._study = study
         self._files = files
-        self._read: dict[str, Value] = {}
+        self._read: dict[str, WrittenValue] = {}
         self._made: dict[tuple[Scalar, ...], Scenario] = {}
         shipped = files.shipped or {}
         self._cache = ModelCache({str(Path(study.folder, name)): data for name, data in shipped.items()})
@@ -97,7 +98,7 @@ class Scenarios:
         return scenario_from(tree, Path(name).stem, Path(self._study.folder, name).parent, cache=self._cache)
 
 
-def _changed(tree: Value, axis: str, value: Scalar) -> Value:
+def _changed(tree: WrittenValue, axis: str, value: Scalar) -> WrittenValue:
     """The values of a file with one of them changed; what is not on the way to it is shared."""
     if axis == "soc":
         return _set(tree, ["device", "soc"], value)
@@ -117,25 +118,25 @@ def _changed(tree: Value, axis: str, value: Scalar) -> Value:
     return _set(tree, axis.split("."), value)
 
 
-def _name(client: Value) -> str:
+def _name(client: WrittenValue) -> str:
     return str(client.raw["name"].raw) if isinstance(client.raw, dict) and "name" in client.raw else ""
 
 
-def _set(tree: Value, path: Sequence[str], value: Scalar) -> Value:
+def _set(tree: WrittenValue, path: Sequence[str], value: Scalar) -> WrittenValue:
+    place = tree.place
     if not path:
-        return Value(value, tree.line, tree.source, tree.path)
+        return WrittenValue(value, place)
     first, rest = path[0], path[1:]
     if isinstance(tree.raw, list):
         if not first.isdigit() or int(first) >= len(tree.raw):
             tree.fail(f"there is no item {first!r}; the list has {len(tree.raw)}, counted from 0")
         items = list(tree.raw)
         items[int(first)] = _set(items[int(first)], rest, value)
-        return Value(items, tree.line, tree.source, tree.path)
+        return WrittenValue(items, place)
     if not isinstance(tree.raw, dict):
         tree.fail(f"there is nothing to set {first!r} in")
-    where = f"{tree.path}.{first}" if tree.path else first
-    before = tree.raw.get(first) or Value({} if rest else None, tree.line, tree.source, where)
-    return Value({**tree.raw, first: _set(before, rest, value)}, tree.line, tree.source, tree.path)
+    before = tree.raw.get(first) or WrittenValue({} if rest else None, place.inside(first, place.line))
+    return WrittenValue({**tree.raw, first: _set(before, rest, value)}, place)
 
 
 class Plans:

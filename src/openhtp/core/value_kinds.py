@@ -1,4 +1,8 @@
-"""What an option's value may be. A kind reads what a caller gave, or says in words what it expected."""
+"""What a value may be: kinds that read what a person wrote, or say in words what they expected.
+
+Options, config files, scenarios and studies all have values of these kinds. A kind does not know where a value
+stands: ``validating.py`` joins its words to the place.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,29 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from openhtp.core.checks import is_encodable, items_of, whole_number
+from openhtp.core.checks import is_encodable, items_of, real_number, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.groups import GroupRegistration
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.priority import Priority
 
 _MAX_TEXT = 4096
-_MAX_NAMES = 65536
+MAX_ITEMS = 65536
 
 
-class Refused(Exception):
-    """The value is not of this kind; the text says what was expected."""
+class RefusedValue(Exception):
+    """The value is not of this kind; ``expected`` says what is.
+
+    ``problem`` is the whole complaint, for a kind that can say more than what it expected.
+    """
+
+    def __init__(self, expected: str, problem: str | None = None) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.problem = problem
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """Reads values of one kind."""
 
     @property
@@ -32,21 +44,22 @@ class Kind(Protocol):
         """The type of a Python argument, as it is written in a signature."""
 
     def read(self, value: object) -> Any:
-        """The value in its plain form. Raises Refused."""
+        """The value in its plain form. Raises RefusedValue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """On or off."""
 
-    words = "True or False"
+    words: str = "True or False"
+
     python_type = "bool"
 
     def read(self, value: object) -> bool:
         """Accept booleans, numpy's included, and nothing that only looks like one."""
         if type(value).__name__ in ("bool", "bool_"):
             return bool(value)
-        raise Refused(self.words)
+        raise RefusedValue(self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,7 @@ class Whole:
         if self.or_max and (number == 0 or (isinstance(value, str) and value == "max")):
             return 0
         if number is None or not self.low <= number <= self.high or number % self.step:
-            raise Refused(self.words)
+            raise RefusedValue(self.words)
         return number
 
 
@@ -103,7 +116,7 @@ class Choice:
         """Accept exactly one of the words."""
         if isinstance(value, str) and value in self.choices:
             return value
-        raise Refused(self.words)
+        raise RefusedValue(self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,7 @@ class Member:
         """Accept a member, or exactly its word."""
         if isinstance(value, str) and value in list(self.members):
             return self.members(value)
-        raise Refused(self.words)
+        raise RefusedValue(self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +156,7 @@ class Level:
         try:
             return Priority.parse(value)  # type: ignore[arg-type]
         except InvalidArgument:
-            raise Refused(self.words) from None
+            raise RefusedValue(self.words) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +168,14 @@ class Names:
 
     def read(self, value: object) -> tuple[str, ...]:
         """Accept a list of strings; a single string is no list of names."""
-        names = items_of(value, _MAX_NAMES)
+        names = items_of(value, MAX_ITEMS)
         if names is None or not all(isinstance(name, str) and name for name in names):
-            raise Refused(self.words)
+            raise RefusedValue(self.words)
         return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupMembership:
     """Membership in a group of contexts that share buffers."""
 
     words = "a GroupRegistration"
@@ -171,12 +184,12 @@ class Group:
     def read(self, value: object) -> GroupRegistration:
         """Accept one that begins a group with a size, or joins one with or without."""
         if not isinstance(value, GroupRegistration):
-            raise Refused(self.words)
+            raise RefusedValue(self.words)
         nbytes = whole_number(value.max_spill_fill_buffer)
         if nbytes is None or not 0 <= nbytes <= SESSION_LIMIT_BYTES:
-            raise Refused(f"max_spill_fill_buffer from 0 to {SESSION_LIMIT_BYTES} bytes")
+            raise RefusedValue(f"max_spill_fill_buffer from 0 to {SESSION_LIMIT_BYTES} bytes")
         if value.first is None and nbytes == 0:
-            raise Refused("the first context of a group to say max_spill_fill_buffer, above 0")
+            raise RefusedValue("the first context of a group to say max_spill_fill_buffer, above 0")
         return value
 
 
@@ -196,17 +209,99 @@ class Text:
     def read(self, value: object) -> str:
         """Accept strings that can be stored and printed."""
         if not isinstance(value, str) or len(value) > _MAX_TEXT or not is_encodable(value):
-            raise Refused(self.words)
+            raise RefusedValue(self.words)
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Object:
-    """An object of ours or of the caller's, checked by whoever uses it."""
+class AnyObject:
+    """An object of ours or of the caller's; the code that uses it checks it."""
 
     words: str
     python_type: str
 
     def read(self, value: object) -> object:
         """Accept it as it is."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Numeral:
+    """A number that is a multiple of ``step``, written as 2 or 2.0; any number if ``step`` is 0."""
+
+    low: int
+    high: int
+    step: int = 1
+
+    python_type = "int"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        what = (
+            "a number" if not self.step else "a whole number" if self.step == 1 else f"a multiple of {self.step}"
+        )
+        return f"{what} from {self.low} to {self.high}"
+
+    def read(self, value: object) -> int | float:
+        """Accept numbers, and no booleans."""
+        if not isinstance(value, (int, float)) or real_number(value) is None:
+            raise RefusedValue(self.words)
+        if not self.low <= value <= self.high or (self.step and value % self.step):
+            raise RefusedValue(self.words)
+        return int(value) if self.step else value
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """One number, and why there is no other."""
+
+    number: int
+    why: str
+
+    python_type = "int"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"{self.number}, as {self.why}"
+
+    def read(self, value: object) -> int:
+        """Accept that number."""
+        if isinstance(value, bool) or value != self.number:
+            raise RefusedValue(self.words)
+        return self.number
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of values of one kind."""
+
+    item: ValueKind
+
+    python_type = "list"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"a list, each item {self.item.words}"
+
+    def read(self, value: object) -> tuple[Any, ...]:
+        """Accept lists; a single value is no list."""
+        if not isinstance(value, (list, tuple)) or len(value) > MAX_ITEMS:
+            raise RefusedValue(self.words)
+        return tuple(self.item.read(item) for item in value)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object whose keys are documented nowhere."""
+
+    words = "an object"
+    python_type = "dict"
+
+    def read(self, value: object) -> object:
+        """Accept objects."""
+        if not isinstance(value, dict):
+            raise RefusedValue(self.words)
         return value
