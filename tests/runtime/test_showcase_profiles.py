@@ -10,12 +10,12 @@ import pytest
 import openhtp as htp
 from openhtp.report.listing import log_to_text
 from openhtp.report.optrace import optrace_to_chrome
-from openhtp.testing import virtual_device
+from openhtp.testing import hold, release, virtual_device
 from openhtp.trace.profile import Log
 from tests.conftest import ramp, relu_graph
 from tests.device.test_preemption import long_graph
 from tests.report.trace_rules import check_trace
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 LINE = re.compile(
     r"   NetRun:  \d+ us"
@@ -133,18 +133,28 @@ def test_names_and_resources(texts):
     assert all(len(part.events) <= 10 for row in rows.values() for part in row.events)
 
 
+def wait_for_begin(device, execution):
+    """Wait until an execution runs or is over. A device answers between two steps, and computes one after that."""
+    wait_until(lambda: execution.done() or any(client["running"] for client in device.info()["clients"]))
+
+
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 def test_a_yield_is_in_the_op_trace(backend, clock):
     device = virtual_device(backend, step_ns=1_000_000) if clock == "virtual" else backend.create_device()
     context = device.create_context()
     low, high = long_graph(context, priority="low"), relu_graph(context, "high", priority="high")
     feed = {"x": np.zeros((512, 512), np.float32)}
-    profile = backend.create_profile("optrace")
-    for _ in range(50):  # until the high one came while the low one ran, which is nearly always at once
+    for _ in range(50):  # until the high one came in the middle of the low one, which is nearly always at once
+        profile = backend.create_profile("optrace")
         disturbed = low.execute_async(feed, profile=profile)
-        high.execute_async({"x": ramp()}).result(PATIENCE_S)
+        if clock == "wall":
+            wait_for_begin(device, disturbed)
+        hold(device)
+        urgent = high.execute_async({"x": ramp()})
+        release(device)
+        urgent.result(PATIENCE_S)
         disturbed.result(PATIENCE_S)
-        if disturbed.record.yields:
+        if any(pause.step for pause in profile.message().run.pauses):
             break
     message, schematic = profile.message(), profile.schematic()
     (pause,) = message.run.pauses
@@ -163,3 +173,29 @@ def test_a_yield_is_in_the_op_trace(backend, clock):
     }
     first, last = message.steps[0][0], message.steps[-1][-1]
     assert moved[last] > moved[first]
+
+
+def test_a_yield_before_the_first_step_is_in_the_op_trace(backend):
+    """An execution that has its resources and computed nothing yet makes way as well; all its ops are later."""
+    device = backend.create_device()
+    context = device.create_context()
+    low, high = long_graph(context, priority="low"), relu_graph(context, "high", priority="high")
+    profile = backend.create_profile("optrace")
+    hold(device)
+    disturbed = low.execute_async({"x": np.zeros((512, 512), np.float32)}, profile=profile)
+    urgent = high.execute_async({"x": ramp()})
+    release(device)
+    urgent.result(PATIENCE_S)
+    disturbed.result(PATIENCE_S)
+    message = profile.message()
+    (pause,) = message.run.pauses
+    assert pause.step == 0
+    assert disturbed.record.yields == 1
+    events = check_trace(optrace_to_chrome(profile.schematic(), message.run, message.steps))
+    moved = {
+        event["ts"] - event["args"]["Start Cycle"]
+        for event in events["X"]
+        if event["cat"] == "op" and event["pid"] == 0 and event["args"]["QNN Op Name"].startswith("MatMul")
+    }
+    assert len(moved) == 1
+    assert moved.pop() > 0
