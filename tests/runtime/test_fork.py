@@ -221,3 +221,32 @@ def test_a_session_in_a_child() -> None:
         assert works(relu(device))
         """
     )
+
+
+def test_a_child_keeps_no_socket_of_an_execution_under_way() -> None:
+    """A copy of a socket in a child would keep the device from noticing that its client has gone."""
+    run(
+        """
+        def sockets():
+            links = []
+            for fd in os.listdir("/proc/self/fd"):
+                try:
+                    links.append(os.readlink(f"/proc/self/fd/{fd}"))
+                except FileNotFoundError:  # the listing's own
+                    pass
+            return [link for link in links if link.startswith("socket:")]
+
+        with htp.Backend() as backend:
+            device = backend.create_device()
+            graph = relu(device)
+            hold(device)
+            caller = threading.Thread(target=works, args=(graph,))
+            caller.start()
+            while not device.info()["sessions"][0]["pending"]:
+                time.sleep(0.001)
+            assert sockets()
+            assert in_child(lambda: not sockets()) == 0
+            release(device)
+            caller.join()
+        """
+    )

@@ -179,7 +179,7 @@ class RpcLink:
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait for it on a duct of this thread's own, with no other thread between."""
-        duct = self._running[execution] = self._take_duct()
+        duct = self._take_duct(execution)
         mine = {execution.job: execution}
         try:
             duct.sock.send(frame)
@@ -191,27 +191,36 @@ class RpcLink:
         except (OSError, Disconnected) as error:
             if isinstance(error, OSError) and error.errno is None:
                 raise  # not the system's but a signal handler's
-            del self._running[execution]
             duct.sock.close()
+            del self._running[execution]
             self._fail(execution)
             return
-        self._ducts.append(self._running.pop(execution))
+        # No interrupt comes between the two: the duct always belongs to somebody.
+        del self._running[execution]
+        self._ducts.append(duct)
         if self._lost or self._closing:
             self._close_ducts()  # whoever ended the link may have looked before this one was there
 
-    def _take_duct(self) -> Duct:
+    def _take_duct(self, execution: Execution) -> Duct:
         try:
-            return self._ducts.pop()
+            # One call into C: the duct is the execution's before an interrupt can come.
+            self._running.update(zip((execution,), iter(self._ducts.pop, None), strict=False))
         except IndexError:
-            ours, theirs = channel.socket_pair()
-            try:
-                with theirs:
-                    duct = Duct(ours)
-                    self.request(ms.AddDuct(), (theirs.fileno(),))
-                return duct
-            except BaseException:
-                ours.close()
-                raise
+            self._running[execution] = finish(
+                self._make_duct, name="openhtp-duct", discard=lambda late: late.sock.close()
+            )
+        return self._running[execution]
+
+    def _make_duct(self) -> Duct:
+        ours, theirs = channel.socket_pair()
+        try:
+            with theirs:
+                duct = Duct(ours)
+                self.request(ms.AddDuct(), (theirs.fileno(),))
+            return duct
+        except BaseException:
+            ours.close()
+            raise
 
     def settle(self, execution: Execution) -> bool:
         """Make an execution end that may have been sent before an interrupt came."""
@@ -278,12 +287,13 @@ class RpcLink:
         """In the child of a fork: close the copies of the sockets, and only those."""
         self._foreign = self._closing = self._lost = True
         self._send_lock = make_lock("send")
-        pending, self._pending, self._running = self._pending, {}, {}
+        pending, self._pending = self._pending, {}
         for execution in pending.values():
             leave(execution, error)
         self._control.leave_to_parent()
         for sock in self._data_sockets():
             sock.close()
+        self._running = {}
         if self._process is not None:
             self._process.leave_to_parent()
 
