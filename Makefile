@@ -55,7 +55,7 @@ sweep-bench: $(SWEEP)/.installed  ## points per second of sweeps, and what Ray a
 	$(SWEEP)/bin/python tools/sweep_bench.py $(ARGS)
 
 sweep-ray: $(SWEEP)/.installed  ## sweeps on a Ray cluster of two nodes here, one of which is killed
-	$(SWEEP)/bin/python -m pytest -m ray tests/sweep --timeout 900
+	$(SWEEP)/bin/python -m pytest -m ray tests/sweeping --timeout 900
 
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply; ARGS=--record
 	$(BIN)/python -W ignore tests/conformance/suite.py $(ARGS)

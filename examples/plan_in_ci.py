@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-import openhtp.plan
+import openhtp
 
 
 def main(path: str) -> int:
-    result = openhtp.plan.plan(path, detail=False)
+    result = openhtp.plan(path, detail=False)
     for name, client in result.clients.items():
         held = "-" if client.deadline is None else f"{client.missed} missed of {client.deadline:g}"
         print(f"{name}: {client.runs} runs, slowest {client.max} (modelled), deadlines: {held}")

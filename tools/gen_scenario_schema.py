@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from openhtp.plan.schema import PATH, schema
+from openhtp.planning.schema import PATH, schema
 
 
 def text() -> str:

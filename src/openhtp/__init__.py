@@ -7,205 +7,157 @@ pre-emption, limited memory and a profiler. Start at ``Backend``.
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from openhtp.core.dtype import DType
-from openhtp.core.errors import (
-    Aborted,
-    BadBinary,
-    BadModel,
-    BadProfile,
-    DeviceLost,
-    ExecutionError,
-    FormatError,
-    InternalError,
-    InvalidArgument,
-    InvalidHandle,
-    NameClash,
-    OutOfMemory,
-    QnnError,
-    QueueFull,
-    ResourceError,
-    TimedOut,
-    UnsupportedError,
-    UnsupportedFeature,
-    UnsupportedOp,
-    UsageError,
-    WrongState,
-)
-from openhtp.core.groups import GroupRegistration
-from openhtp.core.levels import LogLevel, ProfileLevel
-from openhtp.core.notify import NotifyType
-from openhtp.core.priority import Priority
-from openhtp.core.quant import AxisScaleOffset, ScaleOffset
-from openhtp.core.status import Status
-from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.version import VERSION
-
-if TYPE_CHECKING:
-    import os
-    from contextlib import AbstractContextManager
-
-    from openhtp import config as config
-    from openhtp import llm as llm
-    from openhtp import onnx as onnx
-    from openhtp import ort as ort
-    from openhtp import testing as testing
-    from openhtp import zoo as zoo
-    from openhtp.capi.paths import backend_path, system_path
-    from openhtp.estimation import estimate
-    from openhtp.hw.power import DcvsVote, HmxCorner, HmxVote, PowerMode, VoltageCorner
-
-    # A package that can be called; a checker can have it as one of both.
-    from openhtp.plan import plan as plan
-    from openhtp.runtime.binaries.creation import Creation
-    from openhtp.runtime.binaries.data_provider import DataRequest, DmaBufferCallback, DmaData
-    from openhtp.runtime.calls.execution import Execution
-    from openhtp.runtime.calls.sparse import Sparse
-    from openhtp.runtime.objects.app import App
-    from openhtp.runtime.objects.backend import Backend
-    from openhtp.runtime.objects.context import Context
-    from openhtp.runtime.objects.device import Device
-    from openhtp.runtime.objects.graph import Graph
-    from openhtp.runtime.objects.log import Log
-    from openhtp.runtime.objects.mem import Mem
-    from openhtp.runtime.objects.power import PowerConfig
-    from openhtp.runtime.objects.profile import Profile, ProfileEvent
-    from openhtp.runtime.objects.profile_log import ProfileLog
-    from openhtp.runtime.objects.signal import Signal
-    from openhtp.runtime.objects.tensor import Tensor
-    from openhtp.session import InferenceSession, ModelEvent, PendingRun, PreparedModel
 
 __version__ = VERSION
 
-# The package of that name has to be there before the function: importing it later would take the name.
-_import_module("openhtp.trace")
-
-
-def trace(path: "str | os.PathLike[str]") -> "AbstractContextManager[None]":
-    """Record what all devices of this process do while the block runs, for Perfetto; also if it raises.
-
-    See ``openhtp.tracing.trace``, which this is.
-    """
-    from openhtp.tracing import trace as recorded
-
-    return recorded(path)
-
-
-__all__ = [
-    "Aborted",
-    "App",
-    "AxisScaleOffset",
-    "Backend",
-    "BadBinary",
-    "BadModel",
-    "BadProfile",
-    "Context",
-    "Creation",
-    "DType",
-    "DataRequest",
-    "DcvsVote",
-    "Device",
-    "DeviceLost",
-    "DmaBufferCallback",
-    "DmaData",
-    "Execution",
-    "ExecutionError",
-    "FormatError",
-    "Graph",
-    "GroupRegistration",
-    "HmxCorner",
-    "HmxVote",
-    "InferenceSession",
-    "InternalError",
-    "InvalidArgument",
-    "InvalidHandle",
-    "Log",
-    "LogLevel",
-    "Mem",
-    "ModelEvent",
-    "NameClash",
-    "NotifyType",
-    "OutOfMemory",
-    "PendingRun",
-    "PowerConfig",
-    "PowerMode",
-    "PreparedModel",
-    "Priority",
-    "Profile",
-    "ProfileEvent",
-    "ProfileLevel",
-    "ProfileLog",
-    "QnnError",
-    "QueueFull",
-    "ResourceError",
-    "ScaleOffset",
-    "Signal",
-    "Sparse",
-    "Status",
-    "Tensor",
-    "TensorKind",
-    "TensorSpec",
-    "TimedOut",
-    "UnsupportedError",
-    "UnsupportedFeature",
-    "UnsupportedOp",
-    "UsageError",
-    "VoltageCorner",
-    "WrongState",
-    "__version__",
-    "backend_path",
-    "estimate",
-    "system_path",
-    "trace",
-]
-
-
-# Loaded on first use, so that importing the package alone costs little more than numpy does.
-_LAZY = {
-    "backend_path": "openhtp.capi.paths",
-    "system_path": "openhtp.capi.paths",
-    "estimate": "openhtp.estimation",
-    "DcvsVote": "openhtp.hw.power",
-    "HmxCorner": "openhtp.hw.power",
-    "HmxVote": "openhtp.hw.power",
-    "PowerMode": "openhtp.hw.power",
-    "VoltageCorner": "openhtp.hw.power",
-    "App": "openhtp.runtime.objects.app",
-    "Backend": "openhtp.runtime.objects.backend",
-    "Execution": "openhtp.runtime.calls.execution",
-    "Sparse": "openhtp.runtime.calls.sparse",
-    "Context": "openhtp.runtime.objects.context",
-    "Creation": "openhtp.runtime.binaries.creation",
-    "Device": "openhtp.runtime.objects.device",
-    "Graph": "openhtp.runtime.objects.graph",
-    "Log": "openhtp.runtime.objects.log",
-    "Mem": "openhtp.runtime.objects.mem",
-    "PowerConfig": "openhtp.runtime.objects.power",
-    "Profile": "openhtp.runtime.objects.profile",
-    "ProfileEvent": "openhtp.runtime.objects.profile",
-    "ProfileLog": "openhtp.runtime.objects.profile_log",
-    "DataRequest": "openhtp.runtime.binaries.data_provider",
-    "DmaBufferCallback": "openhtp.runtime.binaries.data_provider",
-    "DmaData": "openhtp.runtime.binaries.data_provider",
-    "Signal": "openhtp.runtime.objects.signal",
-    "Tensor": "openhtp.runtime.objects.tensor",
-    "InferenceSession": "openhtp.session",
-    "ModelEvent": "openhtp.session",
-    "PendingRun": "openhtp.session",
-    "PreparedModel": "openhtp.session",
+# Public names and the modules that define them. A module is imported when one of its names is first used, so
+# importing the package alone costs next to nothing.
+_NAMES_OF = {
+    "openhtp.capi.paths": ("backend_path", "system_path"),
+    "openhtp.core.dtype": ("DType",),
+    "openhtp.core.errors": (
+        "Aborted",
+        "BadBinary",
+        "BadModel",
+        "BadProfile",
+        "DeviceLost",
+        "ExecutionError",
+        "FormatError",
+        "InternalError",
+        "InvalidArgument",
+        "InvalidHandle",
+        "NameClash",
+        "OutOfMemory",
+        "QnnError",
+        "QueueFull",
+        "ResourceError",
+        "TimedOut",
+        "UnsupportedError",
+        "UnsupportedFeature",
+        "UnsupportedOp",
+        "UsageError",
+        "WrongState",
+    ),
+    "openhtp.core.groups": ("GroupRegistration",),
+    "openhtp.core.levels": ("LogLevel", "ProfileLevel"),
+    "openhtp.core.notify": ("NotifyType",),
+    "openhtp.core.priority": ("Priority",),
+    "openhtp.core.quant": ("AxisScaleOffset", "ScaleOffset"),
+    "openhtp.core.status": ("Status",),
+    "openhtp.core.tensor": ("TensorKind", "TensorSpec"),
+    "openhtp.estimation": ("estimate",),
+    "openhtp.hw.power": ("DcvsVote", "HmxCorner", "HmxVote", "PowerMode", "VoltageCorner"),
+    "openhtp.planning": ("plan",),
+    "openhtp.runtime.binaries.creation": ("Creation",),
+    "openhtp.runtime.binaries.data_provider": ("DataRequest", "DmaBufferCallback", "DmaData"),
+    "openhtp.runtime.calls.execution": ("Execution",),
+    "openhtp.runtime.calls.sparse": ("Sparse",),
+    "openhtp.runtime.objects.app": ("App",),
+    "openhtp.runtime.objects.backend": ("Backend",),
+    "openhtp.runtime.objects.context": ("Context",),
+    "openhtp.runtime.objects.device": ("Device",),
+    "openhtp.runtime.objects.graph": ("Graph",),
+    "openhtp.runtime.objects.log": ("Log",),
+    "openhtp.runtime.objects.mem": ("Mem",),
+    "openhtp.runtime.objects.power": ("PowerConfig",),
+    "openhtp.runtime.objects.profile": ("Profile", "ProfileEvent"),
+    "openhtp.runtime.objects.profile_log": ("ProfileLog",),
+    "openhtp.runtime.objects.signal": ("Signal",),
+    "openhtp.runtime.objects.tensor": ("Tensor",),
+    "openhtp.session": ("InferenceSession", "ModelEvent", "PendingRun", "PreparedModel"),
+    "openhtp.sweeping": ("sweep",),
+    "openhtp.tracing": ("trace",),
 }
-_LAZY_MODULES = ("config", "llm", "onnx", "ort", "plan", "sweep", "testing", "zoo")
+# Packages that are reached as attributes: ``openhtp.onnx.load``.
+_PACKAGES = ("config", "llm", "onnx", "ort", "testing", "zoo")
 
+_HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
-if not TYPE_CHECKING:  # a checker that sees it takes any name for one of ours
+__all__ = sorted((*_HOME_OF, "__version__"))  # noqa: PLE0605
+
+if TYPE_CHECKING:  # the same names for type checkers; a test compares
+    from openhtp import config as config, llm as llm, onnx as onnx, ort as ort, testing as testing, zoo as zoo
+    from openhtp.capi.paths import backend_path as backend_path, system_path as system_path
+    from openhtp.core.dtype import DType as DType
+    from openhtp.core.errors import (
+        Aborted as Aborted,
+        BadBinary as BadBinary,
+        BadModel as BadModel,
+        BadProfile as BadProfile,
+        DeviceLost as DeviceLost,
+        ExecutionError as ExecutionError,
+        FormatError as FormatError,
+        InternalError as InternalError,
+        InvalidArgument as InvalidArgument,
+        InvalidHandle as InvalidHandle,
+        NameClash as NameClash,
+        OutOfMemory as OutOfMemory,
+        QnnError as QnnError,
+        QueueFull as QueueFull,
+        ResourceError as ResourceError,
+        TimedOut as TimedOut,
+        UnsupportedError as UnsupportedError,
+        UnsupportedFeature as UnsupportedFeature,
+        UnsupportedOp as UnsupportedOp,
+        UsageError as UsageError,
+        WrongState as WrongState,
+    )
+    from openhtp.core.groups import GroupRegistration as GroupRegistration
+    from openhtp.core.levels import LogLevel as LogLevel, ProfileLevel as ProfileLevel
+    from openhtp.core.notify import NotifyType as NotifyType
+    from openhtp.core.priority import Priority as Priority
+    from openhtp.core.quant import AxisScaleOffset as AxisScaleOffset, ScaleOffset as ScaleOffset
+    from openhtp.core.status import Status as Status
+    from openhtp.core.tensor import TensorKind as TensorKind, TensorSpec as TensorSpec
+    from openhtp.estimation import estimate as estimate
+    from openhtp.hw.power import (
+        DcvsVote as DcvsVote,
+        HmxCorner as HmxCorner,
+        HmxVote as HmxVote,
+        PowerMode as PowerMode,
+        VoltageCorner as VoltageCorner,
+    )
+    from openhtp.planning import plan as plan
+    from openhtp.runtime.binaries.creation import Creation as Creation
+    from openhtp.runtime.binaries.data_provider import (
+        DataRequest as DataRequest,
+        DmaBufferCallback as DmaBufferCallback,
+        DmaData as DmaData,
+    )
+    from openhtp.runtime.calls.execution import Execution as Execution
+    from openhtp.runtime.calls.sparse import Sparse as Sparse
+    from openhtp.runtime.objects.app import App as App
+    from openhtp.runtime.objects.backend import Backend as Backend
+    from openhtp.runtime.objects.context import Context as Context
+    from openhtp.runtime.objects.device import Device as Device
+    from openhtp.runtime.objects.graph import Graph as Graph
+    from openhtp.runtime.objects.log import Log as Log
+    from openhtp.runtime.objects.mem import Mem as Mem
+    from openhtp.runtime.objects.power import PowerConfig as PowerConfig
+    from openhtp.runtime.objects.profile import Profile as Profile, ProfileEvent as ProfileEvent
+    from openhtp.runtime.objects.profile_log import ProfileLog as ProfileLog
+    from openhtp.runtime.objects.signal import Signal as Signal
+    from openhtp.runtime.objects.tensor import Tensor as Tensor
+    from openhtp.session import (
+        InferenceSession as InferenceSession,
+        ModelEvent as ModelEvent,
+        PendingRun as PendingRun,
+        PreparedModel as PreparedModel,
+    )
+    from openhtp.sweeping import sweep as sweep
+    from openhtp.tracing import trace as trace
+
+else:  # a checker that saw this function would accept any name
 
     def __getattr__(name: str) -> object:
-        if name in _LAZY:
-            found = globals()[name] = getattr(_import_module(_LAZY[name]), name)
-            return found
-        if name in _LAZY_MODULES:
+        if name in _HOME_OF:
+            value = globals()[name] = getattr(_import_module(_HOME_OF[name]), name)
+            return value
+        if name in _PACKAGES:
             return _import_module(f"openhtp.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})
+    return sorted({*globals(), *_HOME_OF, *_PACKAGES})

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from openhtp.compiler.driver import portable_program, program_for
 from openhtp.compiler.sizes import batched, sizes_of
 from openhtp.core.errors import InvalidArgument
-from openhtp.cost import Estimate, NumberFormat
-from openhtp.cost import estimate as estimate_program
+from openhtp.cost import Estimate, NumberFormat, estimate as estimate_program
 from openhtp.cost.model import estimate_kernels
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import load

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from openhtp.engine.onnxruntime import onnxruntime as _runtime
 from openhtp.session import InferenceSession, IOBinding, ModelMetadata, NodeArg, OrtValue, PendingRun
-from openhtp.session.options import CPU as _CPU
-from openhtp.session.options import QNN as _QNN
+from openhtp.session.options import CPU as _CPU, QNN as _QNN
 
 __all__ = [
     "ExecutionMode",

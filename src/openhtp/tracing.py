@@ -15,6 +15,7 @@ from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.priority import Priority
 from openhtp.core.writing import write_file
+from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import named_track, trace_to_marks
 from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
@@ -24,7 +25,6 @@ from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
-from openhtp.trace.records import Trace
 
 log = logging.getLogger(__name__)
 

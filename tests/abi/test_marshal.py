@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, ParamKind
 from openhtp.abi.reading import call_of, data_of, spec_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from openhtp.abi.power import dcvs_of, fill_dcvs, fill_hmx, hmx_of
 from openhtp.abi.structs import struct

@@ -24,14 +24,14 @@ def test_public_names_are_exactly_those_in_all() -> None:
     for name in openhtp.__all__:
         assert hasattr(openhtp, name), name
     modules = {"core", "runtime", "device", "rpc", "engine", "ops", "ir", "program", "compiler", "hw", "sched"}
-    modules |= {"trace", "report", "plan", "cli", "testing", "bench", "zoo", "frontend", "vendor", "cost"}
+    modules |= {"records", "report", "planning", "cli", "testing", "bench", "zoo", "frontend", "vendor", "cost"}
     modules |= {
         "estimation",
         "advising",
         "abi",
         "options",
         "ort",
-        "sweep",
+        "sweeping",
         "tracing",
         "memory",
         "capi",

@@ -47,9 +47,9 @@ OWN = {
     "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "runtime/instruments/saver.py": "writes",
-    "sweep/identity.py": "the package's own files",
-    "sweep/page.py": "a resource of the package",
-    "sweep/store_file.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
+    "sweeping/identity.py": "the package's own files",
+    "sweeping/page.py": "a resource of the package",
+    "sweeping/store_file.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
     "testing/agreement.py": "tables of the project",
     "vendor/library.py": "the head of the library that is to be loaded",
 }

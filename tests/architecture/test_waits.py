@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_S
 
 FOLDER = Path(__file__).parents[1]
 # Where the number is what is tested, where it paces an attack, or where a machine of its own is needed anyway.
-OTHERS = ("hostile/", "soak/", "vendor/", "sweep/test_ray.py", "typing/", "architecture/test_waits.py")
+OTHERS = ("hostile/", "soak/", "vendor/", "sweeping/test_ray.py", "typing/", "architecture/test_waits.py")
 FILES = [path for path in sorted(FOLDER.rglob("*.py")) if not str(path.relative_to(FOLDER)).startswith(OTHERS)]
 WAITS = {"wait", "join", "result", "exception", "acquire", "communicate", "settimeout", "select"}
 LIMITS = {"timeout", "timeout_s"}

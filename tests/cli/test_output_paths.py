@@ -15,7 +15,7 @@ from openhtp import zoo
 from openhtp.cli.main import app
 from openhtp.core import writing
 from tests.conftest import relu_graph
-from tests.sweep.studies import SCENARIO
+from tests.sweeping.studies import SCENARIO
 
 OUTPUTS = {
     "plan trace": ["plan", "scenario.yaml", "--trace"],

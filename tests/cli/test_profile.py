@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from openhtp.cli.main import app
+from openhtp.records.profile import Method
 from openhtp.report.profile_log import read_log
-from openhtp.trace.profile import Method
 from tests.report.trace_rules import check_trace
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned

@@ -27,9 +27,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor import backend as client
-from openhtp.vendor import context as client_context
-from openhtp.vendor import graph as client_graph
+from openhtp.vendor import backend as client, context as client_context, graph as client_graph
 from openhtp.vendor.forms import params_of
 from openhtp.vendor.library import load
 

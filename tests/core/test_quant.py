@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset

@@ -8,8 +8,7 @@ import pytest
 
 from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature
-from openhtp.cost import NumberFormat, Priced, Setting, price_many, sizes_of
-from openhtp.cost import estimate as estimate_program
+from openhtp.cost import NumberFormat, Priced, Setting, estimate as estimate_program, price_many, sizes_of
 from openhtp.estimation import compiled, estimate
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.zoo import quantized, tiny_mlp

@@ -12,8 +12,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.cost import NumberFormat
-from openhtp.cost import estimate as estimate_program
+from openhtp.cost import NumberFormat, estimate as estimate_program
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.published import published_kernels
 from openhtp.cost.running import Tuning, packed_share

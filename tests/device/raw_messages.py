@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from openhtp.rpc import channel, frames
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, frames, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
 _NUMBERS = (0, 1, 2, 3, 5, 8, -1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63), 2**64 - 1)

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.device import core as core_module
-from openhtp.device import executions as executions_module
+from openhtp.device import core as core_module, executions as executions_module
 from openhtp.device.budget import Pieces
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.requests import graphs as graph_requests

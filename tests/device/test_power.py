@@ -13,9 +13,9 @@ from openhtp.hw.clocks import Clocks, Standing, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, DcvsVote, HmxVote
 from openhtp.hw.waking import COLD_NS, WARM_NS
+from openhtp.records.trace import ClocksChanged
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
-from openhtp.trace.records import ClocksChanged
 
 ME, YOU = 1, 2
 NOMINAL = clocks_for(())

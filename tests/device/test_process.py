@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.rpc import channel, frames, rendezvous
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S, wait_until

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from tests.conftest import ramp, relu_graph
 from tests.device.raw_messages import assorted_descriptors, messages, throw
 from tests.device.test_process import Raw

@@ -7,9 +7,9 @@ import pytest
 import openhtp as htp
 from openhtp.device import recording
 from openhtp.device.config import DeviceConfig
+from openhtp.records.phases import Phase, phases_of
+from openhtp.records.trace import Ended, Granted, Queued, Stepped
 from openhtp.testing import hold, release, virtual_device
-from openhtp.trace.phases import Phase, phases_of
-from openhtp.trace.records import Ended, Granted, Queued, Stepped
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

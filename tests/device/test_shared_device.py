@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.rpc import channel, frames, rendezvous
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import ramp, relu_graph
 from tests.device.test_process import Raw, execute_frame

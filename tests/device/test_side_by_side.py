@@ -23,9 +23,9 @@ from openhtp.device.runner import SHORT_STEP_NS
 from openhtp.device.server import Server
 from openhtp.device.side_by_side import SideBySideRunner
 from openhtp.engine.ort import OrtRun
+from openhtp.records.trace import Stepped
 from openhtp.sched.actions import Start
 from openhtp.testing import hold, release
-from openhtp.trace.records import Stepped
 from tests.conftest import ramp, relu_graph
 from tests.device.serving import NAME, serving, settled
 from tests.device.test_preemption import TWO_CORES, long_graph

@@ -15,8 +15,7 @@ from openhtp.device.contexts import DeviceContext
 from openhtp.device.server import Server
 from openhtp.device.sessions import Session
 from openhtp.device.tasks import Pool, State, Task
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import relu_graph
 from tests.device.serving import NAME, serving, settled

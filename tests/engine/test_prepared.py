@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 from prepared_forms import SOC, Change, load, resealed, results
 

@@ -6,8 +6,7 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from openhtp import zoo
 from openhtp.compiler.driver import compile_graph

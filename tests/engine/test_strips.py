@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.dtype import DType

@@ -17,7 +17,7 @@ import openhtp.onnx
 from openhtp.cli.main import app
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import fix_inputs
-from openhtp.plan.parsing import load_scenario
+from openhtp.planning.parsing import load_scenario
 
 X = np.ones((2, 3), np.float32)
 DIMS = {"batch": 2, "x.1": 3}

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as some
+from hypothesis import HealthCheck, given, settings, strategies as some
 from import_cases import model_of, node
 from mutations import damaged, good_models
 from onnx import ModelProto, TensorProto, helper, numpy_helper

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 import yaml
 
+import openhtp
 import openhtp as htp
-import openhtp.plan
 from openhtp.onnx import load
-from openhtp.plan import parse_scenario
-from openhtp.plan.amount import expected_requests
-from openhtp.plan.ranges import RANGES
+from openhtp.planning import parse_scenario
+from openhtp.planning.amount import expected_requests
+from openhtp.planning.ranges import RANGES
 from tests.conftest import relu_graph
 from tests.hostile.leaks import Holdings
 from tests.hostile.probe import Neighbour
@@ -137,7 +137,7 @@ def _scenario_attack(rng: random.Random, watch: Watch, text: str) -> None:
     with watch.call(f"parse_scenario({changed[:600]!r})"):
         scenario = parse_scenario(changed)
         if sum(expected_requests(scenario)) < _MOST_REQUESTS:
-            openhtp.plan.plan(scenario, detail=rng.random() < 0.5)
+            openhtp.plan(scenario, detail=rng.random() < 0.5)
 
 
 def _change(rng: random.Random, tree: Any, values: tuple[Any, ...]) -> None:

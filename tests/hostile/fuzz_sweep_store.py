@@ -10,9 +10,9 @@ from pathlib import Path
 
 import openhtp
 from openhtp.cli.sweep import _print
-from openhtp.sweep import load_results
-from openhtp.sweep.page import result_to_html
-from openhtp.sweep.store import FILE
+from openhtp.sweeping import load_results
+from openhtp.sweeping.page import result_to_html
+from openhtp.sweeping.store import FILE
 from tests.hostile.leaks import Holdings
 from tests.hostile.tally import Budget, Watch
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from openhtp.rpc import channel, frames, rendezvous
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, frames, messages as ms, rendezvous
 
 # Ending a named device is what whoever may talk to it may ask for.
 _LEFT_OUT = (ms.Shutdown, ms.Hello)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 import openhtp as htp
 from openhtp.core.limits import SESSION_LIMIT_BYTES

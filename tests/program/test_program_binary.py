@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from openhtp.compiler.driver import portable_program
 from openhtp.core.dtype import DType

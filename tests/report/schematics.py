@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openhtp.trace.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Region, Role, Schematic
+from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Region, Role, Schematic
 
 NODES = (
     QnnOp(SYSTEM, "", "SystemService"),

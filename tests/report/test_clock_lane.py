@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from openhtp.core.outcome import Outcome
+from openhtp.records.phases import Phases, phases_of
+from openhtp.records.trace import ClocksChanged, Ended, Queued, Trace, Track, Units
+from openhtp.records.wire import trace_from_bytes, trace_to_bytes
 from openhtp.report.lanes import trace_to_marks
 from openhtp.report.marks import Counter, TimelineSpan
-from openhtp.trace.phases import Phases, phases_of
-from openhtp.trace.records import ClocksChanged, Ended, Queued, Trace, Track, Units
-from openhtp.trace.wire import trace_from_bytes, trace_to_bytes
 
 
 def a_trace() -> Trace:

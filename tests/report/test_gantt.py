@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from openhtp.core.units import MIB
-from openhtp.plan import plan
+from openhtp.planning import plan
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png, ticks
 from openhtp.report.marks import Instant, TimelineSpan
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.report.schematics import NODES, SMALL, op, schematic
 
+from openhtp.records.schematic import Role, label
 from openhtp.report.dominant import dominant_path
 from openhtp.report.linting import cycles_event, lint, linting_event
-from openhtp.trace.schematic import Role, label
 
 
 def rows(event):

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.report.schematics import SMALL, op, schematic
 from tests.report.trace_rules import check_trace
 
 from openhtp.compiler.driver import CompileOptions, portable_program, program_for
 from openhtp.estimation import with_options
 from openhtp.onnx import load
+from openhtp.records.profile import Pause, RunTimes
+from openhtp.records.schematic import FIRST_NODE, Region, Role
 from openhtp.report.lint_trace import lint_to_chrome
 from openhtp.report.linting import linting_event
 from openhtp.report.optrace import TraceOptions, optrace_to_chrome
 from openhtp.report.runtrace import runs_to_runtrace
 from openhtp.report.schematic import schematic_of
-from openhtp.trace.profile import Pause, RunTimes
-from openhtp.trace.schematic import FIRST_NODE, Region, Role
 from openhtp.zoo import small_cnn
 
 ALL = TraceOptions(input_output_flows=True, sequencer_flows=True)

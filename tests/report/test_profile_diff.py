@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from openhtp.cli.main import app
 from openhtp.core.errors import BadProfile
+from openhtp.records.profile import Log, Message, Method, ProfileEvent
 from openhtp.report.linting import cycles_event, linting_event
 from openhtp.report.profile_diff import compare, read_side
 from openhtp.report.profile_log import log_bytes, schematic_bytes
 from openhtp.report.qhas import schematic_to_qhas
-from openhtp.trace.profile import Log, Message, Method, ProfileEvent
 
 
 def slowed(factor, owner=4):

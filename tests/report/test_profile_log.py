@@ -7,11 +7,11 @@ import zlib
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.report.schematics import SMALL, op, schematic
 
 from openhtp.core.errors import BadProfile
+from openhtp.records.profile import Log, Message, Method, Pause, ProfileEvent, RunTimes
 from openhtp.report import profile_log
 from openhtp.report.profile_log import (
     log_bytes,
@@ -22,7 +22,6 @@ from openhtp.report.profile_log import (
     schematic_digest,
     schematic_from,
 )
-from openhtp.trace.profile import Log, Message, Method, Pause, ProfileEvent, RunTimes
 
 
 def log(*messages):

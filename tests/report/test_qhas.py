@@ -7,16 +7,15 @@ import re
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.browser import inked, settle
 from tests.report.schematics import NODES, SMALL, op, schematic
 
+from openhtp.records.profile import RunTimes
+from openhtp.records.schematic import QnnOp
 from openhtp.report.qhas import IDLE, schematic_to_qhas
 from openhtp.report.qhas_page import qhas_to_html
 from openhtp.report.qhas_schema import qhas_schema
-from openhtp.trace.profile import RunTimes
-from openhtp.trace.schematic import QnnOp
 
 RUN = RunTimes(received_ns=0, started_ns=5_000, finished_ns=400_000)
 

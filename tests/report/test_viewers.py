@@ -14,10 +14,10 @@ import pytest
 
 from openhtp.compiler.driver import CompileOptions, portable_program, program_for
 from openhtp.onnx import load
+from openhtp.records.profile import Pause, RunTimes
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.optrace import TraceOptions, optrace_to_chrome
 from openhtp.report.schematic import schematic_of
-from openhtp.trace.profile import Pause, RunTimes
 from openhtp.zoo import small_cnn
 
 SPEEDSCOPE = "speedscope@1.25.0"

@@ -14,6 +14,7 @@ from tests.report.schematics import SMALL, op, schematic
 from tests.report.trace_rules import check_trace
 
 from openhtp.core.errors import BadProfile
+from openhtp.records.profile import Log, Message, Method, ProfileEvent, RunTimes
 from openhtp.report.linting import cycles_event, linting_event
 from openhtp.report.listing import log_to_text
 from openhtp.report.netron import schematic_to_netron
@@ -22,7 +23,6 @@ from openhtp.report.qhas import schematic_to_qhas
 from openhtp.report.viewer_config import Features, Reader, read_features
 from openhtp.report.viewing import ViewRequest, view
 from openhtp.report.zooming import zoomed
-from openhtp.trace.profile import Log, Message, Method, ProfileEvent, RunTimes
 
 RUN = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1600)
 

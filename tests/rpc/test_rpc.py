@@ -10,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from openhtp.core.errors import InvalidArgument, OutOfMemory, ResourceError
-from openhtp.rpc import channel, frames, rendezvous
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.shm import SharedBuffer
 

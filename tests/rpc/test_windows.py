@@ -13,8 +13,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.device.onlookers import MOST
-from openhtp.rpc import channel, rendezvous, windows
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms, rendezvous, windows
 from tests.waiting import PATIENCE_S, wait_until
 
 

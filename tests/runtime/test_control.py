@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import openhtp as htp
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.links.control import Control
 from tests.conftest import ramp, relu_graph

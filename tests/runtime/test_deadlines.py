@@ -10,12 +10,12 @@ import pytest
 import openhtp as htp
 from openhtp.core.outcome import Outcome
 from openhtp.device.config import DeviceConfig
+from openhtp.records.phases import phases_of
+from openhtp.records.trace import Queued
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 from openhtp.runtime.objects.profile import DEADLINE_MISSED
 from openhtp.testing import hold, release, virtual_device
-from openhtp.trace.phases import phases_of
-from openhtp.trace.records import Queued
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

@@ -15,11 +15,11 @@ import pytest
 import openhtp as htp
 from openhtp.device.config import DeviceConfig
 from openhtp.hw.perf_profiles import PERF_PROFILES
+from openhtp.records.trace import ClocksChanged
 from openhtp.rpc import looking
 from openhtp.runtime.links import duct as ducts
 from openhtp.runtime.links.polling import Polling
 from openhtp.testing import virtual_device
-from openhtp.trace.records import ClocksChanged
 from tests.conftest import ramp, relu_graph
 
 MAX_MHZ = 1800  # of an SM8650

@@ -9,7 +9,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core.profile_events import EVENT_NAMES
-from openhtp.trace.profile import Method, walk
+from openhtp.records.profile import Method, walk
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

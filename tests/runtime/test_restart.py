@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.runtime.objects.context import Context
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp.records.profile import Log
 from openhtp.report.listing import log_to_text
 from openhtp.report.optrace import optrace_to_chrome
 from openhtp.testing import hold, release, virtual_device
-from openhtp.trace.profile import Log
 from tests.conftest import ramp, relu_graph
 from tests.device.test_preemption import long_graph
 from tests.report.trace_rules import check_trace

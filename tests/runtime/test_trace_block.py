@@ -60,7 +60,7 @@ def test_nested_and_unwritable_traces_are_refused_in_words(tmp_path) -> None:
 
 
 def test_package_of_records_can_still_be_imported() -> None:
-    from openhtp.trace.records import Trace
+    from openhtp.records.trace import Trace
 
     assert Trace is not None
     assert callable(htp.trace)

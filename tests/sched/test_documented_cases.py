@@ -11,6 +11,7 @@ import pytest
 
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
+from openhtp.records.phases import Phase, Phases, client_phases
 from openhtp.sched.actions import AskYield
 from openhtp.sched.events import ClientAdded, ClientKind, Submitted
 from openhtp.sched.recorder import Recorder
@@ -19,7 +20,6 @@ from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import VirtualLoop
-from openhtp.trace.phases import Phase, Phases, client_phases
 
 LOW, MEDIUM, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
 W, R, P = Phase.WAITING, Phase.RUNNING, Phase.PAUSED

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from openhtp.core.outcome import Outcome
 from openhtp.core.units import MIB
-from openhtp.sched.events import ClientAdded, Submitted
-from openhtp.sched.recorder import Recorder
-from openhtp.sched.resources import DeviceResources
-from openhtp.sched.scheduler import Scheduler
-from openhtp.sched.timed import Pace
-from openhtp.sched.virtual import VirtualLoop
-from openhtp.trace.records import (
+from openhtp.records.trace import (
     Ended,
     Granted,
     Queued,
@@ -19,6 +13,12 @@ from openhtp.trace.records import (
     Transferred,
     YieldAsked,
 )
+from openhtp.sched.events import ClientAdded, Submitted
+from openhtp.sched.recorder import Recorder
+from openhtp.sched.resources import DeviceResources
+from openhtp.sched.scheduler import Scheduler
+from openhtp.sched.timed import Pace
+from openhtp.sched.virtual import VirtualLoop
 
 TWO_CORES = DeviceResources(cores=2, hmx=1, hvx=1, vtcm_bytes=MIB)
 WORK = Pace(step_ns=(100,), yield_every_ns=30, save_ns=5, wake_ns=3, restore_ns=7)

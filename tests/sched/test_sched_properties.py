@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
+from openhtp.records.phases import Phase, Phases
 from openhtp.sched.actions import AskYield, Finish, Grant
 from openhtp.sched.events import (
     AbortRequested,
@@ -27,7 +27,6 @@ from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import VirtualLoop
-from openhtp.trace.phases import Phase, Phases
 
 EVICTION = 10
 

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind

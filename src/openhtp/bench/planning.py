@@ -12,9 +12,9 @@ import msgspec
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.core.units import MS
-from openhtp.plan.parsing import parse_scenario
-from openhtp.plan.scenario import Pattern, Scenario
-from openhtp.plan.simulate import simulate
+from openhtp.planning.parsing import parse_scenario
+from openhtp.planning.scenario import Pattern, Scenario
+from openhtp.planning.simulate import simulate
 
 _SECOND = 1000 * MS
 # Three cameras and a language model that is pre-empted by nearly every frame.

@@ -17,10 +17,10 @@ from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.device.config import DeviceConfig
+from openhtp.records.trace import Stepped
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.device_config import Preset
-from openhtp.trace.records import Stepped
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
 _DISTURBED = 1.08

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import openhtp as htp
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
 from openhtp.config import BackendConfig
-from openhtp.trace.records import Trace
+from openhtp.records.trace import Trace
 
 # name, network of the zoo, priority: a camera that must not wait, a scene model, and a background job.
 ACTORS = (

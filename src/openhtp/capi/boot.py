@@ -10,9 +10,9 @@ import os
 from openhtp.abi.numbers import SAVER_NAME
 from openhtp.capi import entries
 from openhtp.capi.native_calls import NativeCalls, library_at, natives
+from openhtp.records.calls import DEFAULT_FOLDER
 from openhtp.runtime.instruments.saving_calls import start_saving
 from openhtp.runtime.objects.backend import SAVER_VARIABLE
-from openhtp.trace.calls import DEFAULT_FOLDER
 
 _ROOMS = (
     "backend",

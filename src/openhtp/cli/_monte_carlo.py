@@ -12,8 +12,8 @@ from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import errors_reported, progress_console, show, write_json
 
 if TYPE_CHECKING:
-    from openhtp.sweep import Standing
-    from openhtp.sweep.monte_carlo import ClientMisses, Interval, MonteCarlo
+    from openhtp.sweeping import Standing
+    from openhtp.sweeping.monte_carlo import ClientMisses, Interval, MonteCarlo
 
 
 _OF_MANY_RUNS = {"scenario", "seeds", "policy", "json_file", "gantt"}
@@ -31,7 +31,7 @@ def monte_carlo_command(
                 f"{parameter.opts[0]} is about one run; --seeds counts over many: give one of them"
             )
     # A single plan, which takes milliseconds, need not wait for this.
-    from openhtp.sweep.monte_carlo import monte_carlo
+    from openhtp.sweeping.monte_carlo import monte_carlo
 
     policies = [name.strip() for name in policy.split(",")] if policy else [None]
     found: dict[str, MonteCarlo] = {}

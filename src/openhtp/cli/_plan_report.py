@@ -8,10 +8,10 @@ from rich.text import Text
 
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import console, say, say_lines, show
-from openhtp.plan import Advice, PlanResult
-from openhtp.plan.comparing import side_by_side
-from openhtp.plan.limits import Exceeded
-from openhtp.plan.result import ClientSummary
+from openhtp.planning import Advice, PlanResult
+from openhtp.planning.comparing import side_by_side
+from openhtp.planning.limits import Exceeded
+from openhtp.planning.result import ClientSummary
 from openhtp.report.gantt import marks_to_text
 
 LARGE = 20_000

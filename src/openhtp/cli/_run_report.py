@@ -13,11 +13,11 @@ from rich.text import Text
 from openhtp.cli._running import Outcome, summaries
 from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import say, show
+from openhtp.records.profile import ProfileEvent
 from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session.options import CPU
 from openhtp.session.part_profile import PART
 from openhtp.session.range_check import LARGEST, Overflow
-from openhtp.trace.profile import ProfileEvent
 
 _SHOWN = 12
 _COLUMNS = ("part", "where", "nodes", "why not on the HTP")

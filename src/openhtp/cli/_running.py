@@ -21,6 +21,7 @@ from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
 from openhtp.core.writing import write_file
 from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.records.trace import Trace
 from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
@@ -28,7 +29,6 @@ from openhtp.session.assigned import AssignedPart
 from openhtp.session.part_profile import AnyProfile
 from openhtp.session.pending import PendingRun
 from openhtp.session.range_check import Overflow, check_range
-from openhtp.trace.records import Trace
 
 Array = npt.NDArray[Any]
 

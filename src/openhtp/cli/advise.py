@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from openhtp.advising import Finding
-from openhtp.advising import advise as find_advice
+from openhtp.advising import Finding, advise as find_advice
 from openhtp.cli._config import ConfigFile, modelled_config, soc_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._sheet import Sheet

@@ -16,6 +16,7 @@ from openhtp.bench import (
     cancelling,
     language,
     loading,
+    networks as whole,
     parallelism,
     planning,
     polling,
@@ -24,7 +25,6 @@ from openhtp.bench import (
     provider,
     queueing,
 )
-from openhtp.bench import networks as whole
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._bench_language import language_sheet
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet

@@ -19,8 +19,7 @@ from openhtp.core.errors import UsageError
 from openhtp.core.units import bytes_in_words
 from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE
-from openhtp.rpc import messages as ms
-from openhtp.rpc import rendezvous
+from openhtp.rpc import messages as ms, rendezvous
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.session.loading import soc_of

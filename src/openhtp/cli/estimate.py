@@ -14,8 +14,7 @@ from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_fi
 from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import MIB
-from openhtp.cost import Bound, Estimate, NumberFormat, OpTime
-from openhtp.cost import estimate as estimate_program
+from openhtp.cost import Bound, Estimate, NumberFormat, OpTime, estimate as estimate_program
 from openhtp.estimation import compiled, with_options
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.clocks import FULL

@@ -31,7 +31,7 @@ from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
-from openhtp.plan.chunks import ChunkRow, compare_chunks
+from openhtp.planning.chunks import ChunkRow, compare_chunks
 from openhtp.runtime.objects.backend import Backend
 
 app = typer.Typer(help="Language models: run, export, estimate, chunks, perplexity.", no_args_is_help=True)

@@ -8,8 +8,7 @@ from typing import Any
 
 import typer
 
-from openhtp.cli import _net_run_options as own
-from openhtp.cli import _tool_options as opt
+from openhtp.cli import _net_run_options as own, _tool_options as opt
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, complain, confirm_written, say, show, write_json
 from openhtp.runtime.instruments.saving_calls import saved

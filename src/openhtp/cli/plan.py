@@ -16,13 +16,12 @@ from openhtp.cli._config import ConfigFile, modelled_config
 from openhtp.cli._monte_carlo import monte_carlo_command
 from openhtp.cli._plan_report import LARGE, print_advice, print_exceeded, print_results
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, write_file, write_json
-from openhtp.plan import Advice, PlanResult, Scenario, load_scenario, optimize
-from openhtp.plan import plan as run_plan
-from openhtp.plan.amount import expected_requests
-from openhtp.plan.comparing import side_by_side
-from openhtp.plan.limits import Exceeded, exceeded, read_limit
-from openhtp.plan.reading import file_text
-from openhtp.plan.rewriting import rewritten
+from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
+from openhtp.planning.amount import expected_requests
+from openhtp.planning.comparing import side_by_side
+from openhtp.planning.limits import Exceeded, exceeded, read_limit
+from openhtp.planning.reading import file_text
+from openhtp.planning.rewriting import rewritten
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, svg_to_png
 from openhtp.report.timeline import marks_to_html

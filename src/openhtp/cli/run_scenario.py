@@ -18,12 +18,12 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
-from openhtp.plan import load_scenario
-from openhtp.plan.live import LiveResult, run_live
+from openhtp.planning import load_scenario
+from openhtp.planning.live import LiveResult, run_live
+from openhtp.records.phases import Moment
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import lanes_of, trace_to_marks
 from openhtp.report.timeline import marks_to_html
-from openhtp.trace.phases import Moment
 
 _MOST_ROWS = 60
 

@@ -6,8 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress as Bar,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -19,15 +26,14 @@ from openhtp.cli._terminal import (
     errors_reported,
     progress_console,
     say,
+    show as show_sheet,
     write_file,
     write_json,
 )
-from openhtp.cli._terminal import show as show_sheet
 from openhtp.hw.catalog import find_soc
-from openhtp.sweep import Standing, SweepResult, load_results, load_study
-from openhtp.sweep import sweep as run_sweep
-from openhtp.sweep.page import result_to_html
-from openhtp.sweep.study import Row
+from openhtp.sweeping import Standing, SweepResult, load_results, load_study, sweep as run_sweep
+from openhtp.sweeping.page import result_to_html
+from openhtp.sweeping.study import Row
 
 _CAUSES = 8
 

@@ -12,8 +12,7 @@ import msgspec
 from openhtp.device.answers import Answer
 from openhtp.device.outlet import Outlet
 from openhtp.device.sessions import Session
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
 

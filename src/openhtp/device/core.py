@@ -24,8 +24,7 @@ from openhtp.device.sessions import Domains, Session
 from openhtp.device.target import Target
 from openhtp.device.tasks import Task
 from openhtp.memory.ledger import Ledger
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.sched.events import ClientExpelled, ClientRemoved, HoldChanged
 from openhtp.sched.scheduler import Scheduler
 

@@ -23,12 +23,12 @@ from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.sessions import Session
 from openhtp.engine.protocol import Run
+from openhtp.records.profile import DeviceProfile, Pause
 from openhtp.rpc import frames
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.actions import AskYield, Grant, Outcome, Release
 from openhtp.sched.events import AbortRequested, Submitted
 from openhtp.sched.timed import Pace
-from openhtp.trace.profile import DeviceProfile, Pause
 
 log = logging.getLogger(__name__)
 

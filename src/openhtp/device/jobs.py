@@ -8,8 +8,8 @@ from openhtp.core.errors import QnnError
 from openhtp.device.outlet import Reports
 from openhtp.engine.protocol import Run
 from openhtp.hw.clocks import Clocks
+from openhtp.records.profile import Pause
 from openhtp.sched.timed import Pace
-from openhtp.trace.profile import Pause
 
 if TYPE_CHECKING:
     from openhtp.device.contexts import DeviceApp, DeviceGraph

@@ -11,8 +11,7 @@ from openhtp.device.connection import Connection
 from openhtp.device.core import DeviceCore
 from openhtp.device.entrance import Entrance
 from openhtp.device.requests.device import description
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.windows import Window
 

@@ -25,9 +25,9 @@ from openhtp.hw.power import (
     check_us,
 )
 from openhtp.hw.waking import power_up_ns
+from openhtp.records.trace import ClocksChanged
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
-from openhtp.trace.records import ClocksChanged
 
 # Power configs that one client may have.
 MAX_CONFIGS = 256

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.records.trace import ClocksChanged, Queued, Record, Stepped, Trace, Track, Units
+from openhtp.records.wire import trace_to_bytes
 from openhtp.sched.recorder import Recorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
-from openhtp.trace.records import ClocksChanged, Queued, Record, Stepped, Trace, Track, Units
-from openhtp.trace.wire import trace_to_bytes
 
 # About 100 MB; a recording that was forgotten must not fill the machine.
 MAX_RECORDS = 1_000_000

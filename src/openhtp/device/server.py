@@ -27,8 +27,7 @@ from openhtp.device.outbox import Outbox
 from openhtp.device.seat import Seat
 from openhtp.device.sessions import Session
 from openhtp.device.tasks import Pool, Task
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.looking import Looking
 from openhtp.rpc.rendezvous import Door

@@ -18,8 +18,7 @@ from typing import Any
 import numpy.typing as npt
 
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
-from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.engine.onnxruntime import part
+from openhtp.engine.onnxruntime import onnxruntime as ort, part
 from openhtp.engine.opened import BoundSession, End
 
 log = logging.getLogger(__name__)

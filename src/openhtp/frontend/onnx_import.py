@@ -19,8 +19,7 @@ from openhtp.core.errors import BadModel, UnsupportedFeature, UnsupportedOp, err
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.frontend import encodings
-from openhtp.frontend import values as vs
+from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.assembly import Assembly, conversion
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op

@@ -11,8 +11,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import UnsupportedOp
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorSpec
-from openhtp.frontend import encodings
-from openhtp.frontend import values as vs
+from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.assembly import Assembly
 from openhtp.frontend.model import Array, OnnxNode, Shape, ValueType
 from openhtp.frontend.values import OnnxValue, Perm

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from openhtp.trace.schematic import Engine, HtpOp, Role
+from openhtp.records.schematic import Engine, HtpOp, Role
 
 _RANK_OF_ROLE = {Role.READ: 2, Role.WRITE: 3, Role.SET: 4, Role.WAIT: 4, Role.SYNC: 5}
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from openhtp.records.phases import Interval, Phase, Phases, client_phases, phases_of
+from openhtp.records.trace import ClocksChanged, Granted, Trace, Track, Units
 from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, TimelineSpan
-from openhtp.trace.phases import Interval, Phase, Phases, client_phases, phases_of
-from openhtp.trace.records import ClocksChanged, Granted, Trace, Track, Units
 
 CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
 CLOCKS = "Clocks"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from openhtp.records.profile import ProfileEvent
 from openhtp.report.profile_rows import header
-from openhtp.trace.profile import ProfileEvent
 
 _WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES = 5001, 5002, 5003, 5004
 _MAIN, _BACKGROUND = 1, 2

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from openhtp.records.profile import ProfileEvent
+from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic, label
 from openhtp.report.dominant import instants, rank
-from openhtp.trace.profile import ProfileEvent
-from openhtp.trace.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic, label
 
 MOST_NAMES = 10
 _CRITICAL, _CYCLES, _NODE = 6001, 3003, 404

@@ -9,7 +9,7 @@ import msgspec
 
 from openhtp.core.foreign_text import printable
 from openhtp.core.version import VERSION
-from openhtp.trace.profile import Log, Message, Method, ProfileEvent
+from openhtp.records.profile import Log, Message, Method, ProfileEvent
 
 EXECUTED = (Method.EXECUTE, Method.EXECUTE_ASYNC)
 _WHOLE = (100, 300, 400, 500, 9001)  # what the host saw of a call

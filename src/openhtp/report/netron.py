@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from openhtp.core.dtype import DType
+from openhtp.records.schematic import Engine, HtpOp, QnnOp, Role, Schematic
 from openhtp.report.optrace import dominant_cycles
 from openhtp.report.profile_rows import header
-from openhtp.trace.schematic import Engine, HtpOp, QnnOp, Role, Schematic
 
 # QNN's numbers of types, written in decimal as JSON keys.
 _INT32, _FLOAT32, _UINT64, _TEXT = "50", "562", "100", "1544"

@@ -16,10 +16,10 @@ from typing import Any
 from openhtp.core.errors import BadProfile
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
+from openhtp.records.profile import Log, Message, ProfileEvent
 from openhtp.report.linting import cycles_event
 from openhtp.report.listing import EXECUTED, aggregated
 from openhtp.report.profile_log import MAGIC, LogFileKind, kind_of, log_from, schematic_from
-from openhtp.trace.profile import Log, Message, ProfileEvent
 
 _MOST_BYTES = 512 * MIB
 _CYCLES, _CRITICAL = 3003, 6001

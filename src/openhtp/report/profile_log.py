@@ -23,8 +23,8 @@ import msgspec
 from openhtp.core.errors import BadProfile
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
-from openhtp.trace.profile import Log, ProfileEvent
-from openhtp.trace.schematic import Schematic
+from openhtp.records.profile import Log, ProfileEvent
+from openhtp.records.schematic import Schematic
 
 MAGIC = b"OHTPPROF"
 LOG_VERSION = 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from openhtp.core.version import VERSION
-from openhtp.trace.profile import Log, ProfileEvent
+from openhtp.records.profile import Log, ProfileEvent
 
 COLUMNS = (
     "Msg Timestamp",

@@ -16,10 +16,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from openhtp.records.profile import RunTimes
+from openhtp.records.schematic import FIRST_NODE, Engine, HtpOp, Role, Schematic
 from openhtp.report.dominant import Stretch, dominant_path
 from openhtp.report.profile_rows import header
-from openhtp.trace.profile import RunTimes
-from openhtp.trace.schematic import FIRST_NODE, Engine, HtpOp, Role, Schematic
 
 Json = dict[str, Any]
 _BYTES = ("dram_read", "dram_write", "vtcm_read", "vtcm_write")

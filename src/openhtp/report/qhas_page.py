@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from openhtp.records.schematic import Schematic
 from openhtp.report.page import CHARTS_AND_TABLES, filled_page, template_named
-from openhtp.trace.schematic import Schematic
 
 _TITLES = {
     "qnn_op_types": "QNN Op Types",

@@ -14,7 +14,7 @@ from openhtp.hw.clocks import FULL, Clocks
 from openhtp.program.htp_program import HtpProgram, Kernel, Unit
 from openhtp.program.placement import Role as Use
 from openhtp.program.schedule import Activity, Operation, Schedule
-from openhtp.trace.schematic import (
+from openhtp.records.schematic import (
     FIRST_NODE,
     INPUT,
     OUTPUT,

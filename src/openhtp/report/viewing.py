@@ -14,6 +14,8 @@ import msgspec
 
 from openhtp.core.errors import BadProfile
 from openhtp.core.foreign_text import printable, to_json
+from openhtp.records.profile import Log, Message
+from openhtp.records.schematic import Schematic
 from openhtp.report.lint_trace import lint_to_chrome
 from openhtp.report.listing import EXECUTED, aggregated, log_to_text
 from openhtp.report.netron import schematic_to_netron
@@ -26,8 +28,6 @@ from openhtp.report.qhas_schema import qhas_schema
 from openhtp.report.runtrace import runs_to_runtrace
 from openhtp.report.viewer_config import Features, Reader
 from openhtp.report.zooming import zoomed
-from openhtp.trace.profile import Log, Message
-from openhtp.trace.schematic import Schematic
 
 _CRITICAL = 6001
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 import msgspec
 
 from openhtp.core.errors import BadProfile
-from openhtp.trace.schematic import FIRST_NODE, QnnOp, Schematic
+from openhtp.records.schematic import FIRST_NODE, QnnOp, Schematic
 
 _LONGEST = 200
 

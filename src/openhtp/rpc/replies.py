@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
 

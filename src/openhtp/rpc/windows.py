@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core.errors import QnnError
-from openhtp.rpc import channel, rendezvous
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms, rendezvous
 from openhtp.rpc.channel import Disconnected, ProtocolError
 from openhtp.rpc.replies import read_reply
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.records.trace import Ended, Granted, Queued, Record, Released, Transfer, Transferred, YieldAsked
 from openhtp.sched.actions import Action, AskYield, Finish, Grant, Release
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.jobs import Job, JobState
 from openhtp.sched.timed import Pace
-from openhtp.trace.records import Ended, Granted, Queued, Record, Released, Transfer, Transferred, YieldAsked
 
 
 class Recorder:

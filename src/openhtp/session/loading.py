@@ -21,6 +21,7 @@ from openhtp.frontend.onnx_reader import read_model
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.ops import find_op
 from openhtp.options import ContextOrigin
+from openhtp.records.calls import DEFAULT_FOLDER
 from openhtp.runtime.instruments.saving_calls import start_saving, stop_saving
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
@@ -28,7 +29,6 @@ from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.session import context_cache, hosts
 from openhtp.session.options import ProviderOptions
-from openhtp.trace.calls import DEFAULT_FOLDER
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from openhtp.frontend.partitioning import AssignedNode
+from openhtp.records.profile import ProfileEvent, walk
 from openhtp.runtime.objects.profile import Profile
 from openhtp.session.assigned import AssignedPart
 from openhtp.session.cpu_profile import NodeTime
-from openhtp.trace.profile import ProfileEvent, walk
 
 PART = 90_004
 """Ours: a part of a model, with the events of its graph below, or of its nodes if it is on the CPU. Measured."""

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.latches import Latch

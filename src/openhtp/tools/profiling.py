@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from openhtp.config import BackendConfig
 from openhtp.core.errors import InvalidArgument
+from openhtp.records.profile import Message, Method, ProfileEvent
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_log import ProfileLog
-from openhtp.trace.profile import Message, Method, ProfileEvent
 
 if TYPE_CHECKING:
     from openhtp.tools.net_run import GraphRun

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.records import calls as cs
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.context import Context
@@ -23,7 +24,6 @@ from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.comparing import Compared, Outcome, Tolerance
 from openhtp.tools.saved_calls import Array, SavedCalls
 from openhtp.tools.stages import Tell
-from openhtp.trace import calls as cs
 
 _T = TypeVar("_T", Backend, Device, Context, Graph, Mem, PowerConfig, Profile, Signal)
 # When a signal comes is no matter of the order of calls: how these end is not compared.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from openhtp.core.errors import FormatError
 from openhtp.core.files import open_file, read_file
 from openhtp.core.units import GIB, MIB
-from openhtp.trace import calls as cs
+from openhtp.records import calls as cs
 
 _MOST_BYTES = GIB
 _MOST_LINE = 64 * MIB

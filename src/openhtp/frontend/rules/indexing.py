@@ -9,8 +9,7 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorSpec
-from openhtp.frontend import encodings
-from openhtp.frontend import values as vs
+from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.site import Site
 
 # Operators that pick from a table by indices.

@@ -10,8 +10,7 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorSpec
-from openhtp.frontend import encodings
-from openhtp.frontend import values as vs
+from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.model import Array
 from openhtp.frontend.site import Site
 

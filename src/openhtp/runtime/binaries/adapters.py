@@ -17,6 +17,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import pack_program
 from openhtp.program.sections import pack_section, read_section
+from openhtp.records.profile import Method
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.binaries.load import fresh
@@ -28,7 +29,6 @@ from openhtp.runtime.objects.building import static_data
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import apply_events
 from openhtp.runtime.objects.signal import Signal
-from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.long_call import Stop

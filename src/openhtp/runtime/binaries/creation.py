@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import Aborted, InternalError, QnnError
 from openhtp.core.latches import Promise
 from openhtp.core.notify import NotifyType

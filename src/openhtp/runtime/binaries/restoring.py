@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from openhtp.core.units import MIB
 from openhtp.program.binary import ContextBinary
+from openhtp.records.profile import Method
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.load import Manner, load_graphs, stored
 from openhtp.runtime.binaries.opening import go_on
@@ -21,7 +22,6 @@ from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import finalize_events
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.long_call import Stop

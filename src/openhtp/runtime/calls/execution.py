@@ -14,11 +14,11 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, QnnError, error_for_status
 from openhtp.core.locks import make_lock
+from openhtp.records.profile import DeviceProfile
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.notify import Notification
 from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
-from openhtp.trace.profile import DeviceProfile
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.call import Call

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import Aborted, QnnError, TimedOut
 from openhtp.core.latches import Promise
 from openhtp.core.status import Status

@@ -13,9 +13,9 @@ from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
+from openhtp.records.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 from openhtp.rpc.frames import Record
 from openhtp.runtime.objects.lifecycle import Life
-from openhtp.trace.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.callee import Callee

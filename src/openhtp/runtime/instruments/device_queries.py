@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from openhtp.hw.clocks import FULL
+from openhtp.records.schematic import Schematic
 from openhtp.rpc import messages as ms
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
-from openhtp.trace.schematic import Schematic
 
 
 def ask(device: Device, message: ms.Request) -> ms.Reply:

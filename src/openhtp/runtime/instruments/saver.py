@@ -25,7 +25,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import VERSION
-from openhtp.trace import calls as cs
+from openhtp.records import calls as cs
 
 log = logging.getLogger(__name__)
 

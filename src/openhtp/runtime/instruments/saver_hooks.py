@@ -10,6 +10,7 @@ from openhtp.core.errors import QnnError
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, OptionValues
 from openhtp.program.binary import ContextBinary
+from openhtp.records import calls as cs
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.instruments.saver import Saver
@@ -24,7 +25,6 @@ from openhtp.runtime.objects.power import PowerConfig
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.trace import calls as cs
 
 _T = TypeVar("_T")
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument
+from openhtp.records import calls as cs
 from openhtp.runtime.instruments.saver import Saver
 from openhtp.runtime.instruments.saver_hooks import seams_of
 from openhtp.runtime.instruments.seams import Seam, close_seams, open_seams
-from openhtp.trace import calls as cs
 
 
 class _State:

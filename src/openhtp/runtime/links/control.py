@@ -16,13 +16,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.replies import read_reply
 from openhtp.runtime.links.link import Undo, raise_reply

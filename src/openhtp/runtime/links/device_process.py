@@ -11,8 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from openhtp.core import interpreter
-from openhtp.core import status as st
+from openhtp.core import interpreter, status as st
 from openhtp.core.errors import ResourceError
 from openhtp.device.config import DeviceConfig
 from openhtp.rpc import channel, rendezvous

@@ -14,8 +14,7 @@ from openhtp.device.answers import Answer
 from openhtp.device.core import DeviceCore
 from openhtp.device.outlet import Outlet
 from openhtp.device.tasks import Task
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.long_call import Stop, do_task

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import DeviceLost, QnnError
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
-from openhtp.rpc import channel, frames, rendezvous
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave

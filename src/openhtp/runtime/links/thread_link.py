@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import QnnError
 from openhtp.device.direct import DirectRun, direct_run, run_frame
 from openhtp.device.sessions import Session

@@ -28,8 +28,7 @@ from openhtp.device.outlet import Outlet
 from openhtp.device.tasks import Task
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.perf_profiles import find_perf_profile
-from openhtp.rpc import channel
-from openhtp.rpc import messages as ms
+from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.long_call import Stop, do_task

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.checks import real_number, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
-from openhtp.rpc import frames
-from openhtp.rpc import messages as ms
+from openhtp.rpc import frames, messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.notify import own_niceness

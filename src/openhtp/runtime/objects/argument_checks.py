@@ -13,8 +13,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import MAX_RANK
 from openhtp.core.units import MIB
-from openhtp.options import EXECUTION
-from openhtp.options import OptionValues as Options
+from openhtp.options import EXECUTION, OptionValues as Options
 from openhtp.options.graph import MAX_HVX_THREADS, MAX_VTCM_MB
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.config import DeviceConfig
@@ -20,8 +19,7 @@ from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.emulated_choice import emulated_connect
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
-from openhtp.runtime.objects import forks
-from openhtp.runtime.objects import property as properties
+from openhtp.runtime.objects import forks, property as properties
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.device_config import Preset
 from openhtp.runtime.objects.lifecycle import Life, State

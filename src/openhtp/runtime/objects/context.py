@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy.typing as npt
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import (
     DeviceLost,

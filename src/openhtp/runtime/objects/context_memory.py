@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, QnnError, WrongState
 from openhtp.core.locks import make_lock
 from openhtp.core.tensor import TensorSpec

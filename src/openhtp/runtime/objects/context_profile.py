@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from openhtp.records.profile import Method
 from openhtp.runtime.calls.sheet import Noted
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects.profile_events import free_events, load_events
-from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context

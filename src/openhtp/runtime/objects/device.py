@@ -8,8 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.checks import shown
 from openhtp.core.errors import DeviceLost, InvalidArgument
 from openhtp.core.latches import Latch
@@ -18,6 +17,8 @@ from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
 from openhtp.options import ContextOrigin, OptionValues
 from openhtp.program.binary import ContextBinary
+from openhtp.records.trace import Trace
+from openhtp.records.wire import trace_from_bytes
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.creation import Creation, CreationNotify
 from openhtp.runtime.binaries.data_provider import DmaBufferCallback, External, check_callback
@@ -40,8 +41,6 @@ from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.power import PowerConfig, Votes
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.trace.records import Trace
-from openhtp.trace.wire import trace_from_bytes
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import ContextArguments

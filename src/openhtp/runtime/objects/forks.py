@@ -10,8 +10,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
-from openhtp.core import status as st
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.runtime.calls import execution
 from openhtp.runtime.links import thread_npus
 from openhtp.runtime.objects import lifecycle

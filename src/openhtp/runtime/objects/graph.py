@@ -22,6 +22,7 @@ from openhtp.options import OptionValues as Options
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
+from openhtp.records.profile import Method
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.load import fresh, load_graphs
 from openhtp.runtime.calls.arguments import Ports, Values
@@ -49,7 +50,6 @@ from openhtp.runtime.objects.profile_events import finalize_events
 from openhtp.runtime.objects.reconfiguring import reconfigured, tell_threads
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
-from openhtp.trace.profile import Method
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments

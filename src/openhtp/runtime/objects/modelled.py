@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from openhtp.program.htp_program import HtpProgram
     from openhtp.program.packed import PackedGraph
     from openhtp.program.qnn_program import QnnProgram
-    from openhtp.trace.profile import ProfileEvent
-    from openhtp.trace.schematic import Schematic
+    from openhtp.records.profile import ProfileEvent
+    from openhtp.records.schematic import Schematic
 
 
 # Clocks for which schematics are kept: votes of several clients make a handful.

@@ -8,11 +8,11 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.levels import ProfileLevel
+from openhtp.records.profile import Message, Method, ProfileEvent, RunTimes, walk
+from openhtp.records.schematic import Schematic
 from openhtp.runtime.calls.sheet import Executed, Sheet
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.profile_events import DEADLINE_MISSED, execute_events
-from openhtp.trace.profile import Message, Method, ProfileEvent, RunTimes, walk
-from openhtp.trace.schematic import Schematic
 
 __all__ = ["DEADLINE_MISSED", "Profile", "ProfileEvent"]
 

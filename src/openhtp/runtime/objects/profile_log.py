@@ -12,9 +12,9 @@ from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.version import VERSION
 from openhtp.core.writing import write_file
+from openhtp.records.profile import Log, Message
+from openhtp.records.schematic import Schematic
 from openhtp.runtime.objects.profile import Profile
-from openhtp.trace.profile import Log, Message
-from openhtp.trace.schematic import Schematic
 
 
 class ProfileLog:

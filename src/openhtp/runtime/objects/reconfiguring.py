@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState, error_context
 from openhtp.hw.catalog import find_soc
-from openhtp.options import GRAPH, Changeable, Option
-from openhtp.options import OptionValues as Options
+from openhtp.options import GRAPH, Changeable, Option, OptionValues as Options
 from openhtp.rpc import messages as ms
 from openhtp.runtime.objects.argument_checks import options_within
 from openhtp.runtime.objects.context_options import check_graph

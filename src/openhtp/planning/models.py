@@ -1,0 +1,163 @@
+"""``model:`` in a scenario: how long a run of it takes, and where it can yield."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from openhtp.core.errors import QnnError
+from openhtp.core.units import US
+from openhtp.core.validating import WrittenFields, WrittenValue
+from openhtp.hw.clocks import Clocks
+from openhtp.hw.soc import SocSpec
+from openhtp.planning import keys
+from openhtp.planning.ranges import DIM, FROZEN
+from openhtp.planning.scenario import DEFAULT_STEPS, ModelChoice
+from openhtp.planning.voting import Ballot
+
+if TYPE_CHECKING:
+    from openhtp.program.qnn_program import QnnProgram
+
+ModelTime = Callable[[Path, SocSpec], int]
+"""How long one run of a model file takes on a SoC, in nanoseconds."""
+
+
+_Kind = TypeVar("_Kind")
+
+
+def read_choice(fields: WrittenFields, default: ModelChoice | None = None) -> ModelChoice | None:
+    """The model that a mapping of the scenario names, or None; what it leaves out is as in ``default``."""
+    given = [key for key in keys.MODEL if key in fields]
+    if not given:
+        return default
+    if "model" not in fields and default is None:
+        fields[given[0]].fail(f"{given[0]!r} says something about a 'model': give one here")
+    name = fields["model"].text() if "model" in fields or default is None else default.name
+    same = default if default is not None and default.name == name else None
+    base = same or ModelChoice(name=name, precision=default.precision if default is not None else None)
+    return ModelChoice(
+        name=name,
+        precision=fields["precision"].choice(*keys.PRECISIONS) if "precision" in fields else base.precision,
+        dims=_pairs(fields["dims"], lambda value: value.read(DIM)) if "dims" in fields else base.dims,
+        freeze=_pairs(fields["freeze"], _frozen) if "freeze" in fields else base.freeze,
+    )
+
+
+def _pairs(value: WrittenValue, read: Callable[[WrittenValue], _Kind]) -> tuple[tuple[str, _Kind], ...]:
+    if not isinstance(value.raw, dict):
+        value.fail("expected names and values")
+    return tuple((name, read(item)) for name, item in value.raw.items())
+
+
+def _frozen(value: WrittenValue) -> float | tuple[float, ...]:
+    if isinstance(value.raw, list):
+        return tuple(item.read(FROZEN) for item in value.items())
+    return value.raw if isinstance(value.raw, bool) else value.read(FROZEN)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRun:
+    """One run of a model: its time, its yield points, and its times at other clocks, if it has any."""
+
+    run_ns: int
+    steps: int = DEFAULT_STEPS
+    times: tuple[tuple[Clocks, int], ...] = ()
+
+
+_Timed = tuple[ModelChoice, str, Ballot]
+"""A model, by where it lies, the name of a SoC, and who votes on its clocks."""
+
+
+class ModelCache:
+    """Programs of models, and their runs with what there is to say about them; kept over any number of scenarios.
+
+    ``sources`` has the files that do not lie on this machine, by where they would.
+    """
+
+    def __init__(self, sources: Mapping[str, bytes] | None = None) -> None:
+        self.sources = sources or {}
+        self.programs: dict[ModelChoice, QnnProgram] = {}
+        self.runs: dict[_Timed, tuple[ModelRun, tuple[str, ...]]] = {}
+
+
+class Models:
+    """Times the models of one scenario, by the cost model or by what the caller gave instead of it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        soc: SocSpec | None,
+        model_time: ModelTime | None,
+        cache: ModelCache | None = None,
+        voting: Sequence[Ballot] = (),
+    ) -> None:
+        """``voting`` tells who votes on the clocks of each core."""
+        self._folder = folder
+        self.soc = soc
+        self._model_time = model_time
+        self._voting = voting
+        self._cache = cache or ModelCache()
+        self._notes: dict[_Timed, tuple[str, ...]] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say about the times, model by model."""
+        return [note for notes in self._notes.values() for note in notes]
+
+    def run(self, choice: ModelChoice, at: WrittenValue, core: int) -> ModelRun:
+        """The run of a model on a core; a complaint names the place in the scenario."""
+        if self.soc is None:
+            at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")
+        ballot = self._voting[core] if core < len(self._voting) else Ballot()
+        key = (self._placed(choice), self.soc.name, ballot)
+        runs = self._cache.runs
+        if key not in runs:
+            try:
+                runs[key] = self._timed(choice, self.soc, ballot)
+            except (QnnError, OSError) as error:
+                message = error.message if isinstance(error, QnnError) else str(error)
+                at.fail(f"model {choice.name!r}: {message}")
+        run, self._notes[key] = runs[key]
+        return run
+
+    def _placed(self, choice: ModelChoice) -> ModelChoice:
+        """A choice that means the same in scenarios of any folder."""
+        return replace(choice, name=model_place(choice.name, self._folder))
+
+    def _timed(self, choice: ModelChoice, soc: SocSpec, ballot: Ballot) -> tuple[ModelRun, tuple[str, ...]]:
+        model = choice.name
+        if self._model_time is not None:
+            return ModelRun(self._model_time(self._folder / model, soc)), ()
+        # Brings in onnx, which a scenario without models does not need.
+        from openhtp.compiler.driver import program_for
+        from openhtp.cost import NumberFormat, estimate
+        from openhtp.estimation import compiled
+
+        placed = replace(self._placed(choice), precision=None)
+        programs = self._cache.programs
+        if placed not in programs:
+            source = self._cache.sources.get(placed.name, placed.name)
+            programs[placed] = compiled(source, dict(choice.dims), dict(choice.freeze))
+        program = program_for(programs[placed], soc)
+        precision = None if choice.precision is None else NumberFormat.parse(choice.precision)
+        possible = ballot.possible
+        found, *others = [estimate(program, precision, clocks) for clocks in possible]
+        modelled = (
+            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}{ballot.words}: modelled,"
+            f" likely between {found.low_us:,.0f} and {found.high_us:,.0f} us"
+        )
+        if others:
+            modelled += f"; up to {others[-1].total_us:,.0f} us when votes are low"
+        notes = (modelled, *(f"{model}: {note}" for note in found.notes))
+        times = [max(1, round(each.total_us * US)) for each in (found, *others)]
+        by_clocks = tuple(zip(possible, times, strict=True)) if others else ()
+        return ModelRun(times[0], found.steps, by_clocks), notes
+
+
+def model_place(model: str, folder: Path) -> str:
+    """Where a model that a file in ``folder`` names is found: a path, or a name of the zoo."""
+    from openhtp.estimation import ZOO  # brings in onnx
+
+    return model if model.startswith(ZOO) else str(folder / model)

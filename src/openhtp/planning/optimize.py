@@ -1,0 +1,194 @@
+"""Search for priorities, queue depths and a policy under which all deadlines hold.
+
+Candidates go from the least change to the most; each is judged by running its schedule. If none holds, the
+best one is returned together with the reasons, in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from openhtp.core.priority import Priority
+from openhtp.planning.explain import load_of, overload, proofs, worst_run
+from openhtp.planning.scenario import Pattern, Scenario
+from openhtp.planning.simulate import Run, simulate
+from openhtp.sched.policy import STRICT, EarliestDeadline, Fair, Policy
+
+# A trial runs at most about this many requests; the winner is run in full.
+TRIAL_REQUESTS = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One setting of everything that the search may change."""
+
+    policy: Policy
+    priorities: tuple[Priority, ...]
+    depths: tuple[int, ...]
+
+    def applied_to(self, scenario: Scenario) -> Scenario:
+        """The scenario with this setting."""
+        return scenario.with_choice(policy=self.policy, priorities=self.priorities, depths=self.depths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What the search found. ``holds``: all deadlines are met by ``run``, the schedule of ``scenario``."""
+
+    holds: bool
+    scenario: Scenario
+    run: Run
+    tried: int
+    words: tuple[str, ...]
+
+
+def optimize(scenario: Scenario) -> Advice:
+    """Find a setting under which all deadlines hold, or say why there is none."""
+    if all(client.deadline_ns is None for client in scenario.clients):
+        run = simulate(scenario)
+        return Advice(
+            holds=True, scenario=scenario, run=run, tried=1, words=("no client has a deadline; nothing to do",)
+        )
+    trial = _shortened(scenario)
+    hopeless = proofs(trial)
+    best: tuple[tuple[int, int], Scenario] | None = None
+    tried = 0
+    seen: set[Choice] = set()
+    for choice in _choices(trial):
+        if choice in seen:
+            continue
+        seen.add(choice)
+        tried += 1
+        score = _score(simulate(choice.applied_to(trial)))
+        full = choice.applied_to(scenario)
+        if score[0] == 0:
+            run = simulate(full)
+            score = _score(run)
+            if score[0] == 0:
+                words = _changes(scenario, full)
+                return Advice(holds=True, scenario=full, run=run, tried=tried, words=words)
+        if best is None or score < best[0]:
+            best = (score, full)
+        if hopeless and tried >= 6:
+            break  # nothing can hold; a few tries for the least bad one are enough
+    assert best is not None
+    run = simulate(best[1])
+    words = _reasons(scenario, run, hopeless, tried)
+    return Advice(holds=False, scenario=best[1], run=run, tried=tried, words=words)
+
+
+def _score(run: Run) -> tuple[int, int]:
+    """Missed deadlines first, then by how much the worst ones are late."""
+    late = 0
+    for client, figures in zip(run.scenario.clients, run.clients, strict=True):
+        if client.deadline_ns is not None:
+            late += max(0, figures.worst_ns - client.deadline_ns)
+    return run.missed, late
+
+
+def _shortened(scenario: Scenario) -> Scenario:
+    """The same scenario over a shorter time, if it is long; bounded sources stay as they are."""
+    if scenario.duration_ns is None:
+        return scenario
+    open_patterns = (Pattern.EVERY, Pattern.POISSON, Pattern.BURST)
+    rate = sum(s.burst / s.gap_ns for s in scenario.sources if s.gap_ns and s.pattern in open_patterns)
+    rate += sum(1 / max(1, s.run_ns + s.gap_ns) for s in scenario.sources if s.pattern is Pattern.CLOSED)
+    if rate * scenario.duration_ns <= TRIAL_REQUESTS:
+        return scenario
+    return replace(scenario, duration_ns=round(TRIAL_REQUESTS / rate))
+
+
+def _choices(scenario: Scenario) -> Iterator[Choice]:
+    """From no change at all to everything changed."""
+    given = tuple(client.priority for client in scenario.clients)
+    depths = tuple(client.depth for client in scenario.clients)
+    shallow = tuple(1 if client.deadline_ns is None else client.depth for client in scenario.clients)
+    ones = tuple(1 for _ in scenario.clients)
+    by_deadline = _by_deadline(scenario)
+    yield Choice(policy=scenario.policy, priorities=given, depths=depths)
+    for depth in (depths, shallow, ones):
+        for order in (given, by_deadline):
+            yield Choice(policy=STRICT, priorities=order, depths=depth)
+        yield Choice(policy=EarliestDeadline(), priorities=given, depths=depth)
+        yield Choice(policy=EarliestDeadline(), priorities=by_deadline, depths=depth)
+    built = _bottom_up(scenario)
+    if built is not None:
+        yield Choice(policy=STRICT, priorities=built, depths=depths)
+    shortest = min(client.deadline_ns for client in scenario.clients if client.deadline_ns is not None)
+    for part in (8, 4, 2, 1):
+        yield Choice(policy=Fair(max(1, shortest // part)), priorities=by_deadline, depths=depths)
+    for first in range(len(given)):
+        for second in range(first + 1, len(given)):
+            swapped = list(by_deadline)
+            swapped[first], swapped[second] = swapped[second], swapped[first]
+            yield Choice(policy=STRICT, priorities=tuple(swapped), depths=depths)
+
+
+def _by_deadline(scenario: Scenario) -> tuple[Priority, ...]:
+    """The shorter the deadline the higher the level; clients without one get the lowest."""
+    deadlines = sorted({client.deadline_ns for client in scenario.clients if client.deadline_ns is not None})
+    # The lowest levels that suffice: on devices the higher ones are not open to everyone.
+    levels = sorted(Priority)[1 : 1 + len(deadlines)][::-1]
+    level_of = {deadline: levels[min(i, len(levels) - 1)] for i, deadline in enumerate(deadlines)}
+    return tuple(
+        Priority.LOW if client.deadline_ns is None else level_of[client.deadline_ns] for client in scenario.clients
+    )
+
+
+def _bottom_up(scenario: Scenario) -> tuple[Priority, ...] | None:
+    """Give the lowest level to a client that holds its deadline there, then the next, and so on.
+
+    If an order of priorities exists for which every client's schedule holds, this finds one (as far as the
+    simulated time can tell), with few runs.
+    """
+    levels = sorted(Priority)
+    clients = scenario.clients
+    chosen = [Priority.CRITICAL_PLUS] * len(clients)
+    open_ = sorted(range(len(clients)), key=lambda n: -(clients[n].deadline_ns or 1 << 62))
+    depths = tuple(client.depth for client in clients)
+    for level in levels[:-1]:
+        for number in open_:
+            trial = list(chosen)
+            trial[number] = level
+            run = simulate(scenario.with_choice(policy=STRICT, priorities=tuple(trial), depths=depths))
+            if not run.clients[number].missed:
+                chosen = trial
+                open_.remove(number)
+                break
+        else:
+            return None
+        if not open_:
+            break
+    return tuple(chosen)
+
+
+def _changes(before: Scenario, after: Scenario) -> tuple[str, ...]:
+    """What to set, in words."""
+    words: list[str] = []
+    if before.policy != after.policy:
+        window = f", window {after.in_unit(after.policy.window_ns)}" if isinstance(after.policy, Fair) else ""
+        words.append(f"use the {after.policy.name} policy{window}")
+    for old, new in zip(before.clients, after.clients, strict=True):
+        if old.priority != new.priority:
+            words.append(f"{old.name}: priority {new.priority.name.lower()} (was {old.priority.name.lower()})")
+        if old.depth != new.depth:
+            words.append(f"{old.name}: queue depth {new.depth} (was {old.depth})")
+    return tuple(words) or ("all deadlines hold as it is",)
+
+
+def _reasons(scenario: Scenario, run: Run, hopeless: dict[int, str], tried: int) -> tuple[str, ...]:
+    words = list(hopeless.values())
+    too_much = overload(scenario)
+    if too_much is not None:
+        words.append(too_much)
+    for number, figures in enumerate(run.clients):
+        if figures.missed and number not in hopeless:
+            client = scenario.clients[number]
+            load = load_of(scenario, number)
+            share = f" (it asks for {load:.0%} of the time)" if load else ""
+            words.append(
+                f"{client.name} misses {figures.missed} deadlines in the best of {tried} settings{share}: "
+                + worst_run(run, number)
+            )
+    return tuple(words)

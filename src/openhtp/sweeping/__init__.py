@@ -1,0 +1,95 @@
+"""Sweeps: one question, thousands of estimates, plans, quantizations or live runs; here, or on a Ray cluster.
+
+>>> import openhtp
+>>> result = openhtp.sweep({"measure": "estimate", "axes": {"model": "zoo:tiny_mlp", "soc": ["SM8550", "SM8650"]}})
+>>> [point["measured"]["latency_us"] > 0 for point in result.points]
+[True, True]
+
+Knows studies, stores and workers; what a point is worth is told by ``cost``, ``planning`` and ``session``. Must
+not know how anything is printed. Start at ``driver.py``; ``study.py`` is the data, ``parsing.py`` the file,
+``measures/`` what can be measured, ``engine.py`` where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openhtp.core.errors import InvalidArgument
+from openhtp.sweeping.driver import Driver, Progress, Standing
+from openhtp.sweeping.engine import Engine, NoWorkers, WrongWorker
+from openhtp.sweeping.parsing import load_study
+from openhtp.sweeping.results import SweepResult, load_results
+from openhtp.sweeping.store import Store, StoreError, WrongStore
+from openhtp.sweeping.study import BadStudy, Study
+
+__all__ = [
+    "BadStudy",
+    "Engine",
+    "NoWorkers",
+    "Progress",
+    "Standing",
+    "StoreError",
+    "Study",
+    "SweepResult",
+    "WrongStore",
+    "WrongWorker",
+    "load_results",
+    "load_study",
+    "sweep",
+]
+
+
+def sweep(
+    study: Study | Mapping[str, Any] | str | Path,
+    *,
+    store: str | Path | None = None,
+    on: str | Engine = "local",
+    workers: int | None = None,
+    retry: bool = False,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Measure all points of a study that are not in the store yet.
+
+    Args:
+        study: a file, the same as a mapping, or a ``Study``.
+        store: folder that keeps every finished point; a run that was broken off goes on from there. Left out,
+            points are kept in memory only.
+        on: ``local`` for processes on this machine, ``ray`` for the Ray cluster of this machine (one is started if
+            there is none), ``ray://host:port`` for another.
+        workers: how many at once; by default as many as there are cores.
+        retry: measure points that failed before once more.
+        progress: told after every batch how far it is.
+
+    Raises:
+        BadStudy: the study is wrong; the message names the place.
+        WrongStore: the store is of another study, or of another OpenHTP.
+        StoreError: the store cannot be written; what was finished before is kept.
+        NoWorkers: no worker comes up, or the cluster cannot be reached.
+        WrongWorker: a worker has another OpenHTP.
+    """
+    loaded = load_study(study)
+    with Store(None if store is None else Path(store)) as kept:
+        kept.claim(loaded)
+        if retry:
+            kept.forget_failed()
+        with _engine(on, workers) as engine:
+            Driver(loaded, kept, engine, progress).run()
+        return SweepResult.of(kept)
+
+
+def _engine(on: str | Engine, workers: int | None) -> Engine:
+    if not isinstance(on, str):
+        return on
+    if workers is not None and workers < 1:
+        raise InvalidArgument(f"{workers} workers; expected at least one")
+    if on == "local":
+        from openhtp.sweeping.pool import LocalPool
+
+        return LocalPool(workers)
+    if on == "ray" or on.startswith("ray://"):
+        from openhtp.sweeping.on_ray import RayCluster
+
+        return RayCluster(None if on == "ray" else on, workers)
+    raise InvalidArgument(f"sweeps do not run on {on!r}; expected local, ray or ray://host:port")

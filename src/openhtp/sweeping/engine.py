@@ -1,0 +1,75 @@
+"""Where points are measured: workers behind one protocol. ``pool.py`` has them here, ``on_ray.py`` anywhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from msgspec import Struct
+
+from openhtp.core.errors import ResourceError, UsageError
+from openhtp.sweeping.identity import identity
+from openhtp.sweeping.study import Point, Row, Study
+
+
+class Task(Struct, frozen=True, array_like=True):
+    """Some points for one worker."""
+
+    number: int
+    points: list[Point]
+
+
+class Answer(Struct, frozen=True, array_like=True, tag="answer"):
+    """What became of a task, and how long the worker was at it."""
+
+    task: int
+    rows: list[Row]
+    seconds: float
+
+
+class Lost(Struct, frozen=True, array_like=True, tag="lost"):
+    """The worker ended before the task did."""
+
+    task: int
+    cause: str
+
+
+class NoWorkers(ResourceError):
+    """Workers do not come up, or cannot be reached."""
+
+
+class WrongWorker(UsageError):
+    """A worker has another OpenHTP than the driver."""
+
+
+class Engine(Protocol):
+    """Runs tasks of one study. ``slots`` is how many tasks it can be given before one has to be waited for."""
+
+    slots: int
+
+    def start(self, study: Study) -> None:
+        """Bring up the workers."""
+
+    def submit(self, task: Task) -> None:
+        """Give a task to a worker."""
+
+    def wait(self) -> list[Answer | Lost]:
+        """Wait until some tasks have ended, in any order."""
+
+    def close(self) -> None:
+        """End the workers, whatever they are at."""
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def verify_identity(theirs: str, where: str) -> None:
+    """Refuse a worker whose results might differ."""
+    if theirs != identity():
+        raise WrongWorker(
+            f"the worker {where} has OpenHTP {theirs}, this is {identity()}: install the same there."
+            " What is finished is kept"
+        )

@@ -1,0 +1,162 @@
+"""The outcome of a study, and its forms: plain values, and a Parquet file."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from openhtp.core.errors import UnsupportedFeature, error_context
+from openhtp.core.writing import write_file
+from openhtp.sweeping.analysis import Effect, best, losses_of, pareto, sensitivity
+from openhtp.sweeping.store import Store, open_store
+from openhtp.sweeping.study import Objective, Row, Scalar, Study, feasible, verify_row
+
+
+class SweepResult:
+    """All finished points of a study, in its order."""
+
+    def __init__(self, study: Study, rows: Sequence[Row], made_by: str) -> None:
+        self.study = study
+        self.rows = list(rows)
+        self.made_by = made_by
+
+    @classmethod
+    def of(cls, store: Store) -> SweepResult:
+        """What a store holds."""
+        study, rows = store.study(), store.rows()
+        with error_context(store=store.where):
+            for row in rows:
+                verify_row(study, row)
+        return cls(study, rows, store.made_by())
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The points as plain values."""
+        return [self._plain(row) for row in self.rows]
+
+    @cached_property
+    def measured(self) -> list[Row]:
+        """Points that did not fail."""
+        return [row for row in self.rows if row.measured is not None]
+
+    @cached_property
+    def feasible(self) -> list[Row]:
+        """Points that hold all constraints."""
+        return [row for row in self.measured if feasible(self.study, row)]
+
+    @property
+    def failed(self) -> list[Row]:
+        """Points that failed, each with its cause."""
+        return [row for row in self.rows if row.error is not None]
+
+    def causes(self) -> list[tuple[str, int, Row]]:
+        """Why points failed: the cause, how often, and the first of them; the most frequent first."""
+        counts = Counter(row.error for row in self.failed)
+        first = {row.error: row for row in reversed(self.failed)}
+        return [(str(cause), count, first[cause]) for cause, count in counts.most_common()]
+
+    @cached_property
+    def front(self) -> list[Row]:
+        """Feasible points that nothing beats in all objectives, in the study's order."""
+        found = []
+        for rows in self.groups().values():
+            found += [rows[n] for n in pareto(losses_of(rows, self.study.objectives))]
+        return sorted(found, key=lambda row: row.point.number)
+
+    def groups(self) -> dict[tuple[Scalar, ...], list[Row]]:
+        """Feasible points by what is given; all of them together if nothing is."""
+        found: dict[tuple[Scalar, ...], list[Row]] = {}
+        for row in self.feasible:
+            found.setdefault(tuple(row.point.values[name] for name in self.study.each), []).append(row)
+        return found
+
+    def best(self, objective: Objective, count: int = 10) -> list[Row]:
+        """The best feasible points for one objective; so many for each of what is given."""
+        return [row for rows in self.groups().values() for row in best(rows, objective, count)]
+
+    def sensitivity(self) -> dict[str, list[Effect]]:
+        """Per objective, how much each axis explains."""
+        return {
+            each.name: sensitivity(
+                self.measured, [axis for axis in self.study.varied if axis.name != each.name], each
+            )
+            for each in self.study.objectives
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The fixed format of ``sweep --json``; nothing in it depends on when or where it was measured."""
+        study = self.study
+        return {
+            "study": study.name,
+            "measure": study.measure,
+            "times": "measured" if study.measure == "live" else "modelled",
+            "openhtp": self.made_by,
+            "axes": [axis.name for axis in study.axes],
+            "objectives": {each.name: "max" if each.largest else "min" for each in study.objectives},
+            "constraints": [str(each) for each in study.constraints],
+            "each": list(study.each),
+            "counts": {"points": len(self.rows), "failed": len(self.failed), "feasible": len(self.feasible)},
+            "front": [row.point.number for row in self.front],
+            "sensitivity": {
+                name: {effect.axis: effect.share for effect in effects}
+                for name, effects in self.sensitivity().items()
+            },
+            "points": self.points,
+        }
+
+    def _plain(self, row: Row) -> dict[str, Any]:
+        return {
+            "number": row.point.number,
+            "values": row.point.values,
+            "measured": row.measured,
+            "feasible": feasible(self.study, row),
+            "error": row.error,
+        }
+
+    def write_parquet(self, path: Path) -> None:
+        """One row per point, a column for each axis and each measured number; failures have a cause instead."""
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ImportError as error:
+            raise UnsupportedFeature("Parquet needs pyarrow: pip install 'openhtp[sweep]'") from error
+        fronts = {row.point.number for row in self.front}
+        columns: dict[str, list[Scalar]] = {
+            "number": [row.point.number for row in self.rows],
+            **{axis.name: [row.point.values.get(axis.name) for row in self.rows] for axis in self.study.axes},
+        }
+        for name in dict.fromkeys(name for row in self.measured for name in row.measured or {}):
+            # An axis may have the name of a number: of a client that is called like one.
+            column = name if name not in columns else f"measured.{name}"
+            columns[column] = [(row.measured or {}).get(name) for row in self.rows]
+        columns["feasible"] = [feasible(self.study, row) for row in self.rows]
+        columns["front"] = [row.point.number in fronts for row in self.rows]
+        columns["error"] = [row.error for row in self.rows]
+        table = pa.table({name: pa.array(_of_one_kind(values)) for name, values in columns.items()})
+        content = io.BytesIO()
+        parquet.write_table(table, content, compression="zstd")
+        write_file(path, content.getvalue())
+
+
+def _of_one_kind(values: list[Scalar]) -> list[Scalar]:
+    """A column has one type: words if any value is one, fractions if any is one."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1:
+        return values
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def load_results(folder: str | Path) -> SweepResult:
+    """What the store in a folder holds.
+
+    Raises:
+        WrongStore: the folder holds none.
+    """
+    with open_store(Path(folder)) as store:
+        return SweepResult.of(store)
