@@ -133,7 +133,13 @@ def _explained(found: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]
             yield mark
             continue
         track = found.tracks[number]
-        args = {**(mark.args or {}), "session": track.session, "priority": Priority(track.priority).name.lower()}
+        level = Priority(track.priority)
+        args = {
+            **(mark.args or {}),
+            "session": track.session,
+            "priority": level.name.lower(),
+            "thread_priority": f"{level.thread_priority:#04x}",
+        }
         name = mark.name
         if mark.category == "step":
             steps = ops.get(number, [])

@@ -31,8 +31,12 @@ from openhtp.vendor.context import Context
 from openhtp.vendor.graph import GraphOptions
 from openhtp.vendor.library import load
 from tests.capi.test_client import build, values
+from tests.conftest import ramp, relu_graph
+from tests.contract import c_table
+from tests.waiting import PATIENCE_S
 
-NOT_SUPPORTED, INVALID_CONTEXT_CONFIG, INVALID_GRAPH_ARGUMENT = 1000, 5010, 6000
+NOT_SUPPORTED, INVALID_BACKEND_CONFIG = 1000, 4012
+INVALID_CONTEXT_ARGUMENT, INVALID_CONTEXT_CONFIG, INVALID_GRAPH_ARGUMENT = 5000, 5010, 6000
 
 
 @pytest.fixture
@@ -101,6 +105,30 @@ def test_a_queue_depth_cannot_be_set_later(device: Device) -> None:
     held = handles.find(ContextHeld, handle).context
     assert held.queue_depth == 25
     assert held.priority.name == "NORMAL"  # all of a list or none of it
+
+
+def test_a_priority_that_cannot_change_any_more_is_refused_by_a_code_of_contexts(device: Device) -> None:
+    context, keep = c_table.Context(Context.create(device)), []
+    relu_graph(context).execute_async({"x": ramp()}).result(PATIENCE_S)
+    given = [
+        custom("HtpContextConfig", HtpContextOption.DSP_MEMORY_PROFILING, keep, flag=1),
+        plain(ContextOption.PRIORITY, number=200),
+    ]
+    handle = context.held.handle
+    assert device.library.ask("contextSetConfig", handle, pointer_list(given)) == INVALID_CONTEXT_ARGUMENT
+    held = handles.find(ContextHeld, handle).context
+    assert not held._chosen.dsp_memory_profiling_enabled  # all of a list or none of it
+
+
+def test_options_of_backends_are_warned_of_or_refused(device: Device, caplog: pytest.LogCaptureFixture) -> None:
+    for option, code in ((1, 0), (2, 0), (77, INVALID_BACKEND_CONFIG), (0x7FFFFFFF, INVALID_BACKEND_CONFIG)):
+        place, config = ctypes.c_void_p(), plain(option)
+        given = pointer_list([config])
+        assert device.library.ask("backendCreate", device.backend.log, given, ctypes.addressof(place)) == code
+        assert device.library.ask("backendSetConfig", device.backend.handle, given) == code
+        if not code:
+            device.library.call("backendFree", place)
+    assert "QNN_BACKEND_CONFIG_OPTION_PLATFORM is taken, and has no effect" in caplog.text
 
 
 @pytest.mark.parametrize("option", [ContextOption.OEM_STRING, 77])

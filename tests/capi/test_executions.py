@@ -33,6 +33,7 @@ from tests.waiting import PATIENCE_S, wait_until
 INVALID_ARGUMENT, INVALID_TENSOR, NOT_FINALIZED = 6000, 6004, 6023
 UNSUPPORTED_TENSOR = 7005
 TIMED_OUT, DYNAMIC_SHAPE, SPARSITY = 6033, 6036, 6037
+INVALID_PARAM, UNSUPPORTED_PARAM = 7004, 7005
 ROWS = (False, True, False)
 X = TensorSpec("x", (1, 6, 8), DType.FLOAT_32, None, TensorKind.APP_WRITE)
 Y = dataclasses.replace(X, name="y", kind=TensorKind.APP_READ)
@@ -299,6 +300,18 @@ def test_a6_the_number_that_a_client_gives_is_held_to_the_bound(context: Context
     for count, code in ((8, SPARSITY), (2, 0)):
         x.struct.sparse.elements = count
         assert graph.execute([x], [y]) == code
+
+
+@pytest.mark.parametrize(
+    ("data_format", "elements", "code"), [(1, 2, 0), (0, 2, 0), (1, 0, INVALID_PARAM), (2, 2, UNSUPPORTED_PARAM)]
+)
+def test_a6_the_sparse_data_format_needs_a_number_of_elements(
+    context: Context, data_format: int, elements: int, code: int
+) -> None:
+    graph, keep = context.create_graph("sparse"), []
+    made: Any = tensor_struct(SPARSE, None, keep)
+    made.data_format, made.sparse.elements = data_format, elements
+    assert context.library.ask("tensorCreateGraphTensor", graph.handle, ctypes.addressof(made)) == code
 
 
 @pytest.mark.parametrize("handle", ["profile", "signal"])

@@ -12,7 +12,7 @@ from tests.capi.conftest import build_script
 from tests.waiting import PATIENCE_S
 
 
-def test_synchronous_and_asynchronous_calls_begin_together(lib_dir: Path, tmp_path: Path) -> None:
+def test_a1_synchronous_and_asynchronous_calls_begin_together(lib_dir: Path, tmp_path: Path) -> None:
     compiler = build_script().compiler()
     if compiler is None or not can_load_python():
         pytest.skip("there is no C compiler, or no shared library of Python")

@@ -144,21 +144,33 @@ def test_b1_threads_that_were_changed_are_those_of_the_restored_graph(
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_b1_options_that_nobody_knows_are_refused(context: Context, done: bool) -> None:
+def test_b1_options_that_nobody_knows_are_refused(
+    context: Context, done: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     graph = finalized(context) if done else unfinished(context)
     unknown = [
-        htp_option(999, keep, number32=1),
-        htp_option(HtpGraphOption.HMX_BOUNDING, keep, number32=1),
-        optimization(99, 1.0),
-        struct("Config")(option=77),
-        struct("Config")(option=GraphOption.PROFILE_HANDLE),
+        (htp_option(999, keep, number32=1), INVALID_ARGUMENT),
+        (htp_option(HtpGraphOption.HMX_BOUNDING, keep, number32=1), NOT_SUPPORTED),
+        (optimization(99, 1.0), INVALID_ARGUMENT),
+        (struct("Config")(option=77), NOT_SUPPORTED),
+        (struct("Config")(option=GraphOption.PROFILE_HANDLE), NOT_SUPPORTED),
     ]
-    for option in unknown:
-        assert graph.set_config(option) == NOT_SUPPORTED
-        assert graph.set_config(threads(2), option) == NOT_SUPPORTED
+    for option, code in unknown:
+        for options in ((option,), (threads(2), option)):
+            caplog.clear()
+            assert graph.set_config(*options) == code, "as when a graph is created"
+            assert [record.levelname for record in caplog.records] == ["ERROR"], "said in words"
     assert graph.ask("graphSetConfig", 0) == INVALID_ARGUMENT
     assert graph.set_config(threads(0)) == 0, "as many as there are"
     assert graph.set_config(threads(1 << 40)) == 0, "as many as there are"
+
+
+def test_b13_an_option_without_effect_is_a_warning_also_later(
+    context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = unfinished(context)
+    assert graph.set_config(htp_option(HtpGraphOption.ASSUME_SAME_QUANT, keep, number32=1), threads(2)) == 0
+    assert "QNN_HTP_GRAPH_CONFIG_OPTION_ASSUME_SAME_QUANT is taken, and has no effect" in caplog.text
 
 
 def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: Context, lib_dir: Path) -> None:

@@ -52,7 +52,7 @@ def long_graph(context: c_table.Context, **options: Any) -> c_table.Graph:
     return graph
 
 
-def test_clients_of_one_process_share_it(backends: list[c_table.Backend]) -> None:
+def test_a3_clients_of_one_process_share_it(backends: list[c_table.Backend]) -> None:
     for backend in backends:
         relu_graph(backend.create_device().create_context()).execute({"x": ramp()})
     (npu,) = npus()
@@ -80,7 +80,7 @@ def test_an_npu_ends_with_its_last_client(lib_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["synchronous", "asynchronous"])
-def test_an_urgent_context_comes_before_what_another_client_queued(
+def test_a3_an_urgent_context_comes_before_what_another_client_queued(
     backends: list[c_table.Backend], way: str
 ) -> None:
     """Also before what is left of the execution under way."""
@@ -106,7 +106,7 @@ def test_an_urgent_context_comes_before_what_another_client_queued(
         assert np.array_equal(execution.result(PATIENCE_S)["y23"], x * (LAYERS + 1))
 
 
-def test_an_urgent_call_comes_between_the_steps_of_one_that_its_caller_computes(
+def test_a3_an_urgent_call_comes_between_the_steps_of_one_that_its_caller_computes(
     backends: list[c_table.Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[int] = []
@@ -143,7 +143,7 @@ def test_an_urgent_call_comes_between_the_steps_of_one_that_its_caller_computes(
     assert not wrong
 
 
-def test_after_asynchronous_calls_everything_can_still_be_done(backends: list[c_table.Backend]) -> None:
+def test_a2_after_asynchronous_calls_everything_can_still_be_done(backends: list[c_table.Backend]) -> None:
     device = backends[0].create_device()
     context = device.create_context()  # with the default depth
     graph = relu_graph(context, "first", priority="low")

@@ -1,4 +1,4 @@
-"""Runs of apps carry signals, too: they give up waiting for their resources."""
+"""Clients that are no graphs: they give up waiting for their resources, and have thread priorities."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ def test_a10_an_app_is_aborted(app: htp.App, backend: htp.Backend) -> None:
     abort.trigger()
     assert isinstance(second.exception(PATIENCE_S), htp.Aborted)
     abort.free()
+
+
+def test_a10_on_later_chips_an_app_cannot_set_its_threads_priority(
+    backend: htp.Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    for soc, said in (("SM8650", False), ("SM8850", True)):
+        with backend.create_device(soc=soc, host="thread").create_context() as context:
+            context.create_app("camera", priority="high")
+        assert ("cannot set that of its threads (0xbb) itself" in caplog.text) is said
 
 
 def test_a10_what_is_no_signal_is_refused(app: htp.App) -> None:

@@ -31,6 +31,7 @@ def test_trace_has_ops_job_priority_and_session(backend, tmp_path) -> None:
     assert step["name"] == "Relu"
     assert step["args"]["ops"] == "relu"
     assert step["args"]["priority"] == "high"
+    assert step["args"]["thread_priority"] == "0xbb", "A10: of the documented table"
     assert {"job", "session"} <= set(step["args"])
 
 

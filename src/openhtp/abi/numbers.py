@@ -14,6 +14,9 @@ VERSION_1 = 1
 VERSION_2 = 2
 BACKEND_ID_HTP = 6
 
+SPARSE_FORMAT = 1
+"""The data format of a tensor that says how many of its elements are specified."""
+
 DEFINED = 1
 """Of an encoding: the client gives it."""
 

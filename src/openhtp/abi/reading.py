@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from openhtp.abi import blocks, memory
-from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, MemoryKind, ParamKind
+from openhtp.abi.numbers import (
+    DEFINED,
+    SPARSE_FORMAT,
+    UNDEFINED,
+    VERSION_1,
+    VERSION_2,
+    EncodingKind,
+    MemoryKind,
+    ParamKind,
+)
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import Array
 from openhtp.core import status as st
@@ -45,6 +54,14 @@ def spec_of(tensor: Any) -> TensorSpec:
         if tensor.dynamic:
             dynamic = tuple(map(bool, memory.read(tensor.dynamic, tensor.rank, "flags of dynamic dimensions")))
         elements = tensor.sparse.elements or None
+    data_format = tensor.data_format
+    if data_format == SPARSE_FORMAT:
+        if elements is None:
+            raise _bad_tensor(
+                f"tensor {name!r} is sparse and says of no element that it is specified; expected version 2, with"
+                " the most elements that may be in its sparse parameters"
+            )
+        data_format = DataFormat.DENSE  # in the client's memory, whatever number of elements is specified
     return TensorSpec(
         name,
         shape,
@@ -53,7 +70,7 @@ def spec_of(tensor: Any) -> TensorSpec:
         TensorKind.parse(tensor.kind),
         dynamic if any(dynamic) else (),
         elements,
-        DataFormat.parse(tensor.data_format),
+        DataFormat.parse(data_format),
     )
 
 

@@ -15,7 +15,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.abi.numbers import DEFINED, UNDEFINED, VERSION_1, VERSION_2, EncodingKind, ParamKind, SparseKind
+from openhtp.abi.numbers import (
+    DEFINED,
+    SPARSE_FORMAT,
+    UNDEFINED,
+    VERSION_1,
+    VERSION_2,
+    EncodingKind,
+    ParamKind,
+    SparseKind,
+)
 from openhtp.abi.structs import struct
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
@@ -83,7 +92,7 @@ def tensor_struct(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctyp
         _fill_version_2(tensor, spec, keep)
     tensor.name = c_text(spec.name, "tensor name", keep)
     tensor.data_type = int(_stored_type(spec.dtype))
-    tensor.data_format = int(spec.data_format)
+    tensor.data_format = int(spec.data_format) if spec.sparse_elements is None else SPARSE_FORMAT
     # Never NULL: the library reads the dimensions whatever the rank says.
     dims = (ctypes.c_uint32 * max(1, spec.rank))(*spec.shape)
     tensor.dims = ctypes.addressof(dims)

@@ -13,8 +13,10 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles, identity
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
+from openhtp.capi.rowless import warn_of_no_effect
 from openhtp.core import status as st
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.option_numbers import CUSTOM, BackendOption
 from openhtp.ops import PACKAGE, op_names, resolve_for
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.property import has_capability
@@ -34,6 +36,7 @@ class BackendHeld(HandleEntry):
         self.contexts: set[Any] = set()
 
 
+_OPTIONS = {CUSTOM: "CUSTOM", **{int(option): option.name for option in BackendOption}}
 _build = (identity.build_id() + "\0").encode()
 _build_text = ctypes.create_string_buffer(_build)
 
@@ -48,15 +51,27 @@ def property_has_capability(key: int) -> int:
 def backend_create(log: int, config: int, out: int) -> None:
     """Make a backend; its configuration has nothing that would matter here."""
     handles.require_place(out, "backend")
-    memory.pointers(config, "the backend's configuration")
+    _take_options(config)
     handles.give(out, BackendHeld())
 
 
 @answers("backendSetConfig")
 def backend_set_config(backend: int, config: int) -> None:
-    """Error reporting and platform options: accepted."""
+    """The same options, later."""
     handles.find(BackendHeld, backend)
-    memory.pointers(config, "the backend's configuration")
+    _take_options(config)
+
+
+def _take_options(config: int) -> None:
+    """Warn of options that do nothing; one that does not exist is refused."""
+    for place in memory.pointers(config, "the backend's configuration"):
+        number = memory.structure(struct("Config"), place, "the backend's configuration").option
+        if number not in _OPTIONS:
+            raise InvalidArgument(
+                f"backend option {number} is unknown; expected one of {', '.join(map(str, _OPTIONS))}",
+                st.QNN_BACKEND_ERROR_INVALID_CONFIG,
+            )
+        warn_of_no_effect(f"QNN_BACKEND_CONFIG_OPTION_{_OPTIONS[number]}")
 
 
 @answers("backendGetApiVersion")

@@ -18,6 +18,7 @@ from openhtp.core.option_numbers import (
     ContextOption,
     HtpContextOption,
     HtpGraphOption,
+    Optimization,
     PrecisionNumber,
 )
 from openhtp.core.precision import Precision
@@ -52,6 +53,7 @@ _LEFT_OPEN = {
 }
 _PRECISIONS = {PrecisionNumber.FLOAT32: Precision.FLOAT32, PrecisionNumber.FLOAT16: Precision.FLOAT16}
 _NUMERIC = 0
+_SLC = (True, int(HtpGraphOption.OPTIMIZATION), int(Optimization.SLC_ALLOCATOR))
 _CUSTOM = {"context": "HtpContextConfig", "graph": "HtpGraphConfig"}
 
 
@@ -95,8 +97,19 @@ def read_changes(table: Table, address: int) -> dict[str, Any]:
     return found
 
 
-def _entries(table: Table, address: int) -> Iterator[tuple[Option, Any]]:
-    """Rows of a list and their values. What has no row is refused, or does nothing and is warned of."""
+def read_graph_changes(address: int, *, finalized: bool) -> dict[str, Any]:
+    """The options of a list for a graph that exists, also those that are set to what they are by default."""
+    return {
+        row.name: row.default if value == _LEFT_OPEN.get((GRAPH.owner, row.name)) else value
+        for row, value in _entries(GRAPH, address, finalized=finalized)
+    }
+
+
+def _entries(table: Table, address: int, *, finalized: bool = False) -> Iterator[tuple[Option, Any]]:
+    """Rows of a list and their values. What has no row is refused, or does nothing and is warned of.
+
+    ``finalized``: the list is for a graph that is finalized.
+    """
     owner = table.owner
     for place in memory.pointers(address, f"the {owner}'s configuration"):
         config = memory.structure(struct("Config"), place, f"the {owner}'s configuration")
@@ -106,6 +119,11 @@ def _entries(table: Table, address: int) -> Iterator[tuple[Option, Any]]:
                 struct(_CUSTOM[owner]), body.custom or 0, f"the {owner}'s custom configuration"
             )
             htp, option, body = True, custom.option, custom.of
+        if finalized and htp and option == Optimization.SLC_ALLOCATOR:
+            # The documented way to turn it off has the kind where the option belongs, and no kind. Taken for the
+            # option of that number, it would be about finalizing, which is over.
+            yield _rows(owner)[_SLC], bool(body.optimization.value)
+            continue
         optimizes = owner == "graph" and htp and option == HtpGraphOption.OPTIMIZATION
         kind = body.optimization.type if optimizes else None
         row = _rows(owner).get((htp, option, kind))

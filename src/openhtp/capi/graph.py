@@ -14,7 +14,6 @@ from openhtp.capi import configs, handles
 from openhtp.capi.clipping import clipped
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.entries import answers, null
-from openhtp.capi.graph_changes import named_options
 from openhtp.capi.handles import HandleEntry
 from openhtp.capi.profile import ProfileHeld
 from openhtp.capi.signals import SignalHeld
@@ -84,7 +83,7 @@ def graph_set_config(graph: int, config: int) -> None:
     held = handles.find(GraphHeld, graph)
     if not config:
         raise null("the graph's configuration")
-    named = named_options(config, finalized=held.graph.is_finalized)
+    named = configs.read_graph_changes(config, finalized=held.graph.is_finalized)
     within = clipped({name: value for name, value in named.items() if value is not None}, held.context.device.spec)
     options: Any = {name: within.get(name) for name in named}
     held.graph.set_config(**options)

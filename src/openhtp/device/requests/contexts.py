@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState, error_context
 from openhtp.core.limits import MAX_QUEUE_DEPTH
+from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
@@ -125,7 +126,7 @@ def set_priority(asked: Asked, request: ms.SetContextPriority) -> ms.Reply:
     """Of all graphs of a context."""
     context = find(asked.session.contexts, request.context, "context")
     check_group_priority(context, [request.priority])
-    _change(asked, list(context.graphs.values()), request.priority)
+    _change(asked, list(context.graphs.values()), request.priority, st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT)
     context.priority = request.priority
     return ms.Reply()
 
@@ -135,7 +136,7 @@ def set_graph_priority(asked: Asked, request: ms.SetPriority) -> ms.Reply:
     """Of one graph."""
     graph = find(asked.session.graphs, request.graph, "graph")
     check_group_priority(graph.context, [request.priority])
-    _change(asked, [graph], request.priority)
+    _change(asked, [graph], request.priority, st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
     return ms.Reply()
 
 
@@ -155,13 +156,13 @@ def set_hvx_threads(asked: Asked, request: ms.SetHvxThreads) -> ms.Reply:
     return ms.Reply()
 
 
-def _change(asked: Asked, graphs: list[DeviceGraph | DeviceApp], priority: int) -> None:
+def _change(asked: Asked, graphs: list[DeviceGraph | DeviceApp], priority: int, refused: Status) -> None:
     # All or none: a context keeps its old priority if one of its graphs has already run.
     for graph in graphs:
         if graph.queued_started:
             raise WrongState(
                 f"priority of graph {graph.name!r} cannot change after its first asynchronous execution started",
-                st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+                refused,
             )
     loop = asked.core.loop
     now = loop.clock.now()

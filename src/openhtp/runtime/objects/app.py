@@ -6,12 +6,14 @@ resources for as long as it runs, and gives them up when a more urgent client as
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import real_number, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.priority import Priority
+from openhtp.hw.catalog import find_soc
 from openhtp.rpc import frames, messages as ms
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.context import Context
+
+
+log = logging.getLogger(__name__)
+
+_FIRST_WITHOUT_THREAD_PRIORITIES = 81
 
 
 class AppRun:
@@ -102,6 +109,15 @@ class App:
         self.context = context
         self.name = name
         self.priority = priority
+        arch = find_soc(context.device.soc).arch
+        if arch >= _FIRST_WITHOUT_THREAD_PRIORITIES:
+            log.warning(
+                "app %r has priority %s; on a v%d an application cannot set that of its threads (%#04x) itself",
+                name,
+                priority.name.lower(),
+                arch,
+                priority.thread_priority,
+            )
         request = ms.AddApp(
             context=context._number,
             name=name,

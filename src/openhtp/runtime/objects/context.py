@@ -215,16 +215,17 @@ class Context:
         The queue depth is fixed at creation: giving one here changes nothing, as the API has it.
         """
         self._life.require("use")
+        chosen = self._chosen
         if dsp_memory_profiling_enabled is not None:
             wanted = CONTEXT.read({"dsp_memory_profiling_enabled": dsp_memory_profiling_enabled})
-            self._chosen = self._chosen.replace(dsp_memory_profiling_enabled=wanted.dsp_memory_profiling_enabled)
-        if priority is None:
-            return
-        level = Priority.parse(priority)
-        self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
-        self.priority = level
-        for graph in list(self._graphs.values()):
-            graph._adopt_priority(level)
+            chosen = chosen.replace(dsp_memory_profiling_enabled=wanted.dsp_memory_profiling_enabled)
+        if priority is not None:
+            level = Priority.parse(priority)
+            self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
+            self.priority = level
+            for graph in list(self._graphs.values()):
+                graph._adopt_priority(level)
+        self._chosen = chosen  # once nothing is refused any more
 
     def finalize(
         self,
