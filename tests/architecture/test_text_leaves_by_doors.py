@@ -12,7 +12,7 @@ DOORS = {
     "cli/_tool_options.py": {"StreamHandler"},  # with a formatter of printable lines
     "device/__main__.py": {"StreamHandler", "basicConfig"},  # with PrintableFormatter
     "capi/logs.py": {"sys.stderr.write"},  # lines that came through runtime/objects/log.py
-    "report/markup.py": {"html.escape"},
+    "report/page.py": {"html.escape"},
 }
 _ANYWHERE = {"print", "echo", "secho", "StreamHandler", "FileHandler", "basicConfig", "pprint", "print_exc"}
 _ON_STREAMS = {"write", "writelines", "buffer"}

@@ -15,9 +15,8 @@ from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.errors import ExecutionError
 from openhtp.engine import segments
-from openhtp.engine.free_sizes import with_free_sizes
 from openhtp.engine.ort import OrtEngine, OrtProgram
-from openhtp.engine.prepared import Manifest
+from openhtp.engine.prepared import Manifest, with_free_sizes
 from openhtp.engine.workshop import Workshop
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.htp_program import HtpProgram

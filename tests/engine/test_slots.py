@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openhtp.engine.slots import make_slots
+from openhtp.engine.sessions import make_slots
 
 MIB = 1 << 20
 

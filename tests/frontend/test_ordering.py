@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openhtp.frontend.ordering import in_order
+from openhtp.frontend.assembly import in_order
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int16", "float64"])

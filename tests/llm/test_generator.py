@@ -15,7 +15,7 @@ import pytest
 import openhtp as htp
 from openhtp import llm
 from openhtp.core.errors import DeviceLost, InvalidArgument, OutOfMemory, WrongState
-from openhtp.llm.drafting import NgramDraft
+from openhtp.llm.generator import NgramDraft
 
 Make = Callable[..., llm.Generator]
 

@@ -12,7 +12,7 @@ from tests.browser import settle
 from typer.testing import CliRunner
 
 from openhtp.cli.main import app
-from openhtp.report.estimate_page import estimate_to_html
+from openhtp.report.page import estimate_to_html
 
 CHART = "id => echarts.getInstanceByDom(document.getElementById(id)).getOption()"
 

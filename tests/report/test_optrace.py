@@ -13,11 +13,11 @@ from openhtp.estimation import with_options
 from openhtp.onnx import load
 from openhtp.records.profile import Pause, RunTimes
 from openhtp.records.schematic import FIRST_NODE, Region, Role
-from openhtp.report.lint_trace import lint_to_chrome
 from openhtp.report.linting import linting_event
 from openhtp.report.optrace import TraceOptions, optrace_to_chrome
 from openhtp.report.runtrace import runs_to_runtrace
 from openhtp.report.schematic import schematic_of
+from openhtp.report.viewing import lint_to_chrome
 from openhtp.zoo import small_cnn
 
 ALL = TraceOptions(input_output_flows=True, sequencer_flows=True)

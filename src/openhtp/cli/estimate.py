@@ -21,7 +21,7 @@ from openhtp.hw.clocks import FULL
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
-from openhtp.report.estimate_page import estimate_to_html
+from openhtp.report.page import estimate_to_html
 from openhtp.runtime.objects.device_config import Preset
 
 _PROFILES = ("burst", "high_performance", "balanced", "power_saver")

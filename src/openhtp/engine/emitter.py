@@ -14,8 +14,8 @@ from openhtp.core.precision import half_rounded
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
+from openhtp.engine.encoding import bias_in_steps, signed_weights
 from openhtp.engine.values import Physical, TensorForms, axes_order
-from openhtp.engine.weights import bias_in_steps, signed_weights
 from openhtp.engine.wide import computed_right, constant_right, is_wide, wide_product
 from openhtp.ops import Node, OpDef
 

@@ -31,9 +31,9 @@ from openhtp.core.precision import Precision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
+from openhtp.engine.encoding import unsigned_tensor
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.values import Physical, Rounding, TensorForms
-from openhtp.engine.weights import unsigned_tensor
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._emit import Layout
 from openhtp.program.htp_program import HtpNode, HtpProgram

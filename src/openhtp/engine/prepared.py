@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import ModelProto
 
 from openhtp.engine import seal
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
-from openhtp.engine.free_sizes import with_free_sizes
 from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
-from openhtp.engine.onnx_graph import numpy_type, onnx_type
+from openhtp.engine.onnx_graph import model_bytes, numpy_type, onnx_type, parse_model
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import (
     PreparedSegments,
@@ -32,7 +33,7 @@ from openhtp.engine.sessions import (
     aligned,
     aligned_copy,
 )
-from openhtp.engine.strips import RowWindow
+from openhtp.engine.strips import RowWindow, is_channel_last
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.container import digest, make_section, quick_checksum, read_together
@@ -322,3 +323,39 @@ def _dtype(number: int) -> np.dtype[Any]:
         return numpy_type(number)
     except KeyError:
         raise Unusable(f"type {number} is unknown") from None
+
+
+# Parts that fit images of any size, so that graphs of one network for several sizes can have the same sessions.
+#
+# What the runtime makes of the filters of an 8-bit convolution stays in its session, and no other can use it. It
+# does not depend on the image. So where several graphs are loaded together, the models of such parts leave open
+# how
+# many images they get, and how large: where two graphs are cut at the same places, their parts are equal, and one
+# session serves both. Every number stays what it was, and so does the time (decision 026).
+
+
+_IMAGE = 4
+
+
+def with_free_sizes(part: bytes) -> bytes:
+    """The model of a part with the sizes of its ends left open, if it has convolutions in channel-last order.
+
+    What is no model stays as it is, for the runtime to refuse.
+    """
+    try:
+        model: ModelProto = parse_model(part)
+    except DecodeError:
+        return part
+    if not any(map(is_channel_last, model.graph.node)):
+        return part
+    _free((*model.graph.input, *model.graph.output))
+    return model_bytes(model)
+
+
+def _free(ends: Iterable[Any]) -> None:
+    """Give names to all sizes of images, in whichever order: channels the runtime compares with the filters."""
+    for end in ends:
+        sizes = end.type.tensor_type.shape.dim
+        if len(sizes) == _IMAGE:
+            for axis, size in enumerate(sizes):
+                size.dim_param = f"{end.name}.{axis}"

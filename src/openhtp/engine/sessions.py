@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import mmap
 import os
@@ -30,7 +31,6 @@ from openhtp.engine.onnx_graph import (
 )
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import ComputeSession, PackagedSession
-from openhtp.engine.slots import make_slots
 from openhtp.engine.strips import RowWindow
 from openhtp.engine.wide import multiplies_exactly
 from openhtp.program.container import digest
@@ -365,3 +365,30 @@ def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
             raw = data[begin : begin + int(place["length"])]
             found[tensor.name] = raw.view(numpy_type(tensor.data_type)).reshape(tuple(tensor.dims))
     return found
+
+
+# Memory for what one execution hands from one segment to the next.
+
+
+_HUGE_PAGE = 2 << 20
+_LINE = 64
+# Below this, most of a huge page would lie idle.
+_WORTH_A_HUGE_PAGE = _HUGE_PAGE // 2
+
+
+def make_slots(sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+    """Bytes for each slot, on as few pages of the machine as it has to offer.
+
+    On small pages, which the system takes from all over the memory, some values get into each other's way in the
+    cache, for as long as the execution's bindings live.
+    """
+    rooms = [-(-size // _LINE) * _LINE for size in sizes]
+    ends = list(itertools.accumulate(rooms, initial=0))
+    total = ends[-1]
+    if total < _WORTH_A_HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return [np.empty(size, np.uint8) for size in sizes]
+    mapped = mmap.mmap(-1, -(-total // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE, flags=mmap.MAP_PRIVATE)
+    mapped.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapped, np.uint8)  # keeps the mapping for as long as anything of it is used
+    begin = -memory.ctypes.data % _HUGE_PAGE
+    return [memory[begin + place : begin + place + size] for place, size in zip(ends, sizes, strict=False)]

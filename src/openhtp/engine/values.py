@@ -20,9 +20,9 @@ from openhtp.core.precision import half_rounded
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
+from openhtp.engine.encoding import signed_tensor, unsigned_tensor
 from openhtp.engine.half import MARK
 from openhtp.engine.onnx_graph import OnnxGraph
-from openhtp.engine.weights import signed_tensor, unsigned_tensor
 from openhtp.engine.wide import pieces
 
 Array = npt.NDArray[Any]

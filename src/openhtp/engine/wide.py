@@ -22,8 +22,8 @@ from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine import encoding
+from openhtp.engine.encoding import signed_weights
 from openhtp.engine.onnx_graph import OnnxGraph
-from openhtp.engine.weights import signed_weights
 
 Array = npt.NDArray[Any]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
@@ -13,7 +14,6 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import values as vs
 from openhtp.frontend.model import Array, Shape
-from openhtp.frontend.ordering import in_order
 from openhtp.frontend.values import OnnxValue, Perm
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.def_use import needed_nodes
@@ -181,3 +181,27 @@ def conversion(source: DType, target: DType) -> str:
 
 def _form_name(value: OnnxValue, perm: Perm) -> str:
     return value.name if perm == vs.identity(value.rank) else f"{value.name}_{_SUFFIXES.get(perm, 'moved')}"
+
+
+# Constants whose axes were put in another order, laid out anew.
+
+
+# Bytes of the last axis that are copied at a time: more, and what is read in between does not stay in the cache.
+_STRIP_BYTES = 32
+# From this size on the order in which a copy is made decides how long it takes.
+_LARGE = 64 * 1024
+
+
+def in_order(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The array as it is if it lies in order and has this type, else a copy that does.
+
+    Filters have their channels moved from the first axis to the last: copied in order of the result, every element
+    would come from another page.
+    """
+    if array.nbytes < _LARGE or array.dtype != dtype or array.flags.c_contiguous:
+        return np.ascontiguousarray(array, dtype)
+    made = np.empty(array.shape, dtype)
+    strip = max(1, _STRIP_BYTES // dtype.itemsize)
+    for begin in range(0, array.shape[-1], strip):
+        made[..., begin : begin + strip] = array[..., begin : begin + strip]
+    return made

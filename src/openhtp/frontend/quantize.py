@@ -23,9 +23,8 @@ from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, Uns
 from openhtp.engine.onnxruntime import part
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.masks import with_finite_masks
-from openhtp.frontend.metadata import with_notes, without_notes
 from openhtp.frontend.onnx_import import import_model
-from openhtp.frontend.onnx_reader import ModelSource, parse_model, read_model
+from openhtp.frontend.onnx_reader import ModelSource, model_bytes, parse_model, read_model
 from openhtp.frontend.probing import with_fixed_inputs, with_lifted_constants, with_opset, with_own_biases
 from openhtp.frontend.typing_pass import settle_types
 
@@ -295,3 +294,47 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         root.setLevel(before)
+
+
+# Notes that files carry about themselves and their parts, taken off before a tool that stumbles over them.
+
+
+Notes = dict[tuple[str, str], dict[str, str]]
+"""Keys and values by part of a model: its kind and its name."""
+
+
+def without_notes(model: bytes) -> tuple[bytes, Notes]:
+    """The model without ``metadata_props`` at any level, and what they were."""
+    proto = parse_model(model)
+    notes: Notes = {}
+    for owner, piece in _pieces(proto):
+        if piece.metadata_props:
+            notes[owner] = {item.key: item.value for item in piece.metadata_props}
+            del piece.metadata_props[:]
+    return (model_bytes(proto), notes) if notes else (model, notes)
+
+
+def with_notes(model: bytes, notes: Notes) -> bytes:
+    """The model with notes on those of its parts that are still there; what it has by now is kept."""
+    if not notes:
+        return model
+    proto = parse_model(model)
+    for owner, piece in _pieces(proto):
+        known = {item.key for item in piece.metadata_props}
+        for key, value in notes.get(owner, {}).items():
+            if key not in known:
+                piece.metadata_props.add(key=key, value=value)
+    return model_bytes(proto)
+
+
+def _pieces(proto: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+    graph = proto.graph
+    yield ("model", ""), proto
+    yield ("graph", ""), graph
+    for node in graph.node:
+        # A node may have no name before, and one afterwards; the values that it makes keep theirs.
+        yield ("node", next(iter(node.output), node.name)), node
+    for tensor in graph.initializer:
+        yield ("tensor", tensor.name), tensor
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield ("value", value.name), value

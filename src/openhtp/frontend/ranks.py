@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from openhtp.frontend.matching import Neighbours
 from openhtp.frontend.model import OnnxNode, ValueType
+from openhtp.frontend.patterns import Neighbours
 from openhtp.frontend.typing_pass import TypedModel
 
 MOST_AXES = 5

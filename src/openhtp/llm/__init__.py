@@ -14,9 +14,8 @@ from openhtp.llm.cache import KvCache
 from openhtp.llm.checkpoint import load
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.export import export
-from openhtp.llm.generator import Generator, Stats
+from openhtp.llm.generator import Generator, Sampling, Stats
 from openhtp.llm.model import Llama
-from openhtp.llm.sampling import Sampling
 from openhtp.llm.tokenizer import Tokenizer, token_numbers
 
 __all__ = [

@@ -181,3 +181,6 @@ def run_node(node: NodeProto, inputs: Sequence[Array], device: str = "CPU", **kw
 def supports_device(device: str) -> bool:
     """Only the emulator."""
     return OnnxBackend.supports_device(device)
+
+
+# Inputs that ONNX lets a model compute and the HTP needs to know when a graph is compiled.

@@ -11,21 +11,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._conv_geometry import (
-    dilation_param,
-    dimensions,
-    groups,
-    is_depthwise,
-    window_params,
-    windows,
-)
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, window_size
 from openhtp.ops._tiles import TileAxis
 from openhtp.ops._types import WEIGHTED
-from openhtp.ops._windows import batch_and_rows, onnx_pads, patches
+from openhtp.ops._windows import (
+    batch_and_rows,
+    dilation_param,
+    dimensions,
+    groups,
+    is_depthwise,
+    onnx_pads,
+    patches,
+    window_params,
+    windows,
+)
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._conv_geometry import dimensions, window_params, windows
 from openhtp.ops._emit import Emitter, Layout
 from openhtp.ops._node import Array, Node, Shape
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 from openhtp.ops._types import WEIGHTED
-from openhtp.ops._windows import onnx_pads
+from openhtp.ops._windows import dimensions, onnx_pads, window_params, windows
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:

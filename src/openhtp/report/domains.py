@@ -8,7 +8,7 @@ from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.memory.planning import Act, DomainPlan, Hold, LetGo, Load, MemoryPlan, Outcome
 from openhtp.report.gantt import PALETTE
-from openhtp.report.markup import escaped
+from openhtp.report.page import escaped
 
 _LEFT, _WIDTH, _ROW, _BAR, _TOP = 60, 760, 64, 34, 16
 _OPACITY = {"weights": 1.0, "spill_fill": 0.75, "vtcm_backup": 0.55, "io": 0.4, "reserve": 0.2}

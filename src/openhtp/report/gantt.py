@@ -13,7 +13,7 @@ from openhtp.core.foreign_text import printable
 from openhtp.core.units import MIB
 from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, kind_of
 from openhtp.report.marks import Instant, Mark, TimelineSpan
-from openhtp.report.markup import escaped
+from openhtp.report.page import escaped
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from typing import Any
 from openhtp.records.profile import RunTimes
 from openhtp.records.schematic import SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic
 from openhtp.report.dominant import dominant_path
-from openhtp.report.placing import Lanes
-from openhtp.report.profile_rows import header
+from openhtp.report.profile_rows import Lanes, header
 from openhtp.report.runtrace import DeviceSpan, computing_ns, modelled_time, run_spans, yield_spans
 
 Json = dict[str, Any]

@@ -6,11 +6,12 @@ were released and are put into the page.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from openhtp.core.foreign_text import to_json
+from openhtp.core.foreign_text import printable, to_json
 
 _FOLDER = resources.files("openhtp.report").joinpath("templates")
 _PLACES = {
@@ -37,3 +38,20 @@ def filled_page(template: str, data: dict[str, Any], libraries: Sequence[str] = 
 def template_named(name: str) -> str:
     """The text of a template of this package."""
     return _FOLDER.joinpath(name).read_text(encoding="utf-8")
+
+
+# An estimate as a page: chips side by side, charts of what takes most, every kernel in a table.
+
+
+def estimate_to_html(document: dict[str, Any], title: str, notes: Sequence[str]) -> str:
+    """Return the page for what ``openhtp estimate --json`` writes. ``notes`` say what the numbers hold for."""
+    data = {**document, "title": title, "notes": list(notes)}
+    return filled_page(template_named("estimate.html"), data, CHARTS_AND_TABLES)
+
+
+# Foreign text in SVG and HTML: nothing in it is an element, and all of it is a character that XML has.
+
+
+def escaped(text: str) -> str:
+    """The text as it may stand in an element or an attribute."""
+    return html.escape(printable(text))

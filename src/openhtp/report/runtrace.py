@@ -12,8 +12,7 @@ from typing import Any
 
 from openhtp.records.profile import RunTimes
 from openhtp.records.schematic import Schematic
-from openhtp.report.placing import Lanes
-from openhtp.report.profile_rows import header
+from openhtp.report.profile_rows import Lanes, header
 
 TICK_HZ = 19_200_000
 _EXECUTE, _ACQUIRE, _POWER, _GRAPH = "QNN DSP Execute", "VTCM Acquire", "Resource Power On", "Graph Execute"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +16,18 @@ import msgspec
 
 from openhtp.core.errors import BadProfile
 from openhtp.core.foreign_text import printable, to_json
-from openhtp.records.profile import Log, Message
-from openhtp.records.schematic import Schematic
-from openhtp.report.lint_trace import lint_to_chrome
+from openhtp.records.profile import Log, Message, ProfileEvent
+from openhtp.records.schematic import FIRST_NODE, QnnOp, Schematic
 from openhtp.report.listing import EXECUTED, aggregated, log_to_text
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.optrace import optrace_to_chrome
 from openhtp.report.profile_log import read_log, read_schematic, schematic_digest
-from openhtp.report.profile_rows import COLUMNS, csv_rows, log_to_json
+from openhtp.report.profile_rows import COLUMNS, csv_rows, header, log_to_json
 from openhtp.report.qhas import schematic_to_qhas
 from openhtp.report.qhas_page import qhas_to_html
 from openhtp.report.qhas_schema import qhas_schema
 from openhtp.report.runtrace import runs_to_runtrace
 from openhtp.report.viewer_config import Features, Reader
-from openhtp.report.zooming import zoomed
 
 _CRITICAL = 6001
 
@@ -213,3 +213,120 @@ def _csv(log: Log) -> bytes:
 
 def _json(document: dict[str, Any]) -> bytes:
     return msgspec.json.format(to_json(document), indent=1)
+
+
+# Linting data as a Chrome trace: the main thread op by op, its waits, and what ran in the background.
+
+
+_WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES = 5001, 5002, 5003, 5004
+_MAIN, _BACKGROUND = 1, 2
+
+
+def lint_to_chrome(event: ProfileEvent, graph: str) -> dict[str, Any]:
+    """The trace of one critical-path event. Times are cycles, though viewers label them as microseconds."""
+    events: list[dict[str, Any]] = [_named("process_name", 0, graph or "graph")]
+    events += [_named("thread_name", _MAIN, "Main thread"), _named("thread_name", _BACKGROUND, "Background")]
+    at = 0
+    for row in event.events:
+        parts = {part.type: part for part in row.events}
+        wait = parts[_WAIT].value if _WAIT in parts else 0
+        name = row.name.removesuffix(" (cycles)")
+        if wait:
+            events.append(_span(f"Wait: {name}", _MAIN, at, wait, {}))
+            events += _background(parts.get(_WAIT_OVERLAP), at)
+            at += wait
+        if row.value:
+            used = parts[_RESOURCES].text if _RESOURCES in parts else ""
+            events.append(_span(name, _MAIN, at, row.value, {"Resources": used}))
+            events += _background(parts.get(_OVERLAP), at)
+            at += row.value
+    return {"header": header("OP_TRACE", "1.1.0"), "otherData": {"times": "modelled"}, "traceEvents": events}
+
+
+def _background(overlap: ProfileEvent | None, at: int) -> list[dict[str, Any]]:
+    if overlap is None or not overlap.value:
+        return []
+    names = [name.name for name in overlap.events]
+    return [_span(", ".join(names), _BACKGROUND, at, overlap.value, {"Ops": names})]
+
+
+def _span(name: str, tid: int, at: int, cycles: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "X", "cat": "lint", "name": name, "pid": 0, "tid": tid, "ts": at, "dur": cycles, "args": args}
+
+
+def _named(kind: str, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "cat": "__metadata", "name": kind, "pid": 0, "tid": tid, "ts": 0, "args": {"name": name}}
+
+
+# The part of a graph between two of its nodes.
+
+
+_LONGEST = 200
+
+
+def zoomed(schematic: Schematic, start: str, end: str) -> Schematic:
+    """What lies on the ways from one node to another, both included; names are the graph's or the model's.
+
+    Raises:
+        BadProfile: a name is no node of the graph, or no way leads from the first to the second.
+    """
+    first, last = _find(schematic, "zoom_start", start), _find(schematic, "zoom_end", end)
+    after, before = _links(schematic)
+    kept = _reach(first, after) & _reach(last, before)
+    if not kept:
+        raise BadProfile(
+            f"zoom_end {end!r} does not depend on zoom_start {start!r} in graph {schematic.graph!r};"
+            " give them in the order in which data flows"
+        )
+    ops = tuple(op for op in schematic.ops if op.owner in kept)
+    running = [op for op in ops if op.executed]
+    begin, finish = min((op.start for op in running), default=0), max((op.end for op in running), default=0)
+    return msgspec.structs.replace(
+        schematic,
+        nodes=tuple(n for n in schematic.nodes if n.number in kept or n.number < FIRST_NODE or n.into in kept),
+        ops=ops,
+        regions=tuple(region for region in schematic.regions if region.start < finish and region.end > begin),
+    )
+
+
+def _find(schematic: Schematic, option: str, name: str) -> int:
+    """The node that computes what is called so."""
+    nodes = [node for node in schematic.nodes if node.number >= FIRST_NODE]
+    for node in nodes:
+        if node.name == name:
+            return _home(node)
+    for node in nodes:
+        if name in node.framework:
+            return _home(node)
+    near = difflib.get_close_matches(name[:_LONGEST], [node.name for node in nodes], 3, 0.4)
+    hint = f"; near it: {', '.join(map(repr, near))}" if near else ""
+    raise BadProfile(
+        f"{option} is {name[:_LONGEST]!r}; graph {schematic.graph!r} has no node of that name among its"
+        f" {len(nodes)}{hint}"
+    )
+
+
+def _home(node: QnnOp) -> int:
+    return node.number if node.into is None else node.into
+
+
+def _links(schematic: Schematic) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """For each node those that read its results, and those whose results it reads."""
+    after: dict[int, set[int]] = defaultdict(set)
+    before: dict[int, set[int]] = defaultdict(set)
+    owners = {op.id: op.owner for op in schematic.ops}
+    for op in schematic.ops:
+        for maker in op.inputs:
+            if maker in owners:
+                after[owners[maker]].add(op.owner)
+                before[op.owner].add(owners[maker])
+    return after, before
+
+
+def _reach(begin: int, links: dict[int, set[int]]) -> set[int]:
+    found, pending = {begin}, [begin]
+    while pending:
+        new = links[pending.pop()] - found
+        found |= new
+        pending += new
+    return found

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.core.kinds import MATRIX_KINDS, MOVES_NOTHING
 from openhtp.core.opcall import OpCall
 from openhtp.ops import find_op
-from openhtp.program.htp_program import HtpNode, HtpProgram
+from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel, Unit
 
 _IMAGE_CHANNELS = 4
 _PICTURE_RANK = 4
@@ -81,3 +82,25 @@ def keeps_rows(call: OpCall) -> bool:
 
 def _ints(value: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in np.ravel(value))
+
+
+# Which units each kernel keeps busy.
+
+
+def assign_units(program: HtpProgram) -> HtpProgram:
+    """Say of every kernel what it keeps busy. A change of shape alone keeps nothing busy."""
+    kernels = tuple(dataclasses.replace(kernel, units=_units(kernel, program)) for kernel in program.kernels)
+    return dataclasses.replace(program, kernels=kernels)
+
+
+def _units(kernel: Kernel, program: HtpProgram) -> frozenset[Unit]:
+    found = set()
+    if kernel.kind in MATRIX_KINDS:
+        found.add(Unit.HMX)
+    if kernel.kind != MOVES_NOTHING:
+        found.add(Unit.HVX)  # of a product, too: it brings results back to their stored type
+    specs = [program.tensors[name] for name in (*kernel.inputs, *kernel.outputs)]
+    # Weights come from DDR, and so does what the client writes or reads.
+    if any(spec.name in program.statics or spec.kind.is_input or spec.kind.is_output for spec in specs):
+        found.add(Unit.DMA)
+    return frozenset(found)

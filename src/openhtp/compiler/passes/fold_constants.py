@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.compiler.joining import join_chains
 from openhtp.core.precision import Precision
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ir.def_use import needed_nodes
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Node, find_op
+from openhtp.program.htp_program import HtpProgram, Kernel
 from openhtp.program.qnn_program import QnnProgram
 
 _MAX_RESULT_BYTES = 1 << 20
@@ -75,3 +78,41 @@ def _stored(spec: TensorSpec, real: Array, precision: Precision) -> Array:
         # Results of float ops are half precision then, whatever the tensor's type.
         return np.asarray(real).astype(np.float16).astype(spec.dtype.numpy)
     return np.asarray(real).astype(spec.dtype.numpy)
+
+
+# Arithmetic with constants, one op after the other, is one pass over the data.
+
+
+_CONSTANT_KINDS = ("affine", "divide", "image_norm")
+"""Of two that are joined, the later one here counts: it is the dearer."""
+
+
+def join_constants(program: HtpProgram) -> HtpProgram:
+    """Join each chain of ops with constants; conversions may begin one."""
+    return join_chains(program, _grow)
+
+
+def _grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
+    kinds = (kernel.kind, reader.kind)
+    if not set(kinds) <= set(_CONSTANT_KINDS) or not find_op(reader.op).affine_by_constant:
+        return None
+    # A division of two tensors is of the same kind, but no pass over one of them.
+    if len(reader.nodes) != 1 or kernel.outputs[0] not in reader.nodes[0].inputs or "divide" in kinds:
+        return None
+    return Kernel((*kernel.nodes, *reader.nodes), max(kinds, key=lambda kind: _CONSTANT_KINDS.index(str(kind))))
+
+
+# Drop what no output depends on.
+
+
+def drop_unused(program: QnnProgram) -> QnnProgram:
+    """Keep the nodes that an output needs, the tensors that these touch, and all tensors that the client sees."""
+    nodes = needed_nodes(program.nodes, program.output_names)
+    touched = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    tensors = {
+        name: spec
+        for name, spec in program.tensors.items()
+        if name in touched or spec.kind.is_input or spec.kind.is_output
+    }
+    statics = {name: data for name, data in program.statics.items() if name in tensors}
+    return dataclasses.replace(program, tensors=tensors, statics=statics, nodes=tuple(nodes))

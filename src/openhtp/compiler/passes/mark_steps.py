@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from openhtp.compiler.strips import row_ends, strips_of
+from openhtp.compiler.sizes import row_ends, strips_of
 from openhtp.compiler.vtcm.place import tiles_of
 from openhtp.program.htp_program import HtpProgram, Kernel, Step
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
+from collections.abc import Sequence
 
-from openhtp.compiler.sizes import sizes_of
-from openhtp.compiler.vtcm.order import ordered_for_memory
+from openhtp.compiler.sizes import KernelSize, sizes_of
 from openhtp.compiler.vtcm.place import place, spilled_bytes
 from openhtp.core.number_format import NumberFormat
 from openhtp.program.htp_program import HtpProgram
@@ -28,3 +29,37 @@ def _spilled(program: HtpProgram, vtcm_bytes: int) -> int:
     sizes = sizes_of(program)
     formats = [size.precision or NumberFormat.FLOAT for size in sizes]
     return spilled_bytes(place(sizes, formats, vtcm_bytes))
+
+
+# Another order of kernels that keeps less alive at once: a reader runs as soon as it frees more than it makes.
+
+
+def ordered_for_memory(kernels: Sequence[KernelSize], needs: Sequence[tuple[int, ...]]) -> list[int]:
+    """Numbers of the kernels in an order in which each comes after all that it ``needs``.
+
+    Of those that could run, the one goes first that makes least more than it frees; the earlier one if several do.
+    """
+    readers: list[list[int]] = [[] for _ in kernels]
+    waiting = [len(set(each)) for each in needs]
+    for kernel, makers in enumerate(needs):
+        for maker in set(makers):
+            readers[maker].append(kernel)
+    left = [len(each) for each in readers]
+
+    def growth(kernel: int) -> int:
+        freed = sum(kernels[maker].written for maker in set(needs[kernel]) if left[maker] == 1)
+        return kernels[kernel].written - freed
+
+    ready = [(growth(kernel), kernel) for kernel, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, kernel = heapq.heappop(ready)
+        order.append(kernel)
+        for maker in set(needs[kernel]):
+            left[maker] -= 1
+        for reader in readers[kernel]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, (growth(reader), reader))
+    return order

@@ -10,7 +10,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import values as vs
-from openhtp.frontend.gelu_pattern import DOUBLED
+from openhtp.frontend.patterns import DOUBLED
 from openhtp.frontend.site import Site
 from openhtp.frontend.values import Perm
 
