@@ -8,7 +8,7 @@ import pytest
 from openhtp.compiler.driver import CompileOptions, compile_graph, portable_program
 from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
@@ -99,7 +99,7 @@ def test_constants_are_folded_and_dead_nodes_dropped() -> None:
 
 
 def test_constants_of_a_float32_graph_are_folded_in_float32() -> None:
-    options = GRAPH.read({"precision": Precision.FLOAT32})
+    options = GRAPH.read({"precision": FloatPrecision.FLOAT32})
     program = portable_program(constant_graph().finish(), CompileOptions(graph=options))
     np.testing.assert_array_equal(program.statics["folded"], np.exp(np.arange(8.0)).astype(np.float32))
 

@@ -11,7 +11,7 @@ from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned
 from openhtp.compiler.vtcm.place import place, tiles_of
 from openhtp.core.number_format import NumberFormat
 from openhtp.core.units import MIB
-from openhtp.program.placement import Move, Placed, Role
+from openhtp.program.placement import Move, Placed, RangeRole
 
 SIZES = st.sampled_from([0, 1, 5_000, 70_000, 400_000, 900_000, 3_000_000, 12_000_000])
 
@@ -69,7 +69,7 @@ def test_every_value_is_where_its_reader_looks(kernels: list[KernelSize], megaby
             here = sum(
                 each.nbytes
                 for each in found.placements
-                if each.role is Role.RESULT and each.maker == maker and each.first <= index <= each.last
+                if each.role is RangeRole.RESULT and each.maker == maker and each.first <= index <= each.last
             )
             filled = sum(
                 each.nbytes

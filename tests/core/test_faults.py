@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.faults import POINTS, FaultPlan, Kind, parse_faults
+from openhtp.core.faults import POINTS, FaultKind, FaultPlan, parse_faults
 
 
 def test_the_documented_order() -> None:
     text = "ssr@graphExecute:3, slow@notify:50ms, oom@contextCreate:2, fail@memRegister, corrupt@binary"
     found = parse_faults(text)
     assert [(fault.kind, fault.point.name, fault.first, fault.last) for fault in found] == [
-        (Kind.SSR, "graphExecute", 3, 3),
-        (Kind.SLOW, "notify", 1, None),
-        (Kind.OOM, "contextCreate", 2, 2),
-        (Kind.FAIL, "memRegister", 1, None),
-        (Kind.CORRUPT, "binary", 1, None),
+        (FaultKind.SSR, "graphExecute", 3, 3),
+        (FaultKind.SLOW, "notify", 1, None),
+        (FaultKind.OOM, "contextCreate", 2, 2),
+        (FaultKind.FAIL, "memRegister", 1, None),
+        (FaultKind.CORRUPT, "binary", 1, None),
     ]
     assert found[1].delay_ns == 50_000_000
 
@@ -69,8 +69,8 @@ def test_a_wrong_order_is_refused_with_its_place(text: str, said: str) -> None:
 
 def test_every_point_can_fail_in_a_way_that_has_a_status() -> None:
     for point in POINTS.values():
-        assert Kind.FAIL not in point.kinds or point.failed is not None
-        assert Kind.OOM not in point.kinds or point.no_memory is not None
+        assert FaultKind.FAIL not in point.kinds or point.failed is not None
+        assert FaultKind.OOM not in point.kinds or point.no_memory is not None
 
 
 def test_the_page_has_all_points_and_kinds() -> None:
@@ -79,4 +79,4 @@ def test_the_page_has_all_points_and_kinds() -> None:
         kinds = ", ".join(kind.value for kind in point.kinds)
         assert f"| `{point.name}` |" in page
         assert next(line for line in page.splitlines() if f"| `{point.name}` |" in line).endswith(f"| {kinds} |")
-    assert all(f"| `{kind.value}` |" in page for kind in Kind)
+    assert all(f"| `{kind.value}` |" in page for kind in FaultKind)

@@ -9,7 +9,7 @@ import pytest
 
 from openhtp.core import status as st
 from openhtp.core.errors import FormatError, InvalidArgument
-from openhtp.core.validating import KeyPlace, OptionPlace, PointerPlace, did_you_mean, written
+from openhtp.core.validating import ArgumentPlace, KeyPlace, PointerPlace, did_you_mean, written
 from openhtp.core.value_kinds import Flag, ListOf, RefusedValue, Text, Whole
 
 
@@ -21,7 +21,7 @@ def _written(value):
     ("place", "message"),
     [
         (
-            OptionPlace("graph", "vtcm_mb", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT),
+            ArgumentPlace("graph", "vtcm_mb", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT),
             "graph option vtcm_mb is 9; expected a whole number of MB from 0 to 8",
         ),
         (

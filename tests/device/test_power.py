@@ -9,7 +9,7 @@ import pytest
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedFeature
 from openhtp.core.units import US
 from openhtp.device.power import MAX_CONFIGS, Power
-from openhtp.hw.clocks import Clocks, Standing, clocks_for
+from openhtp.hw.clocks import Clocks, StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, DcvsVote, HmxVote
 from openhtp.hw.waking import COLD_NS, WARM_NS
@@ -39,7 +39,7 @@ class Bench:
 
 
 def only(dcvs: DcvsVote, hmx: HmxVote | None = None) -> Clocks:
-    return clocks_for([Standing(dcvs=dcvs, hmx=hmx)])
+    return clocks_for([StandingVote(dcvs=dcvs, hmx=hmx)])
 
 
 TURBO = DcvsVote(core="turbo", bus="turbo")

@@ -8,7 +8,7 @@ import openhtp as htp
 from openhtp.device import recording
 from openhtp.device.config import DeviceConfig
 from openhtp.records.phases import Phase, phases_of
-from openhtp.records.trace import Ended, Granted, Queued, Stepped
+from openhtp.records.trace import Granted, JobEnded, Queued, Stepped
 from openhtp.testing import hold, release, virtual_device
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
@@ -53,7 +53,7 @@ def test_a_recording_that_begins_while_executions_are_under_way_has_their_beginn
         execution.result(PATIENCE_S)
     trace = device.stop_trace()
     kinds = [type(record) for record in trace.records]
-    assert (kinds.count(Queued), kinds.count(Granted), kinds.count(Ended)) == (2, 2, 2)
+    assert (kinds.count(Queued), kinds.count(Granted), kinds.count(JobEnded)) == (2, 2, 2)
     assert {track.name for track in trace.tracks.values()} == {"a", "b"}
     assert len(phases_of(trace).ended) == 2
 

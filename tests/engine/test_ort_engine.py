@@ -13,7 +13,7 @@ from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InternalError, QnnError
 from openhtp.core.opcall import OpCall
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import segments
@@ -159,7 +159,9 @@ def test_float_results_are_rounded_to_half_after_each_op(dtype: DType) -> None:
 def test_float32_precision_rounds_nothing() -> None:
     x, y = TensorSpec("x", (100,), F32, kind=IN), TensorSpec("y", (100,), F32, kind=OUT)
     given, got = np.random.default_rng(0).uniform(-9, 9, 100).astype(np.float32), np.zeros(100, np.float32)
-    program = program_of([x, y], [OpCall("ElementWiseMultiply", "m", (x, x), (y,))], precision=Precision.FLOAT32)
+    program = program_of(
+        [x, y], [OpCall("ElementWiseMultiply", "m", (x, x), (y,))], precision=FloatPrecision.FLOAT32
+    )
     run(OrtEngine().load(program), {"x": given, "y": got})
     np.testing.assert_array_equal(got, given * given)
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.hw.clocks import FULL, Clocks, Standing, clocks_for, max_core_mhz
+from openhtp.hw.clocks import FULL, Clocks, StandingVote, clocks_for, max_core_mhz
 from openhtp.hw.perf_profiles import PERF_PROFILES, RELAXED, RELEASED, Idle, find_perf_profile
 from openhtp.hw.power import DcvsVote, HmxCorner, HmxVote, PowerMode, VoltageCorner
 
@@ -15,31 +15,31 @@ NOMINAL = clocks_for([])
 
 
 def test_no_vote_is_the_nominal_one() -> None:
-    assert clocks_for([Standing(dcvs=DcvsVote(core="nom", bus="nom"))]) == NOMINAL
-    assert clocks_for([Standing()]) == NOMINAL
+    assert clocks_for([StandingVote(dcvs=DcvsVote(core="nom", bus="nom"))]) == NOMINAL
+    assert clocks_for([StandingVote()]) == NOMINAL
 
 
 def test_a_v69_without_a_vote_runs_at_what_was_measured() -> None:
-    turbo = clocks_for([Standing(dcvs=DcvsVote(core="turbo"))])
+    turbo = clocks_for([StandingVote(dcvs=DcvsVote(core="turbo"))])
     assert turbo.core_mhz(69) == pytest.approx(1400, rel=0.01)
     assert NOMINAL.core_mhz(69) == pytest.approx(790, rel=0.02)
 
 
 @pytest.mark.parametrize("corner", VoltageCorner)
 def test_higher_corners_are_not_slower(corner: VoltageCorner) -> None:
-    ordered = [clocks_for([Standing(dcvs=DcvsVote(core=each, bus=each))]) for each in VoltageCorner]
+    ordered = [clocks_for([StandingVote(dcvs=DcvsVote(core=each, bus=each))]) for each in VoltageCorner]
     for lower, higher in itertools.pairwise(ordered):
         assert lower.core <= higher.core
         assert lower.bus <= higher.bus
     assert ordered[-1] == FULL
-    hmx = [Standing(dcvs=DcvsVote(core=corner), hmx=HmxVote(corners=each)) for each in HmxCorner]
+    hmx = [StandingVote(dcvs=DcvsVote(core=corner), hmx=HmxVote(corners=each)) for each in HmxCorner]
     clocks = [clocks_for([each]).hmx for each in hmx]
     assert clocks == sorted(clocks)
 
 
 def test_the_highest_of_several_votes_wins_clock_by_clock() -> None:
-    first = Standing(dcvs=DcvsVote(core="svs", bus="max"))
-    second = Standing(dcvs=DcvsVote(core="turbo", bus="svs2"), hmx=HmxVote(corners="svs"))
+    first = StandingVote(dcvs=DcvsVote(core="svs", bus="max"))
+    second = StandingVote(dcvs=DcvsVote(core="turbo", bus="svs2"), hmx=HmxVote(corners="svs"))
     both = clocks_for([first, second])
     alone = [clocks_for([each]) for each in (first, second)]
     assert both == Clocks(
@@ -52,20 +52,20 @@ def test_the_highest_of_several_votes_wins_clock_by_clock() -> None:
 
 def test_hmx_follows_the_core_until_it_has_a_vote_of_its_own() -> None:
     dcvs = DcvsVote(core="turbo")
-    follows = clocks_for([Standing(dcvs=dcvs)])
+    follows = clocks_for([StandingVote(dcvs=dcvs)])
     assert follows.hmx == follows.core
-    own = clocks_for([Standing(dcvs=dcvs, hmx=HmxVote(corners="svs"))])
+    own = clocks_for([StandingVote(dcvs=dcvs, hmx=HmxVote(corners="svs"))])
     assert own.hmx < follows.hmx
     assert own.core == follows.core
-    low = clocks_for([Standing(dcvs=dcvs, hmx=HmxVote(corners="svs", level="low"))])
+    low = clocks_for([StandingVote(dcvs=dcvs, hmx=HmxVote(corners="svs", level="low"))])
     assert low.hmx < own.hmx
-    assert clocks_for([Standing(dcvs=dcvs, hmx=HmxVote(pick_default=True))]) == follows
+    assert clocks_for([StandingVote(dcvs=dcvs, hmx=HmxVote(pick_default=True))]) == follows
 
 
 def test_dcvs_moves_between_the_corners_if_it_may() -> None:
     def core(mode: PowerMode, enable: bool) -> float:
         vote = DcvsVote(power_mode=mode, dcvs_enable=enable, core=("svs", "nom", "turbo"))
-        return clocks_for([Standing(dcvs=vote)]).core
+        return clocks_for([StandingVote(dcvs=vote)]).core
 
     assert core(PowerMode.PERFORMANCE, False) == core(PowerMode.POWER_SAVER_AGGRESSIVE, False) == NOMINAL.core
     assert core(PowerMode.PERFORMANCE, True) > NOMINAL.core

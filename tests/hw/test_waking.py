@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openhtp.core.units import MS, US
-from openhtp.hw.clocks import Standing
+from openhtp.hw.clocks import StandingVote
 from openhtp.hw.perf_profiles import PERF_PROFILES, RELAXED, RELEASED
 from openhtp.hw.power import DcvsVote
 from openhtp.hw.waking import COLD_NS, WARM_NS, power_up_ns
@@ -32,4 +32,4 @@ LONG_AGO = TIMEOUT + 1
     ],
 )
 def test_power_up(idle_ns: int | None, votes: list[DcvsVote | None], expected_ns: int) -> None:
-    assert power_up_ns(idle_ns, TIMEOUT, [Standing(dcvs=vote) for vote in votes]) == expected_ns
+    assert power_up_ns(idle_ns, TIMEOUT, [StandingVote(dcvs=vote) for vote in votes]) == expected_ns

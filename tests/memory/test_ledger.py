@@ -7,25 +7,25 @@ from hypothesis import given, strategies as some
 
 import openhtp as htp
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.memory.ledger import Grant, Held, Ledger, SpillGroup, Tenant, Use, largest_backup
+from openhtp.memory.ledger import HeldMemory, Ledger, MemoryGrant, MemoryUse, SpillGroup, Tenant, largest_backup
 
 
 def test_a_domain_is_bounded() -> None:
     ledger, tenant = Ledger(), Tenant("context 7")
     ledger.place(tenant, SESSION_LIMIT_BYTES - 10)
     with pytest.raises(htp.OutOfMemory) as caught:
-        ledger.take(tenant, 11, Use.IO, "the memory")
+        ledger.take(tenant, 11, MemoryUse.IO, "the memory")
     assert caught.value.name == "QNN_CONTEXT_ERROR_MEM_ALLOC"
     for said in ("the memory needs 11 B", "process domain 0", "10 B left", "of 3.75 GiB", "context 7 3.75 GiB"):
         assert said in caught.value.message
     assert ledger.used == SESSION_LIMIT_BYTES - 10
-    ledger.take(tenant, 10, Use.IO, "the memory")
+    ledger.take(tenant, 10, MemoryUse.IO, "the memory")
 
 
 def test_a_grant_is_given_back_once() -> None:
     ledger, tenant = Ledger(limit=100), Tenant("context 1")
     weights = ledger.place(tenant, 60)
-    ledger.take(tenant, 30, Use.IO, "the memory")
+    ledger.take(tenant, 30, MemoryUse.IO, "the memory")
     weights.give_back()
     weights.give_back()
     assert ledger.by_use() == {"weights": 0, "spill_fill": 0, "vtcm_backup": 0, "io": 30, "reserve": 0}
@@ -115,10 +115,10 @@ def test_a_reserve_is_for_the_io_of_its_context() -> None:
     ledger.place(mine, 50)
     ledger.reserve(mine, 40)
     with pytest.raises(htp.OutOfMemory):
-        ledger.take(other, 20, Use.IO, "the memory")
-    ledger.take(mine, 25, Use.IO, "the memory")
+        ledger.take(other, 20, MemoryUse.IO, "the memory")
+    ledger.take(mine, 25, MemoryUse.IO, "the memory")
     assert ledger.by_use() == {"weights": 50, "spill_fill": 0, "vtcm_backup": 0, "io": 25, "reserve": 15}
-    ledger.take(mine, 20, Use.IO, "the memory")
+    ledger.take(mine, 20, MemoryUse.IO, "the memory")
     assert ledger.by_use()["reserve"] == 0
 
 
@@ -127,7 +127,7 @@ def test_a_reserve_is_for_the_io_of_its_context() -> None:
     some.sampled_from([None, 0, 20]),
 )
 def test_no_domain_ever_holds_more_than_it_has(acts: list[tuple[str, int]], backup: int | None) -> None:
-    ledger, grants = Ledger(limit=100, most=3), list[Grant | Held]()
+    ledger, grants = Ledger(limit=100, most=3), list[MemoryGrant | HeldMemory]()
     group = SpillGroup(0, "group", grows=True, backup=backup)
     tenants: list[Tenant] = []
     for act, nbytes in acts:
@@ -137,7 +137,7 @@ def test_no_domain_ever_holds_more_than_it_has(acts: list[tuple[str, int]], back
                 grants.append(ledger.place(tenant, nbytes, nbytes // 2, nbytes // 3))
                 tenants.append(tenant)
             elif act == "take" and tenants:
-                grants.append(ledger.take(tenants[nbytes % len(tenants)], nbytes, Use.IO, "the memory"))
+                grants.append(ledger.take(tenants[nbytes % len(tenants)], nbytes, MemoryUse.IO, "the memory"))
             elif act == "leave" and tenants:
                 ledger.leave(tenants.pop(nbytes % len(tenants)))
             elif grants:

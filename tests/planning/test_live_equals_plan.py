@@ -10,7 +10,7 @@ import pytest
 import openhtp as htp
 from openhtp.planning import parse_scenario
 from openhtp.planning.live import Actor, device_config, measured_moments
-from openhtp.planning.scenario import Scenario, Source
+from openhtp.planning.scenario import RequestSource, Scenario
 from openhtp.planning.simulate import simulate
 from openhtp.records.phases import Phases, moments, phases_of
 from openhtp.records.trace import Granted, Trace, Track
@@ -37,7 +37,7 @@ events:
 """
 
 
-def _work(scenario: Scenario, source: Source) -> Pace:
+def _work(scenario: Scenario, source: RequestSource) -> Pace:
     return scenario.work_for(scenario.clients[source.client], source.run_ns)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from openhtp.core.units import MS, US
 from openhtp.estimation import estimate
-from openhtp.hw.clocks import Standing, clocks_for
+from openhtp.hw.clocks import StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DcvsVote
 from openhtp.hw.waking import COLD_NS, WARM_NS
@@ -121,7 +121,7 @@ def test_votes_that_always_stand() -> None:
     assert (votes.dcvs.core, votes.dcvs.bus) == (corners.core, corners.bus)
     assert found.sources[0].times == ()  # they cannot change
     assert " by votes: modelled" in " ".join(found.notes)
-    assert clocks_for([Standing(dcvs=corners)]).core < 1
+    assert clocks_for([StandingVote(dcvs=corners)]).core < 1
 
 
 def test_traces_of_plans_have_the_clocks_as_counters() -> None:

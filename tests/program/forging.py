@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from openhtp.program import container
-from openhtp.program.sources import Memory
+from openhtp.program.sources import MemorySource
 
 
 def parts_of(binary: bytes) -> tuple[dict[str, Any], list[bytes]]:
     """The header as plain data, and all sections."""
-    source = Memory(binary)
+    source = MemorySource(binary)
     words, begin = container.open_header(source)
     header = msgspec.msgpack.decode(words)
     records = [container.SectionRecord(*record) for record in header["sections"]]
@@ -35,7 +35,7 @@ def put_together(
     return b"".join(container.pack(msgspec.msgpack.encode(header), made))
 
 
-def _bind(header: dict[str, Any], made: list[container.Section]) -> None:
+def _bind(header: dict[str, Any], made: list[container.FileSection]) -> None:
     with contextlib.suppress(
         KeyError, IndexError, TypeError, AttributeError
     ):  # what is no graph any more is not to be helped

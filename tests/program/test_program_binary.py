@@ -14,7 +14,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
-from openhtp.program.binary import BinaryInfo, Range, joined, read_binary, write_binary
+from openhtp.program.binary import BinaryInfo, ByteRange, joined, read_binary, write_binary
 from openhtp.program.qnn_program import QnnProgram
 from tests.program.forging import forged, parts_of, put_together
 
@@ -178,6 +178,12 @@ def test_all_that_passes_require_is_asked_of_a_file() -> None:
 
 
 def test_pieces_that_follow_each_other_are_one() -> None:
-    pieces = [Range(0, 4096), Range(4096, 5000), Range(8192, 9000), Range(9000, 9001), Range(9002, 9003)]
-    assert joined(pieces) == [Range(0, 5000), Range(8192, 9001), Range(9002, 9003)]
+    pieces = [
+        ByteRange(0, 4096),
+        ByteRange(4096, 5000),
+        ByteRange(8192, 9000),
+        ByteRange(9000, 9001),
+        ByteRange(9002, 9003),
+    ]
+    assert joined(pieces) == [ByteRange(0, 5000), ByteRange(8192, 9001), ByteRange(9002, 9003)]
     assert joined([]) == []

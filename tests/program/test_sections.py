@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from openhtp.core.errors import BadBinary
-from openhtp.program.container import Section, SectionRecord, read_together
-from openhtp.program.sources import File, Memory
+from openhtp.program.container import FileSection, SectionRecord, read_together
+from openhtp.program.sources import FileSource, MemorySource
 
 SIZES = (4096, 5000, 70, 3 << 20, 8192)
 
 
-class Counted(File):
+class Counted(FileSource):
     """Knows what was read of it."""
 
     def __init__(self, fd: int) -> None:
@@ -27,7 +27,7 @@ class Counted(File):
         return super().read(begin, end, room)
 
 
-def stored(folder: Path) -> tuple[Counted, list[Section], list[bytes]]:
+def stored(folder: Path) -> tuple[Counted, list[FileSection], list[bytes]]:
     rng = np.random.default_rng(0)
     pieces = [rng.bytes(size) for size in SIZES]
     begins = [0]
@@ -37,7 +37,8 @@ def stored(folder: Path) -> tuple[Counted, list[Section], list[bytes]]:
     path.write_bytes(b"".join(piece.ljust(end - begin, b"\0") for piece, begin, end in _places(pieces, begins)))
     file = Counted(os.open(path, os.O_RDONLY))
     sections = [
-        Section(SectionRecord(len(piece), 0), file, begin, end) for piece, begin, end in _places(pieces, begins)
+        FileSection(SectionRecord(len(piece), 0), file, begin, end)
+        for piece, begin, end in _places(pieces, begins)
     ]
     return file, sections, pieces
 
@@ -60,7 +61,7 @@ def test_nothing_is_read_of_nothing() -> None:
 
 def test_sections_of_several_sources(tmp_path: Path) -> None:
     _, sections, pieces = stored(tmp_path)
-    other = Section(SectionRecord(4, 0), Memory(b"data"), 0, 4)
+    other = FileSection(SectionRecord(4, 0), MemorySource(b"data"), 0, 4)
     found = read_together([sections[0], other, sections[1]])
     assert [bytes(data) for data in found] == [pieces[0], b"data", pieces[1]]
 

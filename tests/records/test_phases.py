@@ -8,14 +8,14 @@ from openhtp.core.errors import FormatError
 from openhtp.core.outcome import Outcome
 from openhtp.records.phases import EndedJob, Interval, Moment, Phase, Phases, client_phases, moments, phases_of
 from openhtp.records.trace import (
-    Ended,
     Granted,
+    JobEnded,
     Queued,
     Released,
     Stepped,
     Trace,
     Track,
-    Transfer,
+    TransferDirection,
     Transferred,
     Units,
     YieldAsked,
@@ -35,26 +35,26 @@ PREEMPTED = [
     grant(0, 1),
     Queued(20, 2, 8, deadline_at=50),
     YieldAsked(20, 1),
-    Transferred(24, 1, Transfer.SAVE, 4096, 28),
+    Transferred(24, 1, TransferDirection.SAVE, 4096, 28),
     Released(30, 1, True),
     grant(30, 2),
     Stepped(30, 2, 0, 60),
     Released(60, 2, False),
-    Ended(60, 2, Outcome.DONE),
+    JobEnded(60, 2, Outcome.DONE),
     grant(60, 1, resumed=True),
-    Transferred(60, 1, Transfer.RESTORE, 4096, 64),
+    Transferred(60, 1, TransferDirection.RESTORE, 4096, 64),
     Stepped(64, 1, 0, 90),
     Released(90, 1, False),
-    Ended(90, 1, Outcome.DONE),
+    JobEnded(90, 1, Outcome.DONE),
 ]
 
 TABLES = {
-    "runs at once": ([Queued(5, 1, 7), grant(5, 1), Ended(9, 1, Outcome.DONE)], [(1, R, 5, 9)]),
-    "waits first": ([Queued(5, 1, 7), grant(8, 1), Ended(9, 1, Outcome.DONE)], [(1, W, 5, 8), (1, R, 8, 9)]),
-    "ends while it waits": ([Queued(5, 1, 7), Ended(9, 1, Outcome.TIMED_OUT)], [(1, W, 5, 9)]),
-    "a moment is no interval": ([Queued(5, 1, 7), Ended(5, 1, Outcome.ABORTED)], []),
+    "runs at once": ([Queued(5, 1, 7), grant(5, 1), JobEnded(9, 1, Outcome.DONE)], [(1, R, 5, 9)]),
+    "waits first": ([Queued(5, 1, 7), grant(8, 1), JobEnded(9, 1, Outcome.DONE)], [(1, W, 5, 8), (1, R, 8, 9)]),
+    "ends while it waits": ([Queued(5, 1, 7), JobEnded(9, 1, Outcome.TIMED_OUT)], [(1, W, 5, 9)]),
+    "a moment is no interval": ([Queued(5, 1, 7), JobEnded(5, 1, Outcome.ABORTED)], []),
     "makes way": (PREEMPTED, [(1, R, 0, 30), (2, W, 20, 30), (2, R, 30, 60), (1, P, 30, 60), (1, R, 60, 90)]),
-    "its beginning was dropped": ([grant(5, 1), Released(8, 1, False), Ended(8, 1, Outcome.DONE)], []),
+    "its beginning was dropped": ([grant(5, 1), Released(8, 1, False), JobEnded(8, 1, Outcome.DONE)], []),
     "still under way": ([Queued(5, 1, 7), grant(8, 1), Queued(12, 2, 7)], [(1, W, 5, 8), (1, R, 8, 12)]),
 }
 
@@ -82,13 +82,13 @@ def test_what_else_is_kept():
     assert [(e.client, e.asked_ns) for e in phases.evictions] == [(7, 20)]
     assert [(client, step.t, step.end) for client, step in phases.steps] == [(8, 30, 60), (7, 64, 90)]
     assert [(core, moved.what, moved.nbytes) for _, core, moved in phases.transfers] == [
-        (0, Transfer.SAVE, 4096),
-        (0, Transfer.RESTORE, 4096),
+        (0, TransferDirection.SAVE, 4096),
+        (0, TransferDirection.RESTORE, 4096),
     ]
 
 
 def test_what_ends_the_moment_it_is_asked_for_counts():
-    phases = phases_of(trace([Queued(5, 1, 7), Ended(5, 1, Outcome.ABORTED)]))
+    phases = phases_of(trace([Queued(5, 1, 7), JobEnded(5, 1, Outcome.ABORTED)]))
     assert phases.ended == [EndedJob(7, 1, 5, 5, Outcome.ABORTED)]
 
 

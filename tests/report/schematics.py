@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Region, Role, Schematic
+from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, ChipEngine, HtpOp, OpRole, QnnOp, Region, Schematic
 
 NODES = (
     QnnOp(SYSTEM, "", "SystemService"),
@@ -15,12 +15,12 @@ NODES = (
 
 
 def op(serial, owner, engine, start, cycles, **more):
-    role = more.pop("role", Role.READ if engine == "DMA" else Role.COMPUTE)
+    role = more.pop("role", OpRole.READ if engine == "DMA" else OpRole.COMPUTE)
     return HtpOp(
         serial=serial,
         name=more.pop("name", f"op{serial}"),
         owner=owner,
-        engine=Engine(engine),
+        engine=ChipEngine(engine),
         role=role,
         start=start,
         cycles=cycles,
@@ -62,7 +62,7 @@ SMALL = schematic(
     op(3, 5, "DMA", 80, 40, dram_read=400, vtcm_write=400, name="DramToTcm"),
     op(4, 5, "HVX", 160, 60, inputs=(2 << 32 | 4, 3 << 32 | 5), vtcm_read=100, vtcm_write=50, thread=0),
     op(5, 5, "HVX", 160, 40, inputs=(2 << 32 | 4, 3 << 32 | 5), vtcm_read=100, vtcm_write=50, thread=1),
-    op(6, 3, "DMA", 220, 30, role=Role.WRITE, vtcm_read=100, dram_write=100, name="TcmToDram"),
-    op(7, 4, "", 0, 0, role=Role.CONSTANT, name="$Const", dims=(3, 3, 4, 4)),
+    op(6, 3, "DMA", 220, 30, role=OpRole.WRITE, vtcm_read=100, dram_write=100, name="TcmToDram"),
+    op(7, 4, "", 0, 0, role=OpRole.CONSTANT, name="$Const", dims=(3, 3, 4, 4)),
     regions=(Region("w", 0, 0, 500, 0, 150), Region("y", 0, 500, 100, 50, 220)),
 )

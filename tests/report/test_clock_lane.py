@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openhtp.core.outcome import Outcome
 from openhtp.records.phases import Phases, phases_of
-from openhtp.records.trace import ClocksChanged, Ended, Queued, Trace, Track, Units
+from openhtp.records.trace import ClocksChanged, JobEnded, Queued, Trace, Track, Units
 from openhtp.records.wire import trace_from_bytes, trace_to_bytes
 from openhtp.report.lanes import trace_to_marks
 from openhtp.report.marks import Counter, TimelineSpan
@@ -19,7 +19,7 @@ def a_trace() -> Trace:
             Queued(10, 5, 1),
             ClocksChanged(10, 0, 1800, 1710, 100, "MAX", "TUR", "MAX"),
             ClocksChanged(20, 1, 900, 900, 60),
-            Ended(30, 5, Outcome.DONE),
+            JobEnded(30, 5, Outcome.DONE),
             # Known late: it was lowered before the job ended.
             ClocksChanged(25, 0, 700, 700, 42),
         ],

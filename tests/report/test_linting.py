@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 from tests.report.schematics import NODES, SMALL, op, schematic
 
-from openhtp.records.schematic import Role, label
+from openhtp.records.schematic import OpRole, label
 from openhtp.report.dominant import dominant_path
 from openhtp.report.linting import cycles_event, lint, linting_event
 
@@ -116,4 +116,4 @@ def test_higher_ranks_have_the_say(drawn):
     for stretch in dominant_path(made.executed):
         if any(each.start <= stretch.start < each.end for each in hmx):
             assert stretch.op is not None
-            assert (stretch.op.engine.value, stretch.op.role) == ("HMX", Role.COMPUTE)
+            assert (stretch.op.engine.value, stretch.op.role) == ("HMX", OpRole.COMPUTE)

@@ -12,7 +12,7 @@ from openhtp.compiler.driver import CompileOptions, portable_program, program_fo
 from openhtp.estimation import with_options
 from openhtp.onnx import load
 from openhtp.records.profile import Pause, RunTimes
-from openhtp.records.schematic import FIRST_NODE, Region, Role
+from openhtp.records.schematic import FIRST_NODE, OpRole, Region
 from openhtp.report.linting import linting_event
 from openhtp.report.optrace import TraceOptions, optrace_to_chrome
 from openhtp.report.runtrace import runs_to_runtrace
@@ -122,7 +122,7 @@ def test_the_compiled_network(compiled):
     assert fused  # activations went into what comes before them
     reads = sum(op.dram_read for op in compiled.executed)
     assert reads > 0
-    assert all(op.role is not Role.READ or op.dram_read == op.vtcm_write for op in compiled.executed)
+    assert all(op.role is not OpRole.READ or op.dram_read == op.vtcm_write for op in compiled.executed)
 
 
 def test_runtrace_counts_ticks():

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from openhtp.cli.main import app
 from openhtp.core.errors import BadProfile
-from openhtp.records.profile import Log, Message, Method, ProfileEvent
+from openhtp.records.profile import Message, Method, ProfileEvent, ProfileLogContent
 from openhtp.report.linting import cycles_event, linting_event
 from openhtp.report.profile_diff import compare, read_side
 from openhtp.report.profile_log import log_bytes, schematic_bytes
@@ -33,7 +33,7 @@ def saved(path, schematic, event=cycles_event):
     message = Message(
         method=Method.EXECUTE, graph="g", events=(event(schematic),), timeline_cycles=schematic.cycles
     )
-    log = Log(
+    log = ProfileLogContent(
         app="t",
         version="1",
         created_us=0,
@@ -114,7 +114,9 @@ def test_what_cannot_be_compared(tmp_path):
     (tmp_path / "vendor.json").write_text(json.dumps(bare))
     with pytest.raises(BadProfile, match="without both clocks"):
         compare(read_side(a), read_side(tmp_path / "vendor.json"), threshold_percent=5, least=0)
-    (tmp_path / "basic.log").write_bytes(log_bytes(Log(app="", version="", created_us=0, soc="", level="basic")))
+    (tmp_path / "basic.log").write_bytes(
+        log_bytes(ProfileLogContent(app="", version="", created_us=0, soc="", level="basic"))
+    )
     with pytest.raises(BadProfile, match="profiled at the level 'basic'"):
         read_side(tmp_path / "basic.log")
 
@@ -139,7 +141,9 @@ def test_several_graphs_and_clocks(tmp_path):
         )
         for graph, us, clock in (("a", 10, 10**9), ("a", 30, 5 * 10**8), ("b", 7, 10**9))
     ]
-    log = Log(app="t", version="7", created_us=0, soc="SM8650", level="detailed", messages=tuple(runs))
+    log = ProfileLogContent(
+        app="t", version="7", created_us=0, soc="SM8650", level="detailed", messages=tuple(runs)
+    )
     (tmp_path / "a.log").write_bytes(log_bytes(log))
     side = read_side(tmp_path / "a.log")
     assert {name.partition(": ")[0] for name in side.nodes} == {"a", "b"}

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from tests.report.schematics import SMALL, op, schematic
 
 from openhtp.core.errors import BadProfile
-from openhtp.records.profile import Log, Message, Method, Pause, ProfileEvent, RunTimes
+from openhtp.records.profile import Message, Method, Pause, ProfileEvent, ProfileLogContent, RunTimes
 from openhtp.report import profile_log
 from openhtp.report.profile_log import (
     log_bytes,
@@ -25,7 +25,9 @@ from openhtp.report.profile_log import (
 
 
 def log(*messages):
-    return Log(app="test", version="1", created_us=5, soc="SM8650", level="detailed", messages=messages)
+    return ProfileLogContent(
+        app="test", version="1", created_us=5, soc="SM8650", level="detailed", messages=messages
+    )
 
 
 EVENT = ProfileEvent(3003, "cycles", 7, "cycles", (ProfileEvent(404, "conv:OpId_4 (cycles)", 7, "cycles"),))

@@ -14,7 +14,7 @@ from tests.report.schematics import SMALL, op, schematic
 from tests.report.trace_rules import check_trace
 
 from openhtp.core.errors import BadProfile
-from openhtp.records.profile import Log, Message, Method, ProfileEvent, RunTimes
+from openhtp.records.profile import Message, Method, ProfileEvent, ProfileLogContent, RunTimes
 from openhtp.report.linting import cycles_event, linting_event
 from openhtp.report.listing import log_to_text
 from openhtp.report.netron import schematic_to_netron
@@ -36,7 +36,9 @@ def run(whole, *events, **more):
 
 
 def log(*messages, level="linting"):
-    return Log(app="test", version="1", created_us=10**15, soc="SM8650", level=level, messages=messages)
+    return ProfileLogContent(
+        app="test", version="1", created_us=10**15, soc="SM8650", level=level, messages=messages
+    )
 
 
 LINTED = log(run(100, linting_event(SMALL)), run(200, linting_event(SMALL)))
@@ -254,7 +256,9 @@ def test_what_does_not_belong_together(files):
 
 
 def test_logs_of_two_chips_are_not_averaged(files):
-    (files / "b.log").write_bytes(log_bytes(Log(app="", version="", created_us=0, soc="SM8550", level="")))
+    (files / "b.log").write_bytes(
+        log_bytes(ProfileLogContent(app="", version="", created_us=0, soc="SM8550", level=""))
+    )
     with pytest.raises(BadProfile, match="SM8550 and SM8650; compare two chips with openhtp profile-diff"):
         view(ViewRequest(logs=(files / "op.log", files / "b.log")))
 

@@ -16,7 +16,7 @@ import pytest
 import openhtp as htp
 from openhtp import onnx, zoo
 from openhtp.program.binary import read_binary
-from openhtp.program.sources import File
+from openhtp.program.sources import FileSource
 from tests.conftest import dense_graph, ramp, relu_graph
 from tests.program.forging import parts_of, put_together
 
@@ -101,13 +101,13 @@ def test_only_the_header_is_read_for_metadata(
     shared_device: htp.Device, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
-    real = File.read
+    real = FileSource.read
 
-    def watched(file: File, begin: int, end: int) -> memoryview:
+    def watched(file: FileSource, begin: int, end: int) -> memoryview:
         read.append((begin, end))
         return real(file, begin, end)
 
-    monkeypatch.setattr(File, "read", watched)
+    monkeypatch.setattr(FileSource, "read", watched)
     summary = shared_device.validate_binary(path)
     assert [graph.name for graph in summary.graphs] == ["net", "dense", "relu"]
     assert summary.nbytes == path.stat().st_size

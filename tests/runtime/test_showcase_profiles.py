@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.records.profile import Log
+from openhtp.records.profile import ProfileLogContent
 from openhtp.report.listing import log_to_text
 from openhtp.report.optrace import optrace_to_chrome
 from openhtp.testing import hold, release, virtual_device
@@ -89,7 +89,9 @@ def texts(shared_backend, shared_device):
         graph = merged(context, last) if last.endswith("elu") else showcase(context, last)
         profile = shared_backend.create_profile("linting")
         graph.execute({"x": np.zeros((1, 128, 128, 32), np.uint8)}, profile=profile)
-        log = Log(app="t", version="1", created_us=0, soc="SM8650", level="linting", messages=(profile.message(),))
+        log = ProfileLogContent(
+            app="t", version="1", created_us=0, soc="SM8650", level="linting", messages=(profile.message(),)
+        )
         found[last], events[last] = log_to_text(log, "x.log"), profile.event(6001)
     context.free()
     return found, events

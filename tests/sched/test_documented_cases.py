@@ -14,7 +14,7 @@ from openhtp.core.units import MIB
 from openhtp.records.phases import Phase, Phases, client_phases
 from openhtp.sched.actions import AskYield
 from openhtp.sched.events import ClientAdded, ClientKind, Submitted
-from openhtp.sched.recorder import Recorder
+from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
@@ -47,7 +47,7 @@ class Result:
         numbers = {client.name: number for number, client in enumerate(clients, 1)}
         self.device = device
         self.history = Phases()
-        recorder = Recorder(self.history.add)
+        recorder = ScheduleRecorder(self.history.add)
         scheduler = Scheduler(device)
 
         def observe(event, actions):

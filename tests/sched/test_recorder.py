@@ -5,16 +5,16 @@ from __future__ import annotations
 from openhtp.core.outcome import Outcome
 from openhtp.core.units import MIB
 from openhtp.records.trace import (
-    Ended,
     Granted,
+    JobEnded,
     Queued,
     Released,
-    Transfer,
+    TransferDirection,
     Transferred,
     YieldAsked,
 )
 from openhtp.sched.events import ClientAdded, Submitted
-from openhtp.sched.recorder import Recorder
+from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
@@ -43,7 +43,7 @@ def preemption(loop):
 def test_a_preemption():
     records = []
     loop = loop_on(TWO_CORES, (0, 1), (200, 1))
-    loop.observe = Recorder(records.append, loop.work_of)
+    loop.observe = ScheduleRecorder(records.append, loop.work_of)
     preemption(loop)
     loop.run_until()
     assert records == [
@@ -51,16 +51,16 @@ def test_a_preemption():
         granted(0, 1),
         Queued(20, 2, 2, 90),
         YieldAsked(20, 1),
-        Transferred(30, 1, Transfer.SAVE, MIB, 35),
+        Transferred(30, 1, TransferDirection.SAVE, MIB, 35),
         Released(38, 1, True),
         granted(38, 2),
         Released(88, 2, False),
         # What is told of one moment stands in the scheduler's order.
-        Ended(88, 2, Outcome.DONE),
+        JobEnded(88, 2, Outcome.DONE),
         granted(88, 1, resumed=True),
-        Transferred(88, 1, Transfer.RESTORE, MIB, 95),
+        Transferred(88, 1, TransferDirection.RESTORE, MIB, 95),
         Released(165, 1, False),
-        Ended(165, 1, Outcome.DONE),
+        JobEnded(165, 1, Outcome.DONE),
     ]
 
 
@@ -70,7 +70,7 @@ def test_a_recording_that_begins_later_says_how_things_stand():
     preemption(loop)
     loop.at(Submitted(t=30, job=3, client=2), WORK)
     loop.run_until(50)
-    recorder = loop.observe = Recorder(records.append, loop.work_of)
+    recorder = loop.observe = ScheduleRecorder(records.append, loop.work_of)
     recorder.begin(list(loop.scheduler.jobs.values()), 50)
     assert records == [
         Queued(0, 1, 1),
@@ -82,4 +82,4 @@ def test_a_recording_that_begins_later_says_how_things_stand():
     records.clear()
     loop.run_until()
     assert [record.job for record in records if isinstance(record, Granted) and record.resumed] == [1]
-    assert sorted(record.job for record in records if isinstance(record, Ended)) == [1, 2, 3]
+    assert sorted(record.job for record in records if isinstance(record, JobEnded)) == [1, 2, 3]

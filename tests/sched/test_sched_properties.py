@@ -21,7 +21,7 @@ from openhtp.sched.events import (
     Submitted,
 )
 from openhtp.sched.policy import STRICT, EarliestDeadline, Fair
-from openhtp.sched.recorder import Recorder
+from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
@@ -101,7 +101,7 @@ def simulate(device, policy, added, jobs, ends=(), removed=()):
         recorder(event, actions)
 
     loop = VirtualLoop(scheduler, observe=observe)
-    recorder = Recorder(history.add, loop.work_of)
+    recorder = ScheduleRecorder(history.add, loop.work_of)
     for event in added:
         loop.at(event)
     for submitted, work in jobs:

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 import openhtp
 from openhtp.sweeping.analysis import pareto, sensitivity
-from openhtp.sweeping.study import Axis, Objective, Point, Row
+from openhtp.sweeping.study import Axis, Objective, PointResult, StudyPoint
 from tests.sweeping.studies import estimates
 from tests.sweeping.test_run import Here
 
@@ -25,8 +25,8 @@ def test_a_front_is_what_nothing_beats(rows):
 
 
 def rows(function, a=range(4), b=range(5)):
-    points = [Point(n, {"a": x, "b": y}) for n, (x, y) in enumerate((x, y) for x in a for y in b)]
-    return [Row(point, {"f": float(function(point.values["a"], point.values["b"]))}) for point in points]
+    points = [StudyPoint(n, {"a": x, "b": y}) for n, (x, y) in enumerate((x, y) for x in a for y in b)]
+    return [PointResult(point, {"f": float(function(point.values["a"], point.values["b"]))}) for point in points]
 
 
 def effects(function, **ranges):

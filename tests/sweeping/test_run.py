@@ -13,7 +13,7 @@ import openhtp
 from openhtp.core.errors import InvalidArgument
 from openhtp.sweeping import NoWorkers, WrongWorker, driver, engine, load_results, load_study
 from openhtp.sweeping.driver import Driver
-from openhtp.sweeping.engine import Answer, Lost
+from openhtp.sweeping.engine import LostTask, WorkerAnswer
 from openhtp.sweeping.pool import LocalPool
 from openhtp.sweeping.store import Store
 from openhtp.sweeping.worker import measure
@@ -41,7 +41,7 @@ class Here:
     def wait(self):
         task = self.waiting.pop()
         rows, seconds = measure(self.study, task.points)
-        return [self.fate(task, Answer(task.number, rows, seconds))]
+        return [self.fate(task, WorkerAnswer(task.number, rows, seconds))]
 
     def close(self):
         pass
@@ -135,7 +135,7 @@ def test_a_point_that_kills_workers_is_found_out():
 
     def fate(task, answer):
         deadly = any(point.number == 5 for point in task.points)
-        return Lost(task.number, "its worker ended, signal 11") if deadly else answer
+        return LostTask(task.number, "its worker ended, signal 11") if deadly else answer
 
     result = openhtp.sweep(estimates(), on=Here(fate))
     assert [row.point.number for row in result.rows] == list(range(27))

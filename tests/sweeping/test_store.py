@@ -6,7 +6,7 @@ import pytest
 
 from openhtp.sweeping import BadStudy, StoreError, WrongStore, load_results, load_study, store
 from openhtp.sweeping.store import FILE, Store
-from openhtp.sweeping.study import Point, Row
+from openhtp.sweeping.study import PointResult, StudyPoint
 from tests.sweeping.studies import estimates
 
 STUDY = load_study(estimates())
@@ -15,7 +15,7 @@ STUDY = load_study(estimates())
 def row(number, error=None):
     measured = None if error else {"latency_us": 1.5 * number, "energy_class": 3}
     values = {"model": "zoo:tiny_mlp", "soc": "SM8650", "precision": "float", "vtcm_mb": number}
-    return Row(Point(number, values), measured, error)
+    return PointResult(StudyPoint(number, values), measured, error)
 
 
 def test_rows_come_back_in_order_and_once(tmp_path):

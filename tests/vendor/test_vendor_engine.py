@@ -13,7 +13,7 @@ from openhtp.compiler.driver import CompileOptions, portable_program, program_fo
 from openhtp.core.dtype import DType
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.priority import Priority
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -80,7 +80,7 @@ def test_options_of_the_graph_are_handed_on() -> None:
             vtcm_bytes=(2 << 20) + (64 << 10),
             hvx_threads=2,
             optimization_level=3,
-            precision=Precision.FLOAT32,
+            precision=FloatPrecision.FLOAT32,
         )
     ).options
     assert (options.priority, options.vtcm_mb, options.hvx_threads) == (Priority.HIGH, 3, 2)

@@ -8,7 +8,7 @@ import errno
 from openhtp.abi import memory
 from openhtp.abi.mappings import mapped_file
 from openhtp.core.errors import InvalidArgument
-from openhtp.program.sources import File, Source
+from openhtp.program.sources import BinarySource, FileSource
 from openhtp.runtime.binaries.opening import Check, copied, go_on
 
 _MOST_BYTES = 1 << 40
@@ -44,21 +44,21 @@ class ClientBinary:
         self._address = address
         self.nbytes = nbytes
         self._is_kept = is_kept
-        self.source: Source | None = None
+        self.source: BinarySource | None = None
 
     def take(self) -> None:
         """Copy it now if it has to be copied: what is made of it is made after the call."""
         self.lent_source(go_on)
 
-    def lent_source(self, check: Check) -> Source:
+    def lent_source(self, check: Check) -> BinarySource:
         """The file, or a copy; the same every time."""
         if self.source is not None:
             return self.source
         fd = mapped_file(self._address, self.nbytes) if self._is_kept else None
-        self.source = self._copy(check) if fd is None else File(fd)
+        self.source = self._copy(check) if fd is None else FileSource(fd)
         return self.source
 
-    def _copy(self, check: Check) -> File:
+    def _copy(self, check: Check) -> FileSource:
         def piece(begin: int, end: int) -> memoryview:
             # Never looked at here, only handed to the kernel, which tells of an address that is wrong.
             return memoryview((ctypes.c_char * (end - begin)).from_address(self._address + begin)).cast("B")

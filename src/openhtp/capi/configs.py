@@ -21,7 +21,7 @@ from openhtp.core.option_numbers import (
     Optimization,
     PrecisionNumber,
 )
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.value_kinds import GroupMembership
 from openhtp.hw.soc import SocSpec
 from openhtp.options import (
@@ -49,9 +49,9 @@ _LEFT_OPEN = {
     ("graph", "vtcm_bytes"): 0,
     ("graph", "hvx_threads"): 0,
     ("graph", "optimization_level"): 0,
-    ("graph", "precision"): Precision.FLOAT16,
+    ("graph", "precision"): FloatPrecision.FLOAT16,
 }
-_PRECISIONS = {PrecisionNumber.FLOAT32: Precision.FLOAT32, PrecisionNumber.FLOAT16: Precision.FLOAT16}
+_PRECISIONS = {PrecisionNumber.FLOAT32: FloatPrecision.FLOAT32, PrecisionNumber.FLOAT16: FloatPrecision.FLOAT16}
 _NUMERIC = 0
 _SLC = (True, int(HtpGraphOption.OPTIMIZATION), int(Optimization.SLC_ALLOCATOR))
 _CUSTOM = {"context": "HtpContextConfig", "graph": "HtpGraphConfig"}
@@ -168,7 +168,7 @@ def _word(kind: Any, row: Option, owner: str, number: int) -> Any:
     words: Mapping[int, Any] | None = None
     if isinstance(kind, Choice):
         words = dict(enumerate(kind.choices))
-    elif isinstance(kind, Member) and kind.members is Precision:
+    elif isinstance(kind, Member) and kind.members is FloatPrecision:
         words = {int(key): value for key, value in _PRECISIONS.items()}
     if words is None:
         return number

@@ -18,7 +18,7 @@ from openhtp.core.errors import BadBinary, InvalidArgument
 from openhtp.hw.catalog import find_soc
 from openhtp.options import CONTEXT, ContextOrigin
 from openhtp.program.binary import ContextBinary, open_binary, read_binary
-from openhtp.program.sources import Source
+from openhtp.program.sources import BinarySource
 from openhtp.runtime.binaries.data_provider import DmaBufferCallback
 from openhtp.runtime.binaries.opening import validate
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
@@ -40,7 +40,7 @@ class ContextHeld(HandleEntry):
         self.context = context
         self.options = options
         # What it was made of, or saved as, as long as nothing of it was changed since.
-        self.binary: bytes | Source | None = None
+        self.binary: bytes | BinarySource | None = None
         # The binary's pieces, for a client that takes it in pieces.
         self.increments: Any = None
         # Registered memory by what its descriptor stands for.
@@ -56,11 +56,11 @@ class ContextHeld(HandleEntry):
 
     def saved_bytes(self) -> int:
         """How many bytes that is."""
-        return self.binary.nbytes if isinstance(self.binary, Source) else len(self.saved())
+        return self.binary.nbytes if isinstance(self.binary, BinarySource) else len(self.saved())
 
     def opened(self) -> ContextBinary:
         """The same, to be looked at without a copy of it all."""
-        return open_binary(self.binary) if isinstance(self.binary, Source) else read_binary(self.saved())
+        return open_binary(self.binary) if isinstance(self.binary, BinarySource) else read_binary(self.saved())
 
     def free(self, profile: Profile | None = None) -> None:
         """Free the context and all handles of it."""

@@ -21,7 +21,7 @@ from openhtp.capi.votes import waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.option_numbers import GlobalOption
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.options.device import TRANSPORTS
@@ -89,7 +89,9 @@ class DeviceHeld(HandleEntry):
         self.spec = _with_vtcm(find_soc(self.soc), vtcm_mb)
         # As in the vendor's library on a host: a chip that nobody named computes floats in full precision.
         self.precision = (
-            Precision.FLOAT16 if named and find_soc(named).arch >= _FIRST_HALF_ARCH else Precision.FLOAT32
+            FloatPrecision.FLOAT16
+            if named and find_soc(named).arch >= _FIRST_HALF_ARCH
+            else FloatPrecision.FLOAT32
         )
         self.is_freed = False
         self.contexts = 0

@@ -13,7 +13,7 @@ from openhtp.cli._terminal import errors_reported, progress_console, show, write
 
 if TYPE_CHECKING:
     from openhtp.sweeping import Standing
-    from openhtp.sweeping.monte_carlo import ClientMisses, Interval, MonteCarlo
+    from openhtp.sweeping.monte_carlo import ClientMisses, ConfidenceInterval, MonteCarlo
 
 
 _OF_MANY_RUNS = {"scenario", "seeds", "policy", "json_file", "gantt"}
@@ -64,5 +64,5 @@ def _cells(client: ClientMisses) -> list[str]:
     return [f"{client.requests:,}", f"{client.missed:,}", _share(client.rate), _share(client.runs)]
 
 
-def _share(interval: Interval) -> str:
+def _share(interval: ConfidenceInterval) -> str:
     return f"{interval.share:.3%} ({interval.low:.3%} to {interval.high:.3%})"

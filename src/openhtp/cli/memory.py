@@ -19,7 +19,7 @@ from openhtp.core.files import read_file
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
 from openhtp.hw.catalog import find_soc
-from openhtp.memory.advice import Advice, advise
+from openhtp.memory.advice import MemoryAdvice, advise
 from openhtp.memory.describing import context_from_words, contexts_from_document, size_in_bytes
 from openhtp.memory.ledger import largest_backup
 from openhtp.memory.needs import needs_of
@@ -173,7 +173,7 @@ def _bar(domain: DomainPlan) -> Text:
     return Text(f"PD {domain.number:<3} {cells[:width]:·<{width}}{tail}", no_wrap=True)
 
 
-def _print_advice(advice: Advice, given: MemoryPlan) -> None:
+def _print_advice(advice: MemoryAdvice, given: MemoryPlan) -> None:
     if given.fits:
         return
     say("")
@@ -184,7 +184,7 @@ def _print_advice(advice: Advice, given: MemoryPlan) -> None:
         _print(advice.plan, "then")
 
 
-def _document(plan: MemoryPlan, advice: Advice | None) -> dict[str, Any]:
+def _document(plan: MemoryPlan, advice: MemoryAdvice | None) -> dict[str, Any]:
     found = _plan_document(plan)
     if advice is not None:
         found["advice"] = {"way": advice.way, "words": list(advice.words), "plan": _plan_document(advice.plan)}

@@ -33,7 +33,7 @@ from openhtp.cli._terminal import (
 from openhtp.hw.catalog import find_soc
 from openhtp.sweeping import Standing, SweepResult, load_results, load_study, sweep as run_sweep
 from openhtp.sweeping.page import result_to_html
-from openhtp.sweeping.study import Row
+from openhtp.sweeping.study import PointResult
 
 _CAUSES = 8
 
@@ -179,7 +179,7 @@ def _each(result: SweepResult) -> str:
     return f" for each {', '.join(result.study.each)}" if result.study.each else ""
 
 
-def _sheet(result: SweepResult, rows: list[Row], title: str) -> Sheet:
+def _sheet(result: SweepResult, rows: list[PointResult], title: str) -> Sheet:
     objectives = [objective.name for objective in result.study.objectives]
     sheet = Sheet(title, ("point", "setting", *objectives), ("setting",))
     for row in rows:
@@ -188,7 +188,7 @@ def _sheet(result: SweepResult, rows: list[Row], title: str) -> Sheet:
     return sheet
 
 
-def _setting(result: SweepResult, row: Row) -> str:
+def _setting(result: SweepResult, row: PointResult) -> str:
     return ", ".join(f"{axis.name} {_cell(row.point.values[axis.name])}" for axis in result.study.varied)
 
 

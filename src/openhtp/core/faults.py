@@ -35,7 +35,7 @@ _TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(us|ms|s)")
 _UNITS = {"us": 10**3, "ms": 10**6, "s": 10**9}
 
 
-class Kind(enum.Enum):
+class FaultKind(enum.Enum):
     """What happens."""
 
     SSR = "ssr"
@@ -46,64 +46,64 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FaultPoint:
     """Where something can happen: a call of the API, and what it answers then."""
 
     name: str
     about: str
     failed: Status | None = None
     no_memory: Status | None = None
-    kinds: tuple[Kind, ...] = (Kind.SSR, Kind.OOM, Kind.FAIL, Kind.SLOW)
+    kinds: tuple[FaultKind, ...] = (FaultKind.SSR, FaultKind.OOM, FaultKind.FAIL, FaultKind.SLOW)
 
 
 POINTS = {
     point.name: point
     for point in (
-        Point(
+        FaultPoint(
             "deviceCreate",
             "a device is created",
             st.QNN_DEVICE_ERROR_HARDWARE_UNAVAILABLE,
             st.QNN_DEVICE_ERROR_MEM_ALLOC,
-            (Kind.OOM, Kind.FAIL, Kind.SLOW),
+            (FaultKind.OOM, FaultKind.FAIL, FaultKind.SLOW),
         ),
-        Point(
+        FaultPoint(
             "contextCreate",
             "a context is created, empty or from a binary",
             st.QNN_COMMON_ERROR_GENERAL,
             st.QNN_CONTEXT_ERROR_MEM_ALLOC,
         ),
-        Point(
+        FaultPoint(
             "contextCreateFromBinary",
             "a context is created from a binary",
             st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY,
             st.QNN_CONTEXT_ERROR_MEM_ALLOC,
         ),
-        Point(
+        FaultPoint(
             "graphFinalize",
             "a graph is finalized",
             st.QNN_GRAPH_ERROR_FINALIZE_FAILED,
             st.QNN_GRAPH_ERROR_MEM_ALLOC,
         ),
-        Point(
+        FaultPoint(
             "graphExecute",
             "a graph is executed, synchronously or not",
             st.QNN_GRAPH_ERROR_GENERAL,
             st.QNN_GRAPH_ERROR_MEM_ALLOC,
         ),
-        Point(
+        FaultPoint(
             "graphExecuteAsync",
             "an execution is queued",
             st.QNN_GRAPH_ERROR_GENERAL,
             st.QNN_GRAPH_ERROR_MEM_ALLOC,
         ),
-        Point(
+        FaultPoint(
             "memRegister",
             "memory is registered",
             st.QNN_MEM_ERROR_MAPPING,
             st.QNN_COMMON_ERROR_MEM_ALLOC,
         ),
-        Point("notify", "a client is notified", kinds=(Kind.SLOW,)),
-        Point("binary", "a context binary is read", kinds=(Kind.CORRUPT,)),
+        FaultPoint("notify", "a client is notified", kinds=(FaultKind.SLOW,)),
+        FaultPoint("binary", "a context binary is read", kinds=(FaultKind.CORRUPT,)),
     )
 }
 
@@ -113,8 +113,8 @@ class Fault:
     """One fault: from the ``first`` to the ``last`` call of its point (None: for good)."""
 
     text: str
-    kind: Kind
-    point: Point
+    kind: FaultKind
+    point: FaultPoint
     first: int = 1
     last: int | None = None
     delay_ns: int = 0
@@ -126,7 +126,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class MetFault:
     """A call that met a fault."""
 
     t_ns: int
@@ -139,16 +139,16 @@ class FaultPlan:
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         self.faults = faults
-        self.met: deque[Met] = deque(maxlen=MOST_KEPT)
+        self.met: deque[MetFault] = deque(maxlen=MOST_KEPT)
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def reached(self, point: str, t_ns: int) -> list[Met]:
+    def reached(self, point: str, t_ns: int) -> list[MetFault]:
         """Count a call, and say what it meets."""
         with self._lock:
             call = self._calls[point] = self._calls.get(point, 0) + 1
             matching = [fault for fault in self.faults if fault.point.name == point and fault.meets(call)]
-            found = [Met(t_ns, fault, call) for fault in matching]
+            found = [MetFault(t_ns, fault, call) for fault in matching]
             self.met += found
         return found
 
@@ -176,9 +176,9 @@ def parse_faults(text: str, source: str = "faults") -> tuple[Fault, ...]:
 
 def _parse(word: str, where: str) -> Fault:
     name, mark, rest = word.partition("@")
-    kind = next((kind for kind in Kind if kind.value == name.strip().lower()), None)
+    kind = next((kind for kind in FaultKind if kind.value == name.strip().lower()), None)
     if kind is None:
-        _refuse(where, f"{name.strip()!r} is no fault", name.strip(), [kind.value for kind in Kind])
+        _refuse(where, f"{name.strip()!r} is no fault", name.strip(), [kind.value for kind in FaultKind])
     if not mark:
         raise InvalidArgument(
             f"{where}: {word!r} does not say where; expected {kind.value}@ and one of {_names(kind)}"
@@ -195,13 +195,13 @@ def _parse(word: str, where: str) -> Fault:
     for setting in settings:
         if count := _COUNT.fullmatch(setting):
             first, last = _calls(where, setting, count)
-        elif (time := _TIME.fullmatch(setting)) and kind is Kind.SLOW:
+        elif (time := _TIME.fullmatch(setting)) and kind is FaultKind.SLOW:
             delay_ns = int(float(time[1]) * _UNITS[time[2]])
-        elif setting in st.ALL and kind is Kind.FAIL:
+        elif setting in st.ALL and kind is FaultKind.FAIL:
             status = st.ALL[setting]
         else:
             raise InvalidArgument(f"{where}: {setting!r} is none of {_settings(kind)}")
-    if kind is Kind.SLOW and not 0 < delay_ns <= _MOST_NS:
+    if kind is FaultKind.SLOW and not 0 < delay_ns <= _MOST_NS:
         raise InvalidArgument(f"{where}: {word!r} does not say how slow; expected 50ms, 2s, up to an hour")
     return Fault(
         text=word,
@@ -222,18 +222,18 @@ def _calls(where: str, setting: str, count: re.Match[str]) -> tuple[int, int | N
     return first, last
 
 
-def _settings(kind: Kind) -> str:
-    more = {Kind.SLOW: ", a time (50ms)", Kind.FAIL: ", a status (QNN_GRAPH_ERROR_TIMED_OUT)"}
+def _settings(kind: FaultKind) -> str:
+    more = {FaultKind.SLOW: ", a time (50ms)", FaultKind.FAIL: ", a status (QNN_GRAPH_ERROR_TIMED_OUT)"}
     return f"a call (3), calls (2-4), all from one on (3+){more.get(kind, '')}"
 
 
-def _status(kind: Kind, point: Point) -> Status | None:
-    if kind is Kind.SSR:
+def _status(kind: FaultKind, point: FaultPoint) -> Status | None:
+    if kind is FaultKind.SSR:
         return st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION
-    return {Kind.OOM: point.no_memory, Kind.FAIL: point.failed}.get(kind)
+    return {FaultKind.OOM: point.no_memory, FaultKind.FAIL: point.failed}.get(kind)
 
 
-def _names(kind: Kind) -> str:
+def _names(kind: FaultKind) -> str:
     return ", ".join(point.name for point in POINTS.values() if kind in point.kinds)
 
 

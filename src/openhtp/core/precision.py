@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Precision(enum.StrEnum):
+class FloatPrecision(enum.StrEnum):
     """The HTP rounds every result to half precision unless told otherwise."""
 
     FLOAT16 = "float16"

@@ -1,4 +1,4 @@
-"""Packages that were renamed answer by their old name for one release."""
+"""Packages and names that were renamed answer by their old name for one release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ class RenamedPackage(ModuleType):
         super().__init__(name, package.__doc__)
         self.__all__ = list(getattr(package, "__all__", []))
         self.__dict__.update((public, getattr(package, public)) for public in self.__all__)
+        self.__package = package
         self.__call = function
+
+    def __getattr__(self, name: str) -> Any:
+        """Names that changed before the package did: the new package answers to them as well."""
+        return getattr(self.__package, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function of that name."""
@@ -48,3 +53,15 @@ def answer_by_old_name(old: str, new: str, function: str, modules: Mapping[str, 
         module = sys.modules[f"{old}.{before}"] = import_module(f"{new}.{after}")
         alias.__dict__.setdefault(before, module)
     sys.modules[old] = alias
+
+
+def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
+    """The ``__getattr__`` of a module whose names changed: an old one is answered with the new, and a warning."""
+
+    def attribute(name: str) -> object:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(f"{module}.{name} is now {module}.{names[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[module], names[name])
+
+    return attribute

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from openhtp.core.status import Status
 
 
-class Words(NamedTuple):
+class StatusWords(NamedTuple):
     """A status explained. Only the vendor's library gives those without a cause."""
 
     means: str
@@ -19,11 +19,11 @@ class Words(NamedTuple):
 
 
 @functools.cache
-def _table() -> dict[str, Words]:
+def _table() -> dict[str, StatusWords]:
     text = resources.files("openhtp.core").joinpath("status_words.toml").read_text(encoding="utf-8")
-    return {name: Words(**words) for name, words in tomllib.loads(text).items()}
+    return {name: StatusWords(**words) for name, words in tomllib.loads(text).items()}
 
 
-def words_for(status: Status) -> Words:
+def words_for(status: Status) -> StatusWords:
     """The words for a status; a number that the API does not document has none but its own."""
-    return _table().get(status.name, Words(means=f"Number {status.code}, which the API does not document."))
+    return _table().get(status.name, StatusWords(means=f"Number {status.code}, which the API does not document."))

@@ -28,7 +28,7 @@ _MAX_NAME = 100
 _YES_OR_NO = Flag("true or false")
 
 
-class Place(ABC):
+class ValuePlace(ABC):
     """Where a value stands. Places are made on the way down and are never changed."""
 
     __slots__ = ("path", "source")
@@ -54,7 +54,7 @@ class Place(ABC):
             raise error or self.error(str(refusal.problem)) from None
 
 
-class OptionPlace(Place):
+class ArgumentPlace(ValuePlace):
     """An argument of a call: ``graph option vtcm_mb``."""
 
     __slots__ = ("_status",)
@@ -68,7 +68,7 @@ class OptionPlace(Place):
         return InvalidArgument(f"{self.source} option {self.path} {problem}", self._status)
 
 
-class PointerPlace(Place):
+class PointerPlace(ValuePlace):
     """A value of a JSON document, by its JSON pointer: ``/devices/0/core_id``."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class PointerPlace(Place):
         )
 
 
-class KeyPlace(Place):
+class KeyPlace(ValuePlace):
     """A value of a scenario or study, by its keys: ``clients[0].name``. It has a line if it was read from text."""
 
     __slots__ = ("_error", "line")
@@ -255,7 +255,7 @@ def plain_value(value: object, place: KeyPlace) -> object:
     raise place.unexpected(value, "what a file can hold: keys and values, a list, text, a number, true or false")
 
 
-def verify_size(value: object, place: Place) -> None:
+def verify_size(value: object, place: ValuePlace) -> None:
     """Refuse a whole number that is too long to be meant."""
     if isinstance(value, int) and abs(value) > _MAX_INTEGER:
         raise place.error(f"a number of more than {_MAX_INTEGER.bit_length() - 1} bits")

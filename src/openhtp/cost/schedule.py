@@ -11,7 +11,7 @@ from openhtp.cost.running import Run, Tuning
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.placement import Move
-from openhtp.program.schedule import Activity, KernelTime, Operation, Schedule
+from openhtp.program.schedule import Activity, KernelTime, Schedule, ScheduledOperation
 
 _READS = (Move.LOAD, Move.FILL)
 _WRITES = (Move.STORE, Move.SPILL)
@@ -29,7 +29,7 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
     run = Run.of(sizes_of(program), soc, precision, fitted_parameters(), clocks, Tuning.of(program))
     drawing = _Drawing(run, clocks.core_mhz(soc.arch))
     kernels: list[KernelTime] = []
-    operations: list[Operation] = []
+    operations: list[ScheduledOperation] = []
     for place in range(len(run.kernels)):
         kernels.append(drawing.kernel(place))
         operations += drawing.operations(place)
@@ -83,7 +83,7 @@ class _Drawing:
             ddr_written=sum(moved.get(move, 0) for move in _WRITES),
         )
 
-    def operations(self, place: int) -> Iterator[Operation]:
+    def operations(self, place: int) -> Iterator[ScheduledOperation]:
         moved, busy = self._moved[place], self._run.busy
         weights = busy.weights[0, place]
         if weights > 0:
@@ -99,7 +99,7 @@ class _Drawing:
         """When the kernel's own work begins: after the one before it, or once enough of its weights are here."""
         return float(max(self._begin[place], self._end[place] - self._own[place]))
 
-    def _tiles(self, place: int, start: float) -> Iterator[Operation]:
+    def _tiles(self, place: int, start: float) -> Iterator[ScheduledOperation]:
         size, form = self._run.kernels[place], self._run.formats[place]
         busy, moved, count = self._run.busy, self._moved[place], self._run.placed.tiles[place]
         read, written = size.read * form.activation_bytes, size.written * form.activation_bytes
@@ -148,8 +148,8 @@ class _Drawing:
         ddr_written: int,
         vtcm_read: int = 0,
         vtcm_written: int = 0,
-    ) -> Operation:
-        return Operation(
+    ) -> ScheduledOperation:
+        return ScheduledOperation(
             kernel=kernel,
             tile=tile,
             unit=unit,

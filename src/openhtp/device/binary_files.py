@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.program.sources import File, Memory, Source
+from openhtp.program.sources import BinarySource, FileSource, MemorySource
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer, is_unchangeable
 
@@ -19,7 +19,7 @@ class Scattered:
     What is in them the client could still change, and would then have other weights.
     """
 
-    def __init__(self, rest: Source, pieces: Sequence[tuple[int, int, memoryview]]) -> None:
+    def __init__(self, rest: BinarySource, pieces: Sequence[tuple[int, int, memoryview]]) -> None:
         self.rest = rest
         self.nbytes = rest.nbytes
         self._pieces = pieces
@@ -40,16 +40,16 @@ class BinaryFile:
 
     def __init__(self, fd: int) -> None:
         """Take over a descriptor. Raises InvalidArgument unless there is a file or memory behind it."""
-        self.source: Source
+        self.source: BinarySource
         try:
             about = os.fstat(fd)
             if not stat.S_ISREG(about.st_mode) or not about.st_size:
                 raise InvalidArgument("the descriptor is neither shared memory nor a regular file with a binary")
             if is_unchangeable(fd):
-                self.source = Memory(memoryview(mmap.mmap(fd, about.st_size, access=mmap.ACCESS_READ)))
+                self.source = MemorySource(memoryview(mmap.mmap(fd, about.st_size, access=mmap.ACCESS_READ)))
                 os.close(fd)
             else:
-                self.source = File(fd)
+                self.source = FileSource(fd)
         except BaseException:
             os.close(fd)
             raise
@@ -72,6 +72,6 @@ class BinaryFile:
     def close(self) -> None:
         """Let it go. What was read stays, and so does what is mapped while anybody uses it."""
         source = self.source.rest if isinstance(self.source, Scattered) else self.source
-        if isinstance(source, File):
+        if isinstance(source, FileSource):
             source.close()
-        self.source = Memory(b"")
+        self.source = MemorySource(b"")

@@ -11,7 +11,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine.protocol import Arrays, LoadedProgram, Run, UpdateableProgram
-from openhtp.memory.ledger import Domain, Grant, Held, SpillGroup, Tenant
+from openhtp.memory.ledger import Domain, HeldMemory, MemoryGrant, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import frames
@@ -52,7 +52,7 @@ class DeviceGraph:
         info: GraphInfo,
         loaded: LoadedProgram,
         program: QnnProgram | None,
-        held: Held,
+        held: HeldMemory,
     ) -> None:
         """``program`` is what it was made from; None if that was a prepared form.
 
@@ -130,12 +130,12 @@ class UpdateableGraph(DeviceGraph):
         self.updateables = info.updateables
         self.static_bytes = info.static_bytes
         # What the data that was given last counts, and that data; whoever loads the graph again gives it anew.
-        self.update_grant: Grant | None = None
+        self.update_grant: MemoryGrant | None = None
         self.updates: Data = {}
         self._lent: dict[int, int] = {}
         self._generation = 0
 
-    def update(self, arrays: Data, grant: Grant) -> None:
+    def update(self, arrays: Data, grant: MemoryGrant) -> None:
         """Use other data from now on. Where graphs share the memory for it, it is no longer the others'.
 
         Graphs that are switched have it in turn anyway: each is given its own again when it is loaded.
@@ -146,7 +146,7 @@ class UpdateableGraph(DeviceGraph):
         self._generation += 1
         self._idle.clear()
 
-    def replace(self, packed: PackedGraph, loaded: LoadedProgram, arrays: Data, grant: Grant) -> None:
+    def replace(self, packed: PackedGraph, loaded: LoadedProgram, arrays: Data, grant: MemoryGrant) -> None:
         """Run another program from now on, which has this data; if it is switched, from its next turn on."""
         self._take(arrays, grant)
         self.replacement = packed
@@ -155,7 +155,7 @@ class UpdateableGraph(DeviceGraph):
         else:
             self.load(loaded)
 
-    def _take(self, arrays: Data, grant: Grant) -> None:
+    def _take(self, arrays: Data, grant: MemoryGrant) -> None:
         if self.context.shares_updates and self.context.switcher is None:
             for other in self.context.graphs.values():
                 if isinstance(other, UpdateableGraph) and other is not self:
@@ -264,8 +264,8 @@ class DeviceContext:
         self.keep_io_room = False
         self.prepare_only = False
         # What its memory, by number, and the binaries that its graphs came in hold of its process domain.
-        self.memories: dict[int, Grant] = {}
-        self.weights: list[Held] = []
+        self.memories: dict[int, MemoryGrant] = {}
+        self.weights: list[HeldMemory] = []
         # Whether only one of its graphs has data of updateable tensors at a time (LoRA weight sharing).
         self.shares_updates = False
         self.switcher: Switcher | None = None

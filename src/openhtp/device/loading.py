@@ -20,7 +20,7 @@ from openhtp.memory.needs import needs_of
 from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, pack_graphs
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
-from openhtp.program.sources import Source
+from openhtp.program.sources import BinarySource
 from openhtp.rpc.shm import SharedBuffer
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Manner:
 
 def make_ready(
     target: Target,
-    source: Source,
+    source: BinarySource,
     places: Sequence[int],
     advance: Advance,
     room: Room,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.core.units import US
-from openhtp.hw.clocks import Clocks, Standing, resolve
+from openhtp.hw.clocks import Clocks, StandingVote, resolve
 from openhtp.hw.perf_profiles import PerfProfile, find_perf_profile
 from openhtp.hw.power import (
     DEFAULT_HMX_TIMEOUT_US,
@@ -43,7 +43,7 @@ class Config:
     number: int
     session: int
     core: int
-    standing: Standing
+    standing: StandingVote
     profile: PerfProfile | None = None
     # When the profile's vote is lowered, if nothing comes in between.
     lower_at: int | None = None
@@ -95,7 +95,7 @@ class Power:
                 f"{MAX_CONFIGS} power configs exist, as many as a client may have; destroy one",
                 st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_FAILED,
             )
-        self._configs[number] = Config(number, session, core, Standing())
+        self._configs[number] = Config(number, session, core, StandingVote())
 
     def set(self, session: int, wanted: SetPowerConfig, t: int, *, busy: bool) -> Config:
         """Change what stands under an id; ``busy`` tells whether something is being done for the client."""
@@ -193,7 +193,7 @@ class Power:
             )
         return config
 
-    def _with_hmx(self, standing: Standing, vote: HmxVote, number: int) -> Standing:
+    def _with_hmx(self, standing: StandingVote, vote: HmxVote, number: int) -> StandingVote:
         """An HMX vote beside the others. It follows the core unless it is voted for, and cannot be alone."""
         if self._arch < FIRST_ARCH_WITH_HMX_VOTES:
             raise UnsupportedFeature(
@@ -208,7 +208,7 @@ class Power:
             )
         return replace(standing, hmx=None if vote.pick_default else vote)
 
-    def _stand(self, config: Config, standing: Standing, t: int) -> None:
+    def _stand(self, config: Config, standing: StandingVote, t: int) -> None:
         if config.standing != standing:
             config.standing = standing
             self._settle(config.core, t)
@@ -245,7 +245,7 @@ _TIMES = {
 }
 
 
-def _with_dcvs(standing: Standing, vote: DcvsVote) -> Standing:
+def _with_dcvs(standing: StandingVote, vote: DcvsVote) -> StandingVote:
     """A DCVS vote over the one that stands. Without a clock for the core, the HMX's own vote goes, too."""
     merged = vote.over(standing.dcvs)
-    return Standing(dcvs=merged, hmx=standing.hmx if merged.votes_core else None)
+    return StandingVote(dcvs=merged, hmx=standing.hmx if merged.votes_core else None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from openhtp.records.trace import ClocksChanged, Queued, Record, Stepped, Trace, Track, Units
 from openhtp.records.wire import trace_to_bytes
-from openhtp.sched.recorder import Recorder
+from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
 
@@ -32,10 +32,10 @@ class Recording:
         self._records: list[Record] = []
         self._dropped = 0
 
-    def start(self, t: int) -> Recorder:
+    def start(self, t: int) -> ScheduleRecorder:
         """Record from now on; returns what is to observe the loop."""
         self.enabled = True
-        recorder = Recorder(self._keep, self._work_of)
+        recorder = ScheduleRecorder(self._keep, self._work_of)
         recorder.begin(list(self._scheduler.jobs.values()), t)
         return recorder
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from openhtp.device.contexts import DeviceContext
 from openhtp.engine.protocol import LoadedProgram
-from openhtp.memory.ledger import Held
+from openhtp.memory.ledger import HeldMemory
 from openhtp.memory.needs import ContextNeeds, backup_of
 from openhtp.program.packed import GraphInfo
 
@@ -18,7 +18,7 @@ class Room:
         self._context = context
         self._ledger = context.session.ledger
         self._weights = self._spill_fill = self._backup = self._io = 0
-        self.held = Held(())
+        self.held = HeldMemory(())
         self.prepare_only = context.prepare_only
 
     @property

@@ -12,7 +12,7 @@ from openhtp.core.errors import InvalidHandle
 from openhtp.device.budget import Pieces
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.jobs import Job
-from openhtp.memory.ledger import Domain, Ledger, Use
+from openhtp.memory.ledger import Domain, Ledger, MemoryUse
 from openhtp.rpc.shm import SharedBuffer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Session:
         """Keep memory for the graphs of a context. Raises OutOfMemory, and keeps nothing, if there is no room."""
         self.pieces.take()
         try:
-            context.memories[number] = self.ledger.take(context.tenant, buffer.nbytes, Use.IO, "the memory")
+            context.memories[number] = self.ledger.take(context.tenant, buffer.nbytes, MemoryUse.IO, "the memory")
         except BaseException:
             self.pieces.give_back()
             raise

@@ -11,11 +11,11 @@ from openhtp.device.loading import Advance, Manner, Ready, close_all, make_one_r
 from openhtp.device.room import Room
 from openhtp.device.switching import Switcher
 from openhtp.device.target import Target
-from openhtp.memory.ledger import Held
+from openhtp.memory.ledger import HeldMemory
 from openhtp.memory.needs import Buffers, ContextNeeds, needs_of
 from openhtp.memory.switching import loaded_first
 from openhtp.program.binary import ContextBinary, open_binary
-from openhtp.program.sources import Source
+from openhtp.program.sources import BinarySource
 from openhtp.rpc import messages as ms
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ class SwitchedRoom(Room):
         self._places = asked.retained
         self._manner = manner
         self._retained: tuple[str, ...] = ()
-        self._each: dict[str, Held] = {}
+        self._each: dict[str, HeldMemory] = {}
         self._binary: ContextBinary | None = None
         self._needs = ContextNeeds(graphs=())
         self._buffers = Buffers()
 
     def make_first_ready(
-        self, target: Target, source: Source, places: Sequence[int], advance: Advance
+        self, target: Target, source: BinarySource, places: Sequence[int], advance: Advance
     ) -> list[Ready]:
         """Make those ready that are loaded at once; the others are there, but not loaded."""
         binary = self._binary = open_binary(source)

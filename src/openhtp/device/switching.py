@@ -19,7 +19,7 @@ from openhtp.device.jobs import Job
 from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
 from openhtp.device.tasks import Task
 from openhtp.engine.protocol import Run
-from openhtp.memory.ledger import Held
+from openhtp.memory.ledger import HeldMemory
 from openhtp.memory.needs import Buffers, ContextNeeds
 from openhtp.memory.switching import Turn, Turns
 from openhtp.program.binary import ContextBinary
@@ -58,7 +58,7 @@ class Switcher:
         self._needs = {graph.name: self._buffers.beside(graph) for graph in needs.graphs}
         self._turns = Turns({name: graph.loaded_bytes for name, graph in self._needs.items()}, retained)
         self._graphs: dict[str, DeviceGraph] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldMemory] = {}
         self._binds: dict[int, _Bind] = {}
         self._switch_ns: dict[int, int] = {}
         self._closed = False
@@ -74,7 +74,7 @@ class Switcher:
         graph.switch = self
         self._hold(graph, held=True)
 
-    def adopt(self, graph: DeviceGraph, ready: Ready, held: Held) -> None:
+    def adopt(self, graph: DeviceGraph, ready: Ready, held: HeldMemory) -> None:
         """A graph that is loaded, and what that holds. Raises OutOfMemory if it holds more than was known."""
         more = ready.loaded.spill_fill_bytes - self._needs[graph.name].spill_fill_bytes
         if more > 0:

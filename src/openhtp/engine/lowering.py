@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import error_context
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.emitter import NodeEmitter
@@ -61,7 +61,7 @@ def lower_program(
     that a quantizer writes.
     """
     graph = OnnxGraph()
-    if program.options.precision is not Precision.FLOAT16:
+    if program.options.precision is not FloatPrecision.FLOAT16:
         rounding = Rounding.NONE
     values = TensorForms(
         graph,

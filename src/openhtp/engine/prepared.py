@@ -40,7 +40,7 @@ from openhtp.program.container import digest, make_section, quick_checksum, read
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.native_kv import NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
-from openhtp.program.sources import File, Rooms
+from openhtp.program.sources import FileSource, ReadBuffers
 
 Array = npt.NDArray[Any]
 
@@ -111,7 +111,7 @@ class Manifest(msgspec.Struct, frozen=True):
     windows: list[WindowWords] = []
 
 
-_ROOMS = Rooms()
+_ROOMS = ReadBuffers()
 _DECODER = msgspec.msgpack.Decoder(Manifest)
 
 
@@ -261,7 +261,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
 
 def _is_own(packed: PackedGraph, constant: Constant) -> bool:
     """Whether a constant is put into memory of our own just by getting it."""
-    return constant.made is not None or isinstance(packed.blobs[constant.blob].source, File)
+    return constant.made is not None or isinstance(packed.blobs[constant.blob].source, FileSource)
 
 
 def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:

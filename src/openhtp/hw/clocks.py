@@ -65,7 +65,7 @@ FULL = Clocks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandingVote:
     """The votes of one power config."""
 
     dcvs: DcvsVote | None = None
@@ -82,12 +82,12 @@ class Resolved:
     bus: str
 
 
-def clocks_for(standing: Iterable[Standing]) -> Clocks:
+def clocks_for(standing: Iterable[StandingVote]) -> Clocks:
     """What the chip does about the votes that stand: of each clock, the highest that was asked for."""
     return resolve(standing).clocks
 
 
-def resolve(standing: Iterable[Standing]) -> Resolved:
+def resolve(standing: Iterable[StandingVote]) -> Resolved:
     """The same, with the corners."""
     table = _table()
     cores, buses, hmxes = [], [], []

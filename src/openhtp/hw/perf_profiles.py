@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
-from openhtp.hw.clocks import Clocks, Standing, clocks_for
+from openhtp.hw.clocks import Clocks, StandingVote, clocks_for
 from openhtp.hw.power import MAX_RPC_POLLING_US, Corners, DcvsVote, PowerMode, VoltageCorner
 
 # How long the profiles that sustain their votes do so after the last inference. It is for the client to choose,
@@ -52,14 +52,14 @@ class PerfProfile:
         return 0 if self.dcvs is None else DEFAULT_RPC_CONTROL_LATENCY_US
 
     @property
-    def busy(self) -> Standing:
+    def busy(self) -> StandingVote:
         """Votes while something is done."""
-        return Standing(dcvs=self.dcvs)
+        return StandingVote(dcvs=self.dcvs)
 
     @property
-    def rest(self) -> Standing:
+    def rest(self) -> StandingVote:
         """Votes between stages."""
-        return Standing(dcvs=_IDLE_VOTES.get(self.idle, self.dcvs))
+        return StandingVote(dcvs=_IDLE_VOTES.get(self.idle, self.dcvs))
 
     def clocks(self) -> Clocks:
         """Clocks while something runs, if nobody else votes."""

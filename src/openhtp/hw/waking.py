@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from openhtp.core.units import US
-from openhtp.hw.clocks import Standing
+from openhtp.hw.clocks import StandingVote
 
 WARM_NS = 26 * US
 """Powering and acquiring units of a core in use; published for one chip."""
@@ -17,7 +17,7 @@ COLD_NS = 4135 * US
 """The same for the first graph of all, on that chip."""
 
 
-def power_up_ns(idle_ns: int | None, hmx_timeout_ns: int, standing: Iterable[Standing]) -> int:
+def power_up_ns(idle_ns: int | None, hmx_timeout_ns: int, standing: Iterable[StandingVote]) -> int:
     """How long it takes to power HVX and HMX up.
 
     Args:

@@ -6,7 +6,20 @@ sockets or engines: a device keeps one ``Ledger`` for each client, a plan one fo
 says which graph is unloaded for which.
 """
 
-from openhtp.memory.ledger import Domain, Grant, Held, Ledger, SpillGroup, Tenant, Use
+from openhtp.core.renamed import renamed_names
+from openhtp.memory.ledger import Domain, HeldMemory, Ledger, MemoryGrant, MemoryUse, SpillGroup, Tenant
 from openhtp.memory.needs import ContextNeeds, GraphNeeds
 
-__all__ = ["ContextNeeds", "Domain", "Grant", "GraphNeeds", "Held", "Ledger", "SpillGroup", "Tenant", "Use"]
+__all__ = [
+    "ContextNeeds",
+    "Domain",
+    "GraphNeeds",
+    "HeldMemory",
+    "Ledger",
+    "MemoryGrant",
+    "MemoryUse",
+    "SpillGroup",
+    "Tenant",
+]
+
+__getattr__ = renamed_names(__name__, {"Grant": "MemoryGrant", "Held": "HeldMemory", "Use": "MemoryUse"})

@@ -29,7 +29,7 @@ GROUP = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class MemoryAdvice:
     """A plan that works (or the last that was tried), what to do for it in words, and by what kind of way."""
 
     plan: MemoryPlan
@@ -43,28 +43,30 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Remedy:
     name: str
     contexts: tuple[ContextPlan, ...]
     acts: tuple[Act, ...]
     words: tuple[str, ...]
 
 
-def advise(contexts: Sequence[ContextPlan], acts: Sequence[Act] | None = None, *, most: int, limit: int) -> Advice:
+def advise(
+    contexts: Sequence[ContextPlan], acts: Sequence[Act] | None = None, *, most: int, limit: int
+) -> MemoryAdvice:
     """The first way that works; if none does, the contexts as they are, loaded and mapped by ``acts``."""
 
-    def attempt(way: _Way) -> MemoryPlan:
+    def attempt(way: _Remedy) -> MemoryPlan:
         return plan_memory(way.contexts, way.acts, most=most, limit=limit)
 
     as_given = tuple(contexts)
     plan = plan_memory(as_given, acts, most=most, limit=limit)
     if plan.fits:
-        return Advice(plan=plan, way="as given", words=("It fits as it is.",))
+        return MemoryAdvice(plan=plan, way="as given", words=("It fits as it is.",))
     for way in _ways(as_given, plan, most, limit, attempt):
         found = attempt(way)
         if found.fits:
-            return Advice(plan=found, way=way.name, words=way.words)
-    return Advice(plan=plan, way="none", words=_hopeless(as_given, most, limit))
+            return MemoryAdvice(plan=found, way=way.name, words=way.words)
+    return MemoryAdvice(plan=plan, way="none", words=_hopeless(as_given, most, limit))
 
 
 def _ways(
@@ -72,20 +74,20 @@ def _ways(
     plan: MemoryPlan,
     most: int,
     limit: int,
-    attempt: Callable[[_Way], MemoryPlan],
-) -> Iterator[_Way]:
+    attempt: Callable[[_Remedy], MemoryPlan],
+) -> Iterator[_Remedy]:
     estimated = tuple(replace(context, io_estimation=True) for context in contexts)
     keep_room = (
         "Give io_memory_estimation=True to every context.",
         "Register the buffers of each context before the next is made.",
     )
-    yield _Way("I/O estimation", estimated, io_after_each(estimated), keep_room)
+    yield _Remedy("I/O estimation", estimated, io_after_each(estimated), keep_room)
     yield from _dummies(contexts, plan, attempt)
     ordered = _packed(estimated, most, limit)
     first: tuple[str, ...] = keep_room
     if ordered != estimated:
         first = (f"Load in this order: {', '.join(context.name for context in ordered)}.", *keep_room)
-        yield _Way("load order", ordered, io_after_each(ordered), first)
+        yield _Remedy("load order", ordered, io_after_each(ordered), first)
     grouped = tuple(replace(context, group=GROUP) for context in ordered)
     nbytes = max(context.needs.largest_spill_fill for context in contexts)
     share = (
@@ -93,7 +95,7 @@ def _ways(
         " for the first, and the first context for the others.",
     )
     if nbytes:
-        yield _Way("spill-fill group", grouped, io_after_each(grouped), (*first, *share))
+        yield _Remedy("spill-fill group", grouped, io_after_each(grouped), (*first, *share))
     yield from _switched(contexts, loads_then_io, most, limit, ())
     yield from _switched(estimated, io_after_each, most, limit, keep_room)
     if ordered != estimated:
@@ -101,8 +103,8 @@ def _ways(
 
 
 def _dummies(
-    contexts: tuple[ContextPlan, ...], plan: MemoryPlan, attempt: Callable[[_Way], MemoryPlan]
-) -> Iterator[_Way]:
+    contexts: tuple[ContextPlan, ...], plan: MemoryPlan, attempt: Callable[[_Remedy], MemoryPlan]
+) -> Iterator[_Remedy]:
     """Push one context out of a domain whose buffers do not fit, by holding the room that it would take."""
     crowded = {failure.domain for failure in plan.failures if isinstance(failure.act, MapIo)}
     names = [context.name for context in contexts]
@@ -112,7 +114,7 @@ def _dummies(
         if domain not in crowded or not before:
             continue
         loads = tuple(Load(name) for name in names)
-        so_far = attempt(_Way("", contexts, loads[:place], ()))
+        so_far = attempt(_Remedy("", contexts, loads[:place], ()))
         left = so_far.domains[domain].left if domain is not None else 0
         # One page less than it needs is left over; the buffer goes once everything is loaded.
         nbytes = (left - context.weights_bytes - context.buffer_bytes) // _PAGE * _PAGE + _PAGE
@@ -124,7 +126,7 @@ def _dummies(
             f" {context.name} then goes to another process domain.",
             "Free the dummy buffer when all contexts are loaded, then register buffers.",
         )
-        yield _Way("dummy buffer", contexts, acts, words)
+        yield _Remedy("dummy buffer", contexts, acts, words)
 
 
 def _packed(contexts: tuple[ContextPlan, ...], most: int, limit: int) -> tuple[ContextPlan, ...]:
@@ -169,7 +171,7 @@ def _switched(
     most: int,
     limit: int,
     words: tuple[str, ...],
-) -> Iterator[_Way]:
+) -> Iterator[_Remedy]:
     """Load graphs of one more context after the other only when they run, and retain those that fit."""
     now = list(contexts)
     done: list[str] = []
@@ -182,12 +184,12 @@ def _switched(
         tried = tuple(now)
         plan = plan_memory(tried, acts(tried), most=most, limit=limit)
         if not plan.fits:
-            yield _Way("graph switching", tried, acts(tried), (*words, f"{switch}."))
+            yield _Remedy("graph switching", tried, acts(tried), (*words, f"{switch}."))
             continue
         now[place] = kept = _retaining(now[place], plan)
         tried = tuple(now)
         order = f", graph_retention_order={list(kept.retained)}" if kept.retained else ""
-        yield _Way("graph switching", tried, acts(tried), (*words, f"{switch}{order}."))
+        yield _Remedy("graph switching", tried, acts(tried), (*words, f"{switch}{order}."))
 
 
 def _retaining(context: ContextPlan, plan: MemoryPlan) -> ContextPlan:

@@ -18,7 +18,7 @@ from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.memory import words
 
 
-class Use(enum.Enum):
+class MemoryUse(enum.Enum):
     """What memory is for."""
 
     WEIGHTS = "weights"
@@ -28,12 +28,14 @@ class Use(enum.Enum):
     RESERVE = "reserve"
 
 
-class Grant:
+class MemoryGrant:
     """Memory that counts against a domain until it is given back, however often that is said."""
 
     __slots__ = ("_ledger", "domain", "nbytes", "owner", "use")
 
-    def __init__(self, ledger: Ledger, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: Use) -> None:
+    def __init__(
+        self, ledger: Ledger, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: MemoryUse
+    ) -> None:
         self._ledger = ledger
         self.domain: Domain | None = domain
         self.owner = owner
@@ -51,15 +53,15 @@ class Grant:
                 domain.held[self.use] -= self.nbytes
 
 
-class Held:
+class HeldMemory:
     """What was granted together, and is given back together."""
 
     __slots__ = ("_grants",)
 
-    def __init__(self, grants: Sequence[Grant]) -> None:
+    def __init__(self, grants: Sequence[MemoryGrant]) -> None:
         self._grants = list(grants)
 
-    def add(self, more: Held) -> None:
+    def add(self, more: HeldMemory) -> None:
         """Give that back with it."""
         self._grants += more._grants
 
@@ -75,9 +77,9 @@ class Domain:
     def __init__(self, number: int, limit: int) -> None:
         self.number = number
         self.limit = limit
-        self.grants: dict[Grant, None] = {}
+        self.grants: dict[MemoryGrant, None] = {}
         # Bytes that are held for each use, kept so that a context that goes need not look at all others.
-        self.held = dict.fromkeys(Use, 0)
+        self.held = dict.fromkeys(MemoryUse, 0)
 
     @property
     def used(self) -> int:
@@ -115,8 +117,8 @@ class SpillGroup:
     grows: bool = False
     backup: int | None = None
     members: dict[Domain, set[Tenant]] = field(default_factory=dict)
-    grants: dict[Domain, Grant] = field(default_factory=dict)
-    backups: dict[Domain, Grant] = field(default_factory=dict)
+    grants: dict[Domain, MemoryGrant] = field(default_factory=dict)
+    backups: dict[Domain, MemoryGrant] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,17 +162,17 @@ class Ledger:
     @property
     def weights(self) -> int:
         """Bytes of weights, which this process really has; of some other uses it only keeps count."""
-        return self.by_use()[Use.WEIGHTS.value]
+        return self.by_use()[MemoryUse.WEIGHTS.value]
 
     def by_use(self) -> dict[str, int]:
         """Bytes that are held for each use, in all domains."""
         with self._lock:
             totals = [domain.by_use() for domain in self.domains]
-        return {use.value: sum(total[use.value] for total in totals) for use in Use}
+        return {use.value: sum(total[use.value] for total in totals) for use in MemoryUse}
 
     def place(
         self, tenant: Tenant, weights: int, spill_fill: int = 0, backup: int = 0, *, room_for: int = 0
-    ) -> Held:
+    ) -> HeldMemory:
         """Put a context where it fits, ``room_for`` more bytes included, which are not held afterwards.
 
         ``spill_fill`` and ``backup`` are the bytes of its buffers, where it does not have its group's.
@@ -193,21 +195,21 @@ class Ledger:
 
     def place_each(
         self, tenant: Tenant, parts: Sequence[tuple[int, int, int]], *, room_for: int = 0
-    ) -> list[Held]:
+    ) -> list[HeldMemory]:
         """The same for parts that come and go by themselves, each (weights, spill-fill, backup): all, or none."""
         with self._lock:
             weights, spill_fill, backup = (sum(part[index] for part in parts) for index in range(3))
             self.place(tenant, weights, spill_fill, backup, room_for=room_for).give_back()
             return [self.place(tenant, *part) for part in parts]
 
-    def take(self, tenant: Tenant, nbytes: int, use: Use, what: str) -> Grant:
+    def take(self, tenant: Tenant, nbytes: int, use: MemoryUse, what: str) -> MemoryGrant:
         """Memory for a context in the domain where it is; the first with room if it is in none yet.
 
         What was reserved for its I/O is used first. Raises OutOfMemory, and holds nothing, if there is no room.
         """
         with self._lock:
             for domain in self._open_to(tenant):
-                reserve = self._reserve_of(tenant, domain) if use is Use.IO else None
+                reserve = self._reserve_of(tenant, domain) if use is MemoryUse.IO else None
                 kept = 0 if reserve is None else reserve.nbytes
                 if nbytes <= domain.left + kept:
                     if reserve is not None:
@@ -219,7 +221,7 @@ class Ledger:
     def reserve(self, tenant: Tenant, nbytes: int) -> None:
         """Keep room for the I/O of a context that is in its place."""
         if nbytes:
-            self.take(tenant, nbytes, Use.RESERVE, "room for inputs and outputs")
+            self.take(tenant, nbytes, MemoryUse.RESERVE, "room for inputs and outputs")
 
     def leave(self, tenant: Tenant) -> None:
         """A context goes: give back what it has not given back itself."""
@@ -243,30 +245,30 @@ class Ledger:
             return [*self.domains, Domain(len(self.domains), self.limit)]
         return list(self.domains)
 
-    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int, backup: int) -> Held:
+    def _settle(self, tenant: Tenant, domain: Domain, weights: int, spill_fill: int, backup: int) -> HeldMemory:
         group = tenant.group
         own = {
-            Use.WEIGHTS: weights,
-            Use.SPILL_FILL: spill_fill if group is None else 0,
-            Use.VTCM_BACKUP: backup if group is None or group.backup is None else 0,
+            MemoryUse.WEIGHTS: weights,
+            MemoryUse.SPILL_FILL: spill_fill if group is None else 0,
+            MemoryUse.VTCM_BACKUP: backup if group is None or group.backup is None else 0,
         }
         if group is not None:
             self._join(tenant, group, domain, spill_fill)
         tenant.domain = domain
-        return Held([self._grant(domain, tenant, nbytes, use) for use, nbytes in own.items() if nbytes])
+        return HeldMemory([self._grant(domain, tenant, nbytes, use) for use, nbytes in own.items() if nbytes])
 
     def _join(self, tenant: Tenant, group: SpillGroup, domain: Domain, spill_fill: int) -> None:
         if group.grows:
             group.nbytes = max(group.nbytes, spill_fill)
         group.members.setdefault(domain, set()).add(tenant)
         if group.backup and domain not in group.backups:
-            group.backups[domain] = self._grant(domain, group, group.backup, Use.VTCM_BACKUP)
+            group.backups[domain] = self._grant(domain, group, group.backup, MemoryUse.VTCM_BACKUP)
         old = group.grants.get(domain)
         if old is not None and old.nbytes >= group.nbytes:
             return
         if old is not None:
             old.give_back()
-        group.grants[domain] = self._grant(domain, group, group.nbytes, Use.SPILL_FILL)
+        group.grants[domain] = self._grant(domain, group, group.nbytes, MemoryUse.SPILL_FILL)
 
     def _leave_group(self, tenant: Tenant, group: SpillGroup, domain: Domain) -> None:
         members = group.members.get(domain)
@@ -279,16 +281,16 @@ class Ledger:
             if domain in group.backups:
                 group.backups.pop(domain).give_back()
 
-    def _grant(self, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: Use) -> Grant:
+    def _grant(self, domain: Domain, owner: Tenant | SpillGroup, nbytes: int, use: MemoryUse) -> MemoryGrant:
         if domain.number == len(self.domains):
             self.domains.append(domain)
-        return Grant(self, domain, owner, nbytes, use)
+        return MemoryGrant(self, domain, owner, nbytes, use)
 
-    def _reserve_of(self, tenant: Tenant, domain: Domain) -> Grant | None:
-        mine = (grant for grant in domain.grants if grant.use is Use.RESERVE and grant.owner is tenant)
+    def _reserve_of(self, tenant: Tenant, domain: Domain) -> MemoryGrant | None:
+        mine = (grant for grant in domain.grants if grant.use is MemoryUse.RESERVE and grant.owner is tenant)
         return next(mine, None)
 
-    def _shrink(self, reserve: Grant, nbytes: int) -> None:
+    def _shrink(self, reserve: MemoryGrant, nbytes: int) -> None:
         used = min(reserve.nbytes, nbytes)
         reserve.nbytes -= used
         if reserve.domain is not None:

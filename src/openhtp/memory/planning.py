@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.memory.ledger import Ledger, SpillGroup, Tenant, Use
+from openhtp.memory.ledger import Ledger, MemoryUse, SpillGroup, Tenant
 from openhtp.memory.needs import ContextNeeds
 from openhtp.memory.switching import loaded_first
 
@@ -94,7 +94,7 @@ Act = Load | MapIo | Hold | LetGo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ActOutcome:
     """What came of one act: in which domain, or why not."""
 
     act: Act
@@ -136,7 +136,7 @@ class MemoryPlan:
     """What happened, act by act, and how full every domain is then."""
 
     contexts: tuple[ContextPlan, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ActOutcome, ...]
     domains: tuple[DomainPlan, ...]
     most: int
     limit: int
@@ -147,7 +147,7 @@ class MemoryPlan:
         return not any(outcome.error for outcome in self.outcomes)
 
     @property
-    def failures(self) -> tuple[Outcome, ...]:
+    def failures(self) -> tuple[ActOutcome, ...]:
         """What has none."""
         return tuple(outcome for outcome in self.outcomes if outcome.error)
 
@@ -194,7 +194,7 @@ def plan_memory(
 class _Trial:
     contexts: Sequence[ContextPlan]
     ledger: Ledger
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ActOutcome] = field(default_factory=list)
     _tenants: dict[str, Tenant] = field(default_factory=dict)
     _groups: dict[str, SpillGroup] = field(default_factory=dict)
     _dummies: list[Tenant] = field(default_factory=list)
@@ -204,7 +204,7 @@ class _Trial:
             for dummy in self._dummies:
                 self.ledger.leave(dummy)
             self._dummies.clear()
-            self.outcomes.append(Outcome(act=act, domain=None, nbytes=0))
+            self.outcomes.append(ActOutcome(act=act, domain=None, nbytes=0))
             return
         wanted = next((context for context in self.contexts if context.name == act.context), None)
         if wanted is None:
@@ -225,7 +225,7 @@ class _Trial:
         except QnnError as failure:
             error = failure.message
         domain = None if tenant.domain is None else tenant.domain.number
-        self.outcomes.append(Outcome(act=act, domain=domain, nbytes=sum(sizes), error=error))
+        self.outcomes.append(ActOutcome(act=act, domain=domain, nbytes=sum(sizes), error=error))
 
     def _take(self, act: MapIo | Hold, wanted: ContextPlan) -> None:
         tenant = self._tenants[wanted.name]
@@ -238,11 +238,11 @@ class _Trial:
             owner = Tenant(f"dummy buffer {len(self._dummies) + 1}", domain=tenant.domain)
             self._dummies.append(owner)
         try:
-            self.ledger.take(owner, nbytes, Use.IO, what)
+            self.ledger.take(owner, nbytes, MemoryUse.IO, what)
         except QnnError as failure:
             error = failure.message
         assert tenant.domain is not None
-        self.outcomes.append(Outcome(act=act, domain=tenant.domain.number, nbytes=nbytes, error=error))
+        self.outcomes.append(ActOutcome(act=act, domain=tenant.domain.number, nbytes=nbytes, error=error))
 
     def _group_of(self, wanted: ContextPlan) -> SpillGroup | None:
         if wanted.group is None:

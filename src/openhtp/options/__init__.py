@@ -5,6 +5,7 @@ room that reads its value. Start at ``_table.py``, then any table: ``graph.py`` 
 config files, the vendor's bindings, binaries and ``docs/options.md`` all read these rows.
 """
 
+from openhtp.core.renamed import renamed_names
 from openhtp.core.value_kinds import (
     Choice,
     Flag,
@@ -17,7 +18,6 @@ from openhtp.core.value_kinds import (
     ValueKind,
     Whole,
 )
-from openhtp.core.version import renamed
 from openhtp.options._table import (
     PREPARING,
     Arguments,
@@ -67,7 +67,7 @@ __all__ = [
     "Whole",
 ]
 
-__getattr__ = renamed(
+__getattr__ = renamed_names(
     __name__,
     {
         "Changes": "Changeable",

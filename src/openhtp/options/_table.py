@@ -10,7 +10,7 @@ from typing import Any
 from openhtp.core.checks import shown
 from openhtp.core.errors import InternalError, InvalidArgument, UnsupportedFeature
 from openhtp.core.status import Status
-from openhtp.core.validating import OptionPlace, did_you_mean
+from openhtp.core.validating import ArgumentPlace, did_you_mean
 from openhtp.core.value_kinds import ValueKind
 
 # Arguments as a caller gave them.
@@ -100,7 +100,7 @@ class Option:
         """A caller's value, checked."""
         if value is None and self.default is None:
             return None
-        return OptionPlace(owner, self.name, status).read(value, self.kind)
+        return ArgumentPlace(owner, self.name, status).read(value, self.kind)
 
 
 class OptionValues(Mapping[str, Any]):
@@ -184,7 +184,7 @@ class Table:
         if row is None:
             names = ", ".join(row.name for row in self.rows)
             hint = did_you_mean(name, self._by_name, most=3) or f"expected one of {names}"
-            raise OptionPlace(self.owner, shown(name), self.status).error(f"does not exist; {hint}")
+            raise ArgumentPlace(self.owner, shown(name), self.status).error(f"does not exist; {hint}")
         return row
 
     def number(self, name: str) -> Number:

@@ -2,7 +2,7 @@
 
 from openhtp.core import status as st
 from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.units import MIB
 from openhtp.core.value_kinds import Flag, Level, Member, Whole
 from openhtp.options._table import Changeable, Number, Option, PreparedWhere, Table
@@ -139,8 +139,8 @@ GRAPH = Table(
         ),
         Option(
             name="precision",
-            kind=Member(Precision),
-            default=Precision.FLOAT16,
+            kind=Member(FloatPrecision),
+            default=FloatPrecision.FLOAT16,
             about="How float graphs compute. An HTP has half precision only; float32 is for comparing.",
             number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", value=HtpGraphOption.PRECISION, htp=True),
             in_binary=True,

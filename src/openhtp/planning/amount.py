@@ -6,7 +6,7 @@ import graphlib
 
 from openhtp.core.validating import WrittenValue
 from openhtp.planning.ranges import MAX_REQUESTS
-from openhtp.planning.scenario import ClientSpec, Pattern, Scenario, Source
+from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario
 
 _SHOWN = 20
 
@@ -53,7 +53,7 @@ def expected_requests(scenario: Scenario) -> list[int]:
     return amounts
 
 
-def _requests(scenario: Scenario, source: Source, of_clients: dict[int, int]) -> int:
+def _requests(scenario: Scenario, source: RequestSource, of_clients: dict[int, int]) -> int:
     talk = scenario.clients[source.client].talk
     runs = 1 if talk is None else talk.runs
     counts = [MAX_REQUESTS + 1]
@@ -68,7 +68,7 @@ def _requests(scenario: Scenario, source: Source, of_clients: dict[int, int]) ->
     return min(counts) * source.burst * runs
 
 
-def _shortest_gap(source: Source, client: ClientSpec) -> int:
+def _shortest_gap(source: RequestSource, client: ClientSpec) -> int:
     if source.pattern is not Pattern.CLOSED:
         return source.gap_ns
     run = source.run_ns if client.timeout_ns is None else min(source.run_ns, client.timeout_ns)

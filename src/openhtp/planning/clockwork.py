@@ -14,7 +14,7 @@ import msgspec
 
 from openhtp.device.power import Power
 from openhtp.hw.catalog import find_soc
-from openhtp.hw.clocks import Clocks, Standing
+from openhtp.hw.clocks import Clocks, StandingVote
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.waking import WARM_NS
 from openhtp.planning.scenario import Scenario
@@ -62,7 +62,7 @@ class Clockwork:
             if client.perf_profile is None and client.votes is None:
                 continue
             power.create(number, number, client.core)
-            votes = client.votes or Standing()
+            votes = client.votes or StandingVote()
             wanted = SetPowerConfig(config=number, profile=client.perf_profile, dcvs=votes.dcvs, hmx=votes.hmx)
             power.set(number, wanted, 0, busy=True)
             self._rest(number, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openhtp.core.priority import Priority
 from openhtp.planning.scenario import Pattern, Scenario
-from openhtp.planning.simulate import Run, simulate
+from openhtp.planning.simulate import PlanRun, simulate
 from openhtp.records.phases import Phase, Phases
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT
@@ -80,7 +80,7 @@ def _alone_at_the_top(scenario: Scenario, number: int) -> str | None:
     )
 
 
-def worst_run(run: Run, number: int) -> str:
+def worst_run(run: PlanRun, number: int) -> str:
     """What a client's slowest run waited for."""
     scenario = run.scenario
     figures = run.clients[number]

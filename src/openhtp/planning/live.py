@@ -26,7 +26,7 @@ from openhtp.core.units import US
 from openhtp.device.config import DeviceConfig
 from openhtp.planning.scenario import ClientSpec, Scenario
 from openhtp.planning.simulate import simulate
-from openhtp.planning.sources import Asked, Traffic
+from openhtp.planning.sources import PlannedRequest, Traffic
 from openhtp.records.phases import Moment, Phases, moments, phases_of
 from openhtp.records.trace import Trace
 from openhtp.rpc import messages as ms
@@ -180,8 +180,8 @@ class _Stage(ExitStack):
         self._stretch = stretch
         self._heap: list[tuple[int, int, Caller]] = []
         self._order = itertools.count()
-        self._works: dict[int, tuple[Pace, Asked]] = {}
-        self._done: queue.SimpleQueue[tuple[Asked, int]] = queue.SimpleQueue()
+        self._works: dict[int, tuple[Pace, PlannedRequest]] = {}
+        self._done: queue.SimpleQueue[tuple[PlannedRequest, int]] = queue.SimpleQueue()
         self._under_way = 0
         self._begin_ns = 0
 
@@ -240,7 +240,7 @@ class _Stage(ExitStack):
             execution = self._actors[event.client].run(work)
             execution.add_done_callback(functools.partial(self._ended, asked))
 
-    def _ended(self, asked: Asked, _: Execution) -> None:
+    def _ended(self, asked: PlannedRequest, _: Execution) -> None:
         """Runs on a thread of the backend."""
         self._done.put((asked, self._now()))
 

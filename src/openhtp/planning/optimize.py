@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from openhtp.core.priority import Priority
 from openhtp.planning.explain import load_of, overload, proofs, worst_run
 from openhtp.planning.scenario import Pattern, Scenario
-from openhtp.planning.simulate import Run, simulate
+from openhtp.planning.simulate import PlanRun, simulate
 from openhtp.sched.policy import STRICT, EarliestDeadline, Fair, Policy
 
 # A trial runs at most about this many requests; the winner is run in full.
@@ -20,7 +20,7 @@ TRIAL_REQUESTS = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class PlanSetting:
     """One setting of everything that the search may change."""
 
     policy: Policy
@@ -38,7 +38,7 @@ class Advice:
 
     holds: bool
     scenario: Scenario
-    run: Run
+    run: PlanRun
     tried: int
     words: tuple[str, ...]
 
@@ -54,7 +54,7 @@ def optimize(scenario: Scenario) -> Advice:
     hopeless = proofs(trial)
     best: tuple[tuple[int, int], Scenario] | None = None
     tried = 0
-    seen: set[Choice] = set()
+    seen: set[PlanSetting] = set()
     for choice in _choices(trial):
         if choice in seen:
             continue
@@ -78,7 +78,7 @@ def optimize(scenario: Scenario) -> Advice:
     return Advice(holds=False, scenario=best[1], run=run, tried=tried, words=words)
 
 
-def _score(run: Run) -> tuple[int, int]:
+def _score(run: PlanRun) -> tuple[int, int]:
     """Missed deadlines first, then by how much the worst ones are late."""
     late = 0
     for client, figures in zip(run.scenario.clients, run.clients, strict=True):
@@ -99,30 +99,30 @@ def _shortened(scenario: Scenario) -> Scenario:
     return replace(scenario, duration_ns=round(TRIAL_REQUESTS / rate))
 
 
-def _choices(scenario: Scenario) -> Iterator[Choice]:
+def _choices(scenario: Scenario) -> Iterator[PlanSetting]:
     """From no change at all to everything changed."""
     given = tuple(client.priority for client in scenario.clients)
     depths = tuple(client.depth for client in scenario.clients)
     shallow = tuple(1 if client.deadline_ns is None else client.depth for client in scenario.clients)
     ones = tuple(1 for _ in scenario.clients)
     by_deadline = _by_deadline(scenario)
-    yield Choice(policy=scenario.policy, priorities=given, depths=depths)
+    yield PlanSetting(policy=scenario.policy, priorities=given, depths=depths)
     for depth in (depths, shallow, ones):
         for order in (given, by_deadline):
-            yield Choice(policy=STRICT, priorities=order, depths=depth)
-        yield Choice(policy=EarliestDeadline(), priorities=given, depths=depth)
-        yield Choice(policy=EarliestDeadline(), priorities=by_deadline, depths=depth)
+            yield PlanSetting(policy=STRICT, priorities=order, depths=depth)
+        yield PlanSetting(policy=EarliestDeadline(), priorities=given, depths=depth)
+        yield PlanSetting(policy=EarliestDeadline(), priorities=by_deadline, depths=depth)
     built = _bottom_up(scenario)
     if built is not None:
-        yield Choice(policy=STRICT, priorities=built, depths=depths)
+        yield PlanSetting(policy=STRICT, priorities=built, depths=depths)
     shortest = min(client.deadline_ns for client in scenario.clients if client.deadline_ns is not None)
     for part in (8, 4, 2, 1):
-        yield Choice(policy=Fair(max(1, shortest // part)), priorities=by_deadline, depths=depths)
+        yield PlanSetting(policy=Fair(max(1, shortest // part)), priorities=by_deadline, depths=depths)
     for first in range(len(given)):
         for second in range(first + 1, len(given)):
             swapped = list(by_deadline)
             swapped[first], swapped[second] = swapped[second], swapped[first]
-            yield Choice(policy=STRICT, priorities=tuple(swapped), depths=depths)
+            yield PlanSetting(policy=STRICT, priorities=tuple(swapped), depths=depths)
 
 
 def _by_deadline(scenario: Scenario) -> tuple[Priority, ...]:
@@ -177,7 +177,7 @@ def _changes(before: Scenario, after: Scenario) -> tuple[str, ...]:
     return tuple(words) or ("all deadlines hold as it is",)
 
 
-def _reasons(scenario: Scenario, run: Run, hopeless: dict[int, str], tried: int) -> tuple[str, ...]:
+def _reasons(scenario: Scenario, run: PlanRun, hopeless: dict[int, str], tried: int) -> tuple[str, ...]:
     words = list(hopeless.values())
     too_much = overload(scenario)
     if too_much is not None:

@@ -20,7 +20,7 @@ from openhtp.planning.amount import verify_amount
 from openhtp.planning.models import ModelCache, ModelRun, Models, ModelTime, read_choice
 from openhtp.planning.ranges import MAX_CLIENTS, RANGES, ranged
 from openhtp.planning.reading import BadScenario, read_file, read_mapping, read_text
-from openhtp.planning.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, Scenario, Source
+from openhtp.planning.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, RequestSource, Scenario
 from openhtp.planning.switched_reading import read_switching
 from openhtp.planning.talking import read_talk, slack_of
 from openhtp.planning.voting import ballots, read_profile, read_votes
@@ -288,13 +288,13 @@ class _Sources:
         self._duration = duration
         self._models = models
 
-    def read(self, value: WrittenValue) -> list[Source]:
+    def read(self, value: WrittenValue) -> list[RequestSource]:
         """One entry; several sources if ``at`` is a list."""
         fields = value.fields(keys.EVENT)
         client = self._number(fields["client"])
         pattern = self._pattern(value, fields)
         run = self._run(value, fields, client)
-        base = Source(
+        base = RequestSource(
             client=client,
             pattern=pattern,
             run_ns=run.run_ns,
@@ -313,7 +313,7 @@ class _Sources:
             return [replace(base, after=self._number(fields["after"]), gap_ns=gap)]
         return [self._repeated(value, fields, base)]
 
-    def _repeated(self, value: WrittenValue, fields: WrittenFields, base: Source) -> Source:
+    def _repeated(self, value: WrittenValue, fields: WrittenFields, base: RequestSource) -> RequestSource:
         if base.pattern is Pattern.BURST:
             gap = self._times.get(fields, "every")
             start = self._times.get(fields, "at") or base.start_ns

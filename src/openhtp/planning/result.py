@@ -11,7 +11,7 @@ import msgspec
 
 from openhtp.core.units import MIB, SECOND
 from openhtp.planning.scenario import Scenario
-from openhtp.planning.simulate import ClientFigures, Run
+from openhtp.planning.simulate import ClientFigures, PlanRun
 from openhtp.records.phases import Interval, client_phases
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import HMX, HVX, VTCM, lanes_of, on_core, phases_to_marks
@@ -53,7 +53,7 @@ def percentile(values: list[int], percent: float) -> int | None:
 class PlanResult:
     """The outcome of a plan. Every number in it is modelled."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PlanRun) -> None:
         self.run = run
         self.scenario = run.scenario
 

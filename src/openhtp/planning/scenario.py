@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, MS, SECOND, US
-from openhtp.hw.clocks import Clocks, Standing
+from openhtp.hw.clocks import Clocks, StandingVote
 from openhtp.hw.waking import WARM_NS
 from openhtp.records.trace import Track, Units
 from openhtp.sched.events import ClientKind
@@ -90,11 +90,11 @@ class ClientSpec:
     load_ns: int | None = None
     # What it votes for: by what is done for it, or all the time.
     perf_profile: str | None = None
-    votes: Standing | None = None
+    votes: StandingVote | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RequestSource:
     """One source of requests: a pattern, its numbers, and how long each run takes.
 
     ``gap_ns`` is the period (every, and repeated bursts), the mean gap (poisson), the thinking time (closed)
@@ -132,7 +132,7 @@ class Scenario:
     name: str
     device: DeviceResources
     clients: tuple[ClientSpec, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[RequestSource, ...]
     policy: Policy = STRICT
     unit: str = "us"
     eviction_ns: int | None = None

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from openhtp.planning.clockwork import Clockwork
 from openhtp.planning.scenario import Scenario
-from openhtp.planning.sources import Asked, Traffic
+from openhtp.planning.sources import PlannedRequest, Traffic
 from openhtp.planning.switched import Board
 from openhtp.records.phases import Phases
 from openhtp.records.trace import ClocksChanged
 from openhtp.sched.actions import Finish, Outcome
 from openhtp.sched.events import ClientAdded
-from openhtp.sched.recorder import Recorder
+from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.virtual import JobRun, Log, VirtualLoop
 
@@ -44,7 +44,7 @@ class ClientFigures:
 
 
 @dataclass(slots=True)
-class Run:
+class PlanRun:
     """The outcome of one simulation."""
 
     scenario: Scenario
@@ -78,7 +78,7 @@ class Run:
 class _Tally:
     """Counts what ended, and tells the traffic."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: PlanRun) -> None:
         self.run = run
         self.traffic: Traffic | None = None
         self.boards: dict[int, Board] = {}
@@ -87,7 +87,7 @@ class _Tally:
         self._deadlines = [client.deadline_ns for client in run.scenario.clients]
 
     def finished(self, finish: Finish, job: JobRun, t: int) -> None:
-        asked: Asked = job.tag
+        asked: PlannedRequest = job.tag
         client = asked.client
         figures = self._figures[client]
         latency = t - asked.t
@@ -120,7 +120,7 @@ class _Tally:
         assert self.traffic is not None
         self.traffic.finished(asked, t)
 
-    def _count_tokens(self, asked: Asked, figures: ClientFigures, t: int) -> None:
+    def _count_tokens(self, asked: PlannedRequest, figures: ClientFigures, t: int) -> None:
         if asked.reads_last:
             asked.first_token = t
             figures.first_tokens_ns.append(t - asked.began)
@@ -144,17 +144,17 @@ def simulate(
     phases: Phases | None = None,
     keep_log: bool = False,
     progress: Progress | None = None,
-) -> Run:
+) -> PlanRun:
     """Run the scenario to its end: sources stop at its duration, and what was asked for is finished.
 
     ``phases`` gets a record of everything that happens.
     """
-    run = Run(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], phases=phases)
+    run = PlanRun(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], phases=phases)
     tally = _Tally(run)
     scheduler = Scheduler(scenario.device, scenario.policy)
     loop = VirtualLoop(scheduler, keep_log=keep_log, finished=tally.finished)
     if phases is not None:
-        loop.observe = Recorder(phases.add, loop.work_of)
+        loop.observe = ScheduleRecorder(phases.add, loop.work_of)
     for number, client in enumerate(scenario.clients):
         loop.at(
             ClientAdded(

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from openhtp.hw.clocks import Clocks
 from openhtp.planning.clockwork import Clockwork, PaceAt
-from openhtp.planning.scenario import ClientSpec, Pattern, Scenario, Source, Talk
+from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario, Talk
 from openhtp.planning.switched import Board
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.timed import Pace
@@ -56,7 +56,13 @@ class _Running:
     )
 
     def __init__(
-        self, spec: Source, work: Pace, pace_at: PaceAt, client: _Client, until: int | None, talk: _Talk | None
+        self,
+        spec: RequestSource,
+        work: Pace,
+        pace_at: PaceAt,
+        client: _Client,
+        until: int | None,
+        talk: _Talk | None,
     ) -> None:
         self.spec = spec
         self.work = work
@@ -101,7 +107,7 @@ class _Talk:
         self.token_at = token_at
 
 
-class Asked(Struct, eq=False, gc=False):
+class PlannedRequest(Struct, eq=False, gc=False):
     """One request: who asked, through which source, and when.
 
     Of a language model it is one run of a conversation, the ``run``-th, which began at ``began``.
@@ -206,14 +212,14 @@ class Traffic:
         work = source.work
         if self._clockwork is not None:
             work = self._clockwork.asked(client.number, job, source.pace_at, now)
-        self._loop.expect(job, work, Asked(client.number, source, asked, 0, asked))
+        self._loop.expect(job, work, PlannedRequest(client.number, source, asked, 0, asked))
         if self._boards and client.number in self._boards:
             self._boards[client.number].asked(job, client.number, now)
         timeout = None if client.timeout is None else asked + client.timeout
         deadline = None if client.deadline is None else asked + client.deadline
         return Submitted(now, job, client.number, 1, timeout, deadline)
 
-    def _go_on(self, before: Asked, now: int) -> Event:
+    def _go_on(self, before: PlannedRequest, now: int) -> Event:
         """The next run of a conversation, which keeps its place in the queue."""
         source, talk = before.source, before.source.talk
         assert talk is not None
@@ -224,12 +230,14 @@ class Traffic:
         if self._clockwork is not None:
             pace_at = source.pace_at if reads else talk.token_at
             work = self._clockwork.asked(client.number, job, pace_at, now)
-        self._loop.expect(job, work, Asked(client.number, source, now, number, before.began, before.first_token))
+        self._loop.expect(
+            job, work, PlannedRequest(client.number, source, now, number, before.began, before.first_token)
+        )
         timeout = None if client.timeout is None else now + client.timeout
         deadline = None if client.deadline is None else now + client.deadline
         return Submitted(now, job, client.number, 1, timeout, deadline)
 
-    def finished(self, request: Asked, now: int) -> None:
+    def finished(self, request: PlannedRequest, now: int) -> None:
         """A request has ended: room in the queue, the next of a closed loop, and whoever follows."""
         source = request.source
         client = source.client
@@ -247,7 +255,7 @@ class Traffic:
                 self._request_at(follower, now + follower.spec.gap_ns)
 
 
-def _priced(scenario: Scenario, client: ClientSpec, source: Source, work: Pace) -> PaceAt:
+def _priced(scenario: Scenario, client: ClientSpec, source: RequestSource, work: Pace) -> PaceAt:
     """How a run of a model goes at clocks that votes can come to; a time that was given is the same at all."""
     known = {clocks: scenario.work_for(client, time_ns) for clocks, time_ns in source.times}
     return lambda clocks: known.get(clocks, work)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from openhtp.core.errors import QnnError
 from openhtp.core.validating import WrittenFields, WrittenValue
-from openhtp.hw.clocks import FULL, Clocks, Standing, clocks_for
+from openhtp.hw.clocks import FULL, Clocks, StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.power import FIRST_ARCH_WITH_HMX_VOTES, DcvsVote, HmxCorner, HmxVote, VoltageCorner
 from openhtp.hw.soc import SocSpec
@@ -24,7 +24,7 @@ def read_profile(fields: WrittenFields) -> str | None:
     return fields["perf_profile"].choice(*PERF_PROFILES) if "perf_profile" in fields else None
 
 
-def read_votes(fields: WrittenFields, soc: SocSpec | None) -> Standing | None:
+def read_votes(fields: WrittenFields, soc: SocSpec | None) -> StandingVote | None:
     """Votes of a client that stand for the whole plan."""
     value = fields.get("votes")
     if value is None:
@@ -35,7 +35,7 @@ def read_votes(fields: WrittenFields, soc: SocSpec | None) -> Standing | None:
     corners = {clock: inner[clock].choice(*CORNERS) for clock in ("core", "bus") if clock in inner}
     try:
         dcvs = DcvsVote(dcvs_enable=False, **corners) if corners else None  # type: ignore[arg-type]
-        return Standing(dcvs=dcvs, hmx=_hmx(value, inner, dcvs, soc))
+        return StandingVote(dcvs=dcvs, hmx=_hmx(value, inner, dcvs, soc))
     except QnnError as error:
         value.fail(error.message)
 
@@ -57,7 +57,7 @@ class Ballot:
     """Who votes on the clocks of one core: profiles of clients, votes of theirs, a profile that always stands."""
 
     profiles: tuple[str, ...] = ()
-    standing: tuple[Standing, ...] = ()
+    standing: tuple[StandingVote, ...] = ()
     always: str | None = None
 
     @property
@@ -95,7 +95,7 @@ def ballots(
     """Who votes for each core."""
     always = read_profile(device.fields(keys.DEVICE))
     profiles: list[list[str]] = [[] for _ in range(cores)]
-    standing: list[list[Standing]] = [[] for _ in range(cores)]
+    standing: list[list[StandingVote]] = [[] for _ in range(cores)]
     for client in clients:
         fields = client.fields(keys.CLIENT)
         core = ranged(fields, "core", 0)

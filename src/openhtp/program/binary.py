@@ -8,25 +8,28 @@ from dataclasses import dataclass
 import msgspec
 
 from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.renamed import renamed_names
 from openhtp.core.status import QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST
 from openhtp.core.version import VERSION
 from openhtp.program import container, records
-from openhtp.program.container import Section
+from openhtp.program.container import FileSection
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
-from openhtp.program.sources import Memory, Source
+from openhtp.program.sources import BinarySource, MemorySource
 
 __all__ = [
     "BinaryInfo",
+    "ByteRange",
     "ContextBinary",
     "GraphInfo",
-    "Range",
     "joined",
     "open_binary",
     "pack_graphs",
     "read_binary",
     "write_binary",
 ]
+
+__getattr__ = renamed_names(__name__, {"Range": "ByteRange"})
 
 
 class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +55,13 @@ class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
         return f"{container.VERSION}.0.0"
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _BinaryHeader(msgspec.Struct, frozen=True):
     info: BinaryInfo
     sections: list[container.SectionRecord]
     graphs: list[records.GraphRecord]
 
 
-_DECODER = msgspec.msgpack.Decoder(_Header)
+_DECODER = msgspec.msgpack.Decoder(_BinaryHeader)
 
 
 def write_binary(programs: Sequence[QnnProgram], info: BinaryInfo) -> bytes:
@@ -75,7 +78,7 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
     placed = [[pool.number(section) for section in graph.sections] for graph in graphs]
     order = container.order_of([section.nbytes for section in pool.sections])
     new = {old: number for number, old in enumerate(order)}
-    header = _Header(
+    header = _BinaryHeader(
         info,
         [pool.sections[old].record for old in order],
         [_record(graph, [new[old] for old in places]) for graph, places in zip(graphs, placed, strict=True)],
@@ -87,18 +90,18 @@ class _Pool:
     """Sections by number, equal ones by the same. A graph's own are all different: only several can share any."""
 
     def __init__(self, *, compare: bool) -> None:
-        self.sections: list[Section] = []
+        self.sections: list[FileSection] = []
         self._compare = compare
         self._known: dict[tuple[container.SectionRecord, bytes], int] = {}
         self._places: dict[tuple[int, int], int] = {}
 
-    def number(self, section: Section) -> int:
+    def number(self, section: FileSection) -> int:
         place = section.place  # those of one file that are shared are there once already
         if place not in self._places:
             self._places[place] = self._number_of_data(section)
         return self._places[place]
 
-    def _number_of_data(self, section: Section) -> int:
+    def _number_of_data(self, section: FileSection) -> int:
         if self._compare:
             key = (section.record, container.digest(section.read()))
             if key in self._known:
@@ -125,19 +128,19 @@ def _record(graph: PackedGraph, places: Sequence[int]) -> records.GraphRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ByteRange:
     """A piece of a file, from ``begin`` up to ``end``."""
 
     begin: int
     end: int
 
 
-def joined(pieces: Sequence[Range]) -> list[Range]:
+def joined(pieces: Sequence[ByteRange]) -> list[ByteRange]:
     """The same bytes in as few pieces as there can be; they are in the order of the file."""
-    found: list[Range] = []
+    found: list[ByteRange] = []
     for piece in pieces:
         if found and found[-1].end == piece.begin:
-            found[-1] = Range(found[-1].begin, piece.end)
+            found[-1] = ByteRange(found[-1].begin, piece.end)
         else:
             found.append(piece)
     return found
@@ -146,7 +149,7 @@ def joined(pieces: Sequence[Range]) -> list[Range]:
 class ContextBinary:
     """An opened binary: its metadata is at hand. Graphs are built, and their data checked, when asked for."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BinarySource) -> None:
         self.source = source
         header, self._begin = container.open_header(source)
         try:
@@ -217,7 +220,7 @@ class ContextBinary:
         """Numbers, in the whole binary, of the blobs of ``packed(name)``: equal ones are shared between graphs."""
         return list(self._record(name).data)
 
-    def ranges(self, names: Sequence[str]) -> list[Range]:
+    def ranges(self, names: Sequence[str]) -> list[ByteRange]:
         """Where in the file everything is that these graphs need, the header first; what they share once."""
         numbers = {
             number
@@ -225,13 +228,13 @@ class ContextBinary:
             for number in (record.program, *record.data, *([] if record.prepared is None else [record.prepared]))
         }
         places = sorted((section.begin, section.end) for section in map(self._section, numbers))
-        return [Range(0, self._begin), *(Range(begin, end) for begin, end in places)]
+        return [ByteRange(0, self._begin), *(ByteRange(begin, end) for begin, end in places)]
 
     def bytes_of(self, names: Sequence[str]) -> int:
         """Bytes of everything that these graphs need, header included."""
         return sum(piece.end - piece.begin for piece in self.ranges(names))
 
-    def _section(self, number: int) -> Section:
+    def _section(self, number: int) -> FileSection:
         if number >= len(self._sections):
             raise BadBinary(f"header refers to section {number} of {len(self._sections)}")
         return self._sections[number]
@@ -246,11 +249,11 @@ class ContextBinary:
             ) from None
 
 
-def open_binary(source: Source) -> ContextBinary:
+def open_binary(source: BinarySource) -> ContextBinary:
     """Open a context binary wherever it is. Raises BadBinary with the place that is wrong."""
     return ContextBinary(source)
 
 
 def read_binary(buffer: bytes | bytearray | memoryview) -> ContextBinary:
     """Open a context binary in memory, which must stay as it is while graphs from it live."""
-    return ContextBinary(Memory(buffer))
+    return ContextBinary(MemorySource(buffer))

@@ -24,7 +24,7 @@ from blake3 import blake3
 
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary
-from openhtp.program.sources import Memory, Source
+from openhtp.program.sources import BinarySource, MemorySource
 
 MAGIC = b"OPENHTP\x00"
 # 6: per-channel encodings are packed numbers.
@@ -50,11 +50,11 @@ class SectionRecord(msgspec.Struct, frozen=True, array_like=True):
     checksum: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
-class Section(NamedTuple):
+class FileSection(NamedTuple):
     """A piece of a binary, where it lies. ``end`` is where the next one begins; between them are zeros."""
 
     record: SectionRecord
-    source: Source
+    source: BinarySource
     begin: int
     end: int
 
@@ -93,13 +93,13 @@ class Section(NamedTuple):
         return data
 
 
-def read_together(sections: Sequence[Section], room: memoryview | None = None) -> list[memoryview]:
+def read_together(sections: Sequence[FileSection], room: memoryview | None = None) -> list[memoryview]:
     """The data of several sections, as ``read`` gives it; those that lie one behind the other are read at once.
 
     What has to be copied is copied into ``room``, as far as that goes.
     """
     found: dict[int, memoryview] = {}
-    run: list[Section] = []
+    run: list[FileSection] = []
     for section in sorted(sections, key=lambda section: section.begin):
         if run and (section.begin != run[-1].end or section.source is not run[0].source):
             found |= _read_run(run, room)
@@ -110,7 +110,7 @@ def read_together(sections: Sequence[Section], room: memoryview | None = None) -
     return [found[id(section)] for section in sections]
 
 
-def _read_run(run: Sequence[Section], room: memoryview | None) -> dict[int, memoryview]:
+def _read_run(run: Sequence[FileSection], room: memoryview | None) -> dict[int, memoryview]:
     if not run:
         return {}
     begin = run[0].begin
@@ -121,7 +121,7 @@ def _read_run(run: Sequence[Section], room: memoryview | None) -> dict[int, memo
     }
 
 
-def joint_checksum(sections: Iterable[Section]) -> int:
+def joint_checksum(sections: Iterable[FileSection]) -> int:
     """A checksum of which sections these are, and in which order."""
     return zlib.crc32(b"".join(_CHECKSUM.pack(section.record.checksum) for section in sections))
 
@@ -136,10 +136,10 @@ def quick_checksum(data: memoryview) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def make_section(data: bytes | memoryview) -> Section:
+def make_section(data: bytes | memoryview) -> FileSection:
     """Measure data that is to be stored."""
-    memory = Memory(data)
-    return Section(SectionRecord(memory.nbytes, zlib.crc32(data)), memory, 0, memory.nbytes)
+    memory = MemorySource(data)
+    return FileSection(SectionRecord(memory.nbytes, zlib.crc32(data)), memory, 0, memory.nbytes)
 
 
 def _aligned(offset: int, nbytes: int) -> int:
@@ -153,7 +153,7 @@ def order_of(sizes: Sequence[int]) -> list[int]:
     return sorted(range(len(sizes)), key=lambda place: sizes[place] >= PAGE)
 
 
-def pack(header: bytes, sections: Sequence[Section]) -> list[bytes | memoryview]:
+def pack(header: bytes, sections: Sequence[FileSection]) -> list[bytes | memoryview]:
     """Preamble, header and sections, as the pieces that a file consists of."""
     header = _LENGTH.pack(len(header)) + header
     header += _ZEROS[: -(PREAMBLE_BYTES + len(header)) % PAGE]
@@ -174,7 +174,7 @@ def _sealed(preamble: bytes) -> bytes:
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
-def open_header(source: Source) -> tuple[bytes, int]:
+def open_header(source: BinarySource) -> tuple[bytes, int]:
     """Check preamble and header; return the MessagePack part, and where the sections begin."""
     if source.nbytes < PREAMBLE_BYTES:
         raise BadBinary(
@@ -221,7 +221,7 @@ def open_header(source: Source) -> tuple[bytes, int]:
     return header[_LENGTH.size : _LENGTH.size + length], PREAMBLE_BYTES + header_bytes
 
 
-def locate_sections(source: Source, begin: int, records: Sequence[SectionRecord]) -> list[Section]:
+def locate_sections(source: BinarySource, begin: int, records: Sequence[SectionRecord]) -> list[FileSection]:
     """All sections, not checked yet; they must fill the file exactly."""
     places: list[int] = []
     offset = begin
@@ -233,4 +233,6 @@ def locate_sections(source: Source, begin: int, records: Sequence[SectionRecord]
     if _aligned(offset, PAGE) != source.nbytes:
         raise BadBinary(f"sections end at byte {offset}; the binary has {source.nbytes}")
     ends = [*places[1:], source.nbytes]
-    return [Section(record, source, place, end) for record, place, end in zip(records, places, ends, strict=True)]
+    return [
+        FileSection(record, source, place, end) for record, place, end in zip(records, places, ends, strict=True)
+    ]

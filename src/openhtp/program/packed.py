@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, QnnError, error_context
-from openhtp.core.precision import Precision, half_rounded
+from openhtp.core.precision import FloatPrecision, half_rounded
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.options import GRAPH, Changeable, OptionValues
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
-from openhtp.program.container import PAGE, Section, digest, make_section
+from openhtp.program.container import PAGE, FileSection, digest, make_section
 from openhtp.program.qnn_program import QnnProgram, verify_program
 
 Array = npt.NDArray[Any]
@@ -63,9 +63,9 @@ class PackedGraph:
     """A graph that can be stored or sent. Its sections may be parts of a file and are not checked yet."""
 
     ends: records.EndsRecord
-    words: Section
-    blobs: tuple[Section, ...]
-    prepared: Section | None = None
+    words: FileSection
+    blobs: tuple[FileSection, ...]
+    prepared: FileSection | None = None
     seal: bytes = b""
     ids: tuple[int, ...] = ()
     static_bytes: int = 0
@@ -85,7 +85,7 @@ class PackedGraph:
         return {tensor.name: number for tensor, number in zip(ends, self.ids, strict=False)}
 
     @property
-    def sections(self) -> tuple[Section, ...]:
+    def sections(self) -> tuple[FileSection, ...]:
         """Everything of it that is not in a header."""
         return (self.words, *self.blobs, *([] if self.prepared is None else [self.prepared]))
 
@@ -186,7 +186,7 @@ def pack_program(
     """
     known: dict[bytes, int] = {}
     by_identity: dict[int, int] = {}
-    blobs: list[Section] = []
+    blobs: list[FileSection] = []
 
     def number(data: Array) -> int:
         if id(data) not in by_identity:
@@ -232,7 +232,7 @@ def pack_program(
 def _used_in_halves(program: QnnProgram) -> frozenset[str]:
     """Float constants that are rounded to half precision before anything is computed with them, wherever they are
     used; only those of one node, so that this holds for no more than the array that was found."""
-    if program.options.precision is not Precision.FLOAT16:
+    if program.options.precision is not FloatPrecision.FLOAT16:
         return frozenset()
     uses = Counter(name for node in program.nodes for name in node.inputs if name is not None)
     return frozenset(

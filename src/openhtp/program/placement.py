@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass, field
 
 
-class Role(enum.Enum):
+class RangeRole(enum.Enum):
     """What a range of VTCM is used for."""
 
     RESULT = "result"
@@ -34,7 +34,7 @@ class Placement:
     """A range of VTCM: the result of kernel ``maker`` or a part of it, strips passing through, or its weights."""
 
     maker: int
-    role: Role
+    role: RangeRole
     offset: int
     nbytes: int
     first: int
@@ -42,7 +42,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class DmaTransfer:
     """Bytes that the DMA moves while kernel ``at`` runs; ``maker`` is whose result, or whose weights, they are."""
 
     at: int
@@ -62,7 +62,7 @@ class Placed:
     vtcm_bytes: int
     tiles: tuple[int, ...]
     placements: tuple[Placement, ...] = field(repr=False)
-    transfers: tuple[Transfer, ...] = field(repr=False)
+    transfers: tuple[DmaTransfer, ...] = field(repr=False)
     free_after: tuple[int, ...] = field(repr=False)
     handed_over: frozenset[int] = field(repr=False)
 

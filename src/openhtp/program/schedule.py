@@ -32,7 +32,7 @@ class Activity(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ScheduledOperation:
     """One tile of a kernel on one unit, or a transfer, or the wait for one.
 
     ``kernel`` is a place in running order; ``tile`` counts from 0 and is None of what is not done tile by tile.
@@ -92,7 +92,7 @@ class Schedule:
     cycles: int
     hvx_threads: int
     kernels: tuple[KernelTime, ...]
-    operations: tuple[Operation, ...] = field(repr=False)
+    operations: tuple[ScheduledOperation, ...] = field(repr=False)
     placed: Placed
 
     @property

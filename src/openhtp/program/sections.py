@@ -36,7 +36,7 @@ _VERSION = 2
 _HEAD = struct.Struct("<8sIIQ")
 
 
-class _Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+class _SectionTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     dtype: int
     shape: list[int]
@@ -44,16 +44,16 @@ class _Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     has_data: bool = True
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _SectionHeader(msgspec.Struct, frozen=True):
     graph: str
-    tensors: list[_Tensor]
+    tensors: list[_SectionTensor]
 
 
-_DECODER = msgspec.msgpack.Decoder(_Header)
+_DECODER = msgspec.msgpack.Decoder(_SectionHeader)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class TensorSection:
     """What a section holds, by tensor."""
 
     data: dict[str, Array]
@@ -69,7 +69,7 @@ def pack_section(
     """A section of these tensors of a graph: of each its data, its encoding, or both, as they are given."""
     encodings = encodings or {}
     tensors = [
-        _Tensor(
+        _SectionTensor(
             spec.name,
             spec.dtype.value,
             list(spec.shape),
@@ -79,7 +79,7 @@ def pack_section(
         for spec in specs
         if spec.name in data or spec.name in encodings
     ]
-    header = msgspec.msgpack.encode(_Header(graph, tensors))
+    header = msgspec.msgpack.encode(_SectionHeader(graph, tensors))
     body = [header, *(np.ascontiguousarray(data[t.name]).tobytes() for t in tensors if t.has_data)]
     checksum = 0
     for part in (struct.pack("<Q", len(header)), *body):
@@ -94,7 +94,7 @@ def section_for(section: bytes, graph: str) -> bytes:
     """
     nbytes = _header_bytes(memoryview(section), validate=True)
     header = _decoded(section[_HEAD.size : _HEAD.size + nbytes])
-    renamed = msgspec.msgpack.encode(_Header(graph, header.tensors))
+    renamed = msgspec.msgpack.encode(_SectionHeader(graph, header.tensors))
     body = [struct.pack("<Q", len(renamed)), renamed, section[_HEAD.size + nbytes :]]
     checksum = 0
     for part in body:
@@ -104,7 +104,7 @@ def section_for(section: bytes, graph: str) -> bytes:
 
 def read_section(
     buffer: bytes | bytearray | memoryview, graph: str, specs: Sequence[TensorSpec], *, validate: bool
-) -> Section:
+) -> TensorSection:
     """A section for a graph with these updateable tensors; its data are views into the buffer.
 
     ``validate`` off leaves out the checksum and nothing else. Raises BadBinary for what is damaged, and
@@ -114,7 +114,7 @@ def read_section(
     nbytes = _header_bytes(view, validate=validate)
     header = _decoded(bytes(view[_HEAD.size : _HEAD.size + nbytes]))
     _check_ends(header, graph, specs)
-    return Section(_arrays(view, _HEAD.size + nbytes, header, specs), _encodings(header))
+    return TensorSection(_arrays(view, _HEAD.size + nbytes, header, specs), _encodings(header))
 
 
 def _header_bytes(view: memoryview, *, validate: bool) -> int:
@@ -136,14 +136,14 @@ def _header_bytes(view: memoryview, *, validate: bool) -> int:
     return int(nbytes)
 
 
-def _decoded(header: bytes) -> _Header:
+def _decoded(header: bytes) -> _SectionHeader:
     try:
         return _DECODER.decode(header)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BadBinary(f"header of the binary section cannot be read: {error}") from error
 
 
-def _check_ends(header: _Header, graph: str, specs: Sequence[TensorSpec]) -> None:
+def _check_ends(header: _SectionHeader, graph: str, specs: Sequence[TensorSpec]) -> None:
     """All of the graph's tensors that have data, or none; all that have encodings, or none; as they are there."""
     known = {spec.name: (spec.name, spec.dtype.value, spec.shape) for spec in specs}
     found = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in header.tensors]
@@ -164,7 +164,7 @@ def _check_ends(header: _Header, graph: str, specs: Sequence[TensorSpec]) -> Non
         )
 
 
-def _encodings(header: _Header) -> dict[str, Encoding]:
+def _encodings(header: _SectionHeader) -> dict[str, Encoding]:
     try:
         found = {tensor.name: build_encoding(tensor.name, tensor.shape, tensor.quant) for tensor in header.tensors}
     except InvalidArgument as error:
@@ -172,7 +172,7 @@ def _encodings(header: _Header) -> dict[str, Encoding]:
     return {name: encoding for name, encoding in found.items() if encoding is not None}
 
 
-def _arrays(view: memoryview, begin: int, header: _Header, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+def _arrays(view: memoryview, begin: int, header: _SectionHeader, specs: Sequence[TensorSpec]) -> dict[str, Array]:
     by_name = {spec.name: spec for spec in specs}
     arrays: dict[str, Array] = {}
     for spec in (by_name[tensor.name] for tensor in header.tensors if tensor.has_data):

@@ -30,7 +30,7 @@ _CHUNK = 1 << 30
 
 
 @runtime_checkable
-class Source(Protocol):
+class BinarySource(Protocol):
     """The bytes of one binary."""
 
     @property
@@ -44,7 +44,7 @@ class Source(Protocol):
         """
 
 
-class Memory:
+class MemorySource:
     """Bytes in memory that nobody changes."""
 
     __slots__ = ("_view",)
@@ -72,7 +72,7 @@ def _room(nbytes: int) -> memoryview:
     return memoryview(pages)[:nbytes]
 
 
-class Rooms:
+class ReadBuffers:
     """Memory to read into, used again and again: the system need not find and clear pages for each piece.
 
     A few rooms are kept for as long as the process lives.
@@ -98,7 +98,7 @@ class Rooms:
                 self._free.append(found)
 
 
-class File:
+class FileSource:
     """A regular file, by its descriptor, which is this object's own."""
 
     __slots__ = ("_fd", "nbytes")

@@ -32,7 +32,7 @@ class _Call(Struct, frozen=True, kw_only=True, tag_field="call", forbid_unknown_
     error: Short = ""
 
 
-class Data(Struct, frozen=True, forbid_unknown_fields=True):
+class StoredArray(Struct, frozen=True, forbid_unknown_fields=True):
     """An array in the file beside: where it lies, its type and shape."""
 
     offset: Size
@@ -41,7 +41,7 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
     shape: Dims
 
 
-class Listed(Struct, frozen=True, forbid_unknown_fields=True):
+class ListedArray(Struct, frozen=True, forbid_unknown_fields=True):
     """A small array, written out."""
 
     dtype: Short
@@ -93,7 +93,7 @@ class ContextCreateFromBinary(_Call, frozen=True, kw_only=True, tag="contextCrea
 
     device: Number
     context: Number
-    binary: Data
+    binary: StoredArray
     graphs: dict[Text, Number] = {}
     options: Options = {}
 
@@ -119,7 +119,7 @@ class TensorCreate(_Call, frozen=True, kw_only=True, tag="tensorCreateGraphTenso
     dynamic: list[bool] = []
     sparse_elements: int | None = None
     data_format: Short = ""
-    data: Data | None = None
+    data: StoredArray | None = None
 
 
 class GraphAddNode(_Call, frozen=True, kw_only=True, tag="graphAddNode"):
@@ -131,7 +131,7 @@ class GraphAddNode(_Call, frozen=True, kw_only=True, tag="graphAddNode"):
     inputs: list[Text | None]
     outputs: list[Text]
     params: dict[Short, Any] = {}
-    arrays: dict[Short, Data] = {}
+    arrays: dict[Short, StoredArray] = {}
     package: Short = "qti.aisw"
 
 
@@ -148,7 +148,7 @@ class GraphExecute(_Call, frozen=True, kw_only=True, tag="graphExecute"):
 
     graph: Number
     execution: Number
-    inputs: dict[Text, Data]
+    inputs: dict[Text, StoredArray]
     profile: Number | None = None
     signal: Number | None = None
 
@@ -158,16 +158,16 @@ class GraphExecuteAsync(_Call, frozen=True, kw_only=True, tag="graphExecuteAsync
 
     graph: Number
     execution: Number
-    inputs: dict[Text, Data]
+    inputs: dict[Text, StoredArray]
     profile: Number | None = None
     signal: Number | None = None
 
 
-class Ended(_Call, frozen=True, kw_only=True, tag="executionEnded"):
+class ExecutionEnded(_Call, frozen=True, kw_only=True, tag="executionEnded"):
     """What came of an execution; not a call, but what the notification would tell."""
 
     execution: Number
-    outputs: dict[Text, Data] = {}
+    outputs: dict[Text, StoredArray] = {}
 
 
 class SetConfig(_Call, frozen=True, kw_only=True, tag="setConfig"):
@@ -182,7 +182,7 @@ class ApplySection(_Call, frozen=True, kw_only=True, tag="contextApplyBinarySect
 
     context: Number
     graph: Text
-    section: Data
+    section: StoredArray
 
 
 class MemRegister(_Call, frozen=True, kw_only=True, tag="memRegister"):
@@ -193,7 +193,7 @@ class MemRegister(_Call, frozen=True, kw_only=True, tag="memRegister"):
     nbytes: Size
 
 
-class PerfProfile(_Call, frozen=True, kw_only=True, tag="setPerfProfile"):
+class SetPerfProfile(_Call, frozen=True, kw_only=True, tag="setPerfProfile"):
     """Votes as a perf profile says."""
 
     device: Number
@@ -209,7 +209,7 @@ class PowerConfigCreate(_Call, frozen=True, kw_only=True, tag="createPowerConfig
     core: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
 
 
-class SetPowerConfig(_Call, frozen=True, kw_only=True, tag="setPowerConfig"):
+class SetPowerVotes(_Call, frozen=True, kw_only=True, tag="setPowerConfig"):
     """Votes: microseconds, or the fields of a vote on clocks."""
 
     power: Number
@@ -253,7 +253,7 @@ class Free(_Call, frozen=True, kw_only=True, tag="free"):
     object: Number
 
 
-class Entry(_Call, frozen=True, kw_only=True, tag="entry"):
+class EntryCall(_Call, frozen=True, kw_only=True, tag="entry"):
     """A call of the C table, by the name of its entry; what it did is in the calls before it."""
 
     name: Short
@@ -272,19 +272,19 @@ Call = (
     | GraphFinalize
     | GraphExecute
     | GraphExecuteAsync
-    | Ended
+    | ExecutionEnded
     | SetConfig
     | ApplySection
     | MemRegister
-    | PerfProfile
+    | SetPerfProfile
     | PowerConfigCreate
-    | SetPowerConfig
+    | SetPowerVotes
     | SignalCreate
     | SignalTrigger
     | ProfileCreate
     | GetBinary
     | Free
-    | Entry
+    | EntryCall
 )
 
 _ENCODER = msgspec.json.Encoder()

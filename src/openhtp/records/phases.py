@@ -11,8 +11,8 @@ from msgspec import Struct
 from openhtp.core.outcome import Outcome
 from openhtp.records.trace import (
     ClocksChanged,
-    Ended,
     Granted,
+    JobEnded,
     Queued,
     Record,
     Released,
@@ -110,7 +110,7 @@ class Phases:
         self._read: dict[type, Callable[[_Open, Any], None]] = {
             Granted: self._granted,
             Released: self._released,
-            Ended: self._ended,
+            JobEnded: self._ended,
             YieldAsked: self._yield_asked,
             Stepped: self._stepped,
             Transferred: self._transferred,
@@ -155,7 +155,7 @@ class Phases:
         if record.paused:
             self._change(record.job, job, Phase.PAUSED, record.t, None)
 
-    def _ended(self, job: _Open, record: Ended) -> None:
+    def _ended(self, job: _Open, record: JobEnded) -> None:
         self._change(record.job, job, job.phase, record.t, None)
         del self._open[record.job]
         if self._sees(job.submitted, record.t):

@@ -103,7 +103,7 @@ class Message(Struct, frozen=True, kw_only=True):
     steps: tuple[tuple[str, ...], ...] = ()
 
 
-class Log(Struct, frozen=True, kw_only=True):
+class ProfileLogContent(Struct, frozen=True, kw_only=True):
     """What a log file holds."""
 
     app: str

@@ -14,7 +14,7 @@ from msgspec import Struct
 SYSTEM, INPUT, OUTPUT, FIRST_NODE = 0, 2, 3, 4
 
 
-class Engine(enum.Enum):
+class ChipEngine(enum.Enum):
     """What an op runs on; NONE for what only waits or marks."""
 
     HMX = "HMX"
@@ -23,7 +23,7 @@ class Engine(enum.Enum):
     NONE = ""
 
 
-class Role(enum.Enum):
+class OpRole(enum.Enum):
     """What an op is for: it computes, moves data, or orders the others."""
 
     COMPUTE = "compute"
@@ -54,8 +54,8 @@ class HtpOp(Struct, frozen=True, kw_only=True):
     serial: int
     name: str
     owner: int
-    engine: Engine
-    role: Role
+    engine: ChipEngine
+    role: OpRole
     thread: int = 0
     core: int = 0
     start: int = 0
@@ -83,7 +83,7 @@ class HtpOp(Struct, frozen=True, kw_only=True):
     @property
     def executed(self) -> bool:
         """Whether it takes part in a run; constants only lie there."""
-        return self.role is not Role.CONSTANT
+        return self.role is not OpRole.CONSTANT
 
 
 class Region(Struct, frozen=True):

@@ -14,7 +14,7 @@ from msgspec import Struct
 from openhtp.core.outcome import Outcome
 
 
-class Transfer(enum.Enum):
+class TransferDirection(enum.Enum):
     """What was moved: VTCM out to memory when a job makes way, and back when it goes on."""
 
     SAVE = "save"
@@ -72,12 +72,12 @@ class Transferred(Struct, frozen=True, tag="transfer", array_like=True, gc=False
 
     t: int
     job: int
-    what: Transfer
+    what: TransferDirection
     nbytes: int
     end: int
 
 
-class Ended(Struct, frozen=True, tag="ended", array_like=True, gc=False):
+class JobEnded(Struct, frozen=True, tag="ended", array_like=True, gc=False):
     """A job is over."""
 
     t: int
@@ -101,7 +101,7 @@ class ClocksChanged(Struct, frozen=True, tag="clocks", array_like=True, gc=False
     bus_corner: str = ""
 
 
-OfJob = Queued | Granted | Stepped | YieldAsked | Released | Transferred | Ended
+OfJob = Queued | Granted | Stepped | YieldAsked | Released | Transferred | JobEnded
 Record = OfJob | ClocksChanged
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
-from openhtp.memory.planning import Act, DomainPlan, Hold, LetGo, Load, MemoryPlan, Outcome
+from openhtp.memory.planning import Act, ActOutcome, DomainPlan, Hold, LetGo, Load, MemoryPlan
 from openhtp.report.gantt import PALETTE
 from openhtp.report.page import escaped
 
@@ -32,7 +32,7 @@ def act_in_words(act: Act) -> str:
     return f"load {act.context}" if isinstance(act, Load) else f"map I/O of {act.context}"
 
 
-def what_failed(outcome: Outcome) -> str:
+def what_failed(outcome: ActOutcome) -> str:
     """What an error says went wrong, without what to do about it; empty if nothing did."""
     return outcome.error.partition("; ")[0]
 
@@ -149,7 +149,7 @@ def _section(heading: str, plan: MemoryPlan) -> str:
     )
 
 
-def _row(outcome: Outcome) -> str:
+def _row(outcome: ActOutcome) -> str:
     nbytes = bytes_in_words(outcome.nbytes) if outcome.nbytes else ""
     where = what_failed(outcome) or ("" if outcome.domain is None else f"PD {outcome.domain}")
     return (

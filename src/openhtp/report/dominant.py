@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from openhtp.records.schematic import Engine, HtpOp, Role
+from openhtp.records.schematic import ChipEngine, HtpOp, OpRole
 
-_RANK_OF_ROLE = {Role.READ: 2, Role.WRITE: 3, Role.SET: 4, Role.WAIT: 4, Role.SYNC: 5}
+_RANK_OF_ROLE = {OpRole.READ: 2, OpRole.WRITE: 3, OpRole.SET: 4, OpRole.WAIT: 4, OpRole.SYNC: 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Stretch:
 
 def rank(op: HtpOp) -> int:
     """0 has the most to say."""
-    if op.role is Role.COMPUTE:
-        return 0 if op.engine is Engine.HMX else 1
+    if op.role is OpRole.COMPUTE:
+        return 0 if op.engine is ChipEngine.HMX else 1
     return _RANK_OF_ROLE.get(op.role, 5)
 
 

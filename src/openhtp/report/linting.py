@@ -10,13 +10,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from openhtp.records.profile import ProfileEvent
-from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic, label
+from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, ChipEngine, HtpOp, OpRole, QnnOp, Schematic, label
 from openhtp.report.dominant import instants, rank
 
 MOST_NAMES = 10
 _CRITICAL, _CYCLES, _NODE = 6001, 3003, 404
 _WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES, _BACKGROUND, _WAIT_BACKGROUND = 5001, 5002, 5003, 5004, 5005, 5006
-_BITS = ((Engine.HVX, 1), (Engine.HMX, 2), (Engine.DMA, 4))
+_BITS = ((ChipEngine.HVX, 1), (ChipEngine.HMX, 2), (ChipEngine.DMA, 4))
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Lint:
     wait_overlap: int = 0
     beside: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     wait_beside: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    engines: set[Engine] = field(default_factory=set)
+    engines: set[ChipEngine] = field(default_factory=set)
 
     @property
     def resources(self) -> str:
@@ -76,7 +76,7 @@ def lint(schematic: Schematic) -> list[Lint]:
     found = {node.number: Lint(node) for node in schematic.nodes}
     ops = schematic.executed
     for op in ops:
-        if op.engine is not Engine.NONE:
+        if op.engine is not ChipEngine.NONE:
             found[op.owner].engines.add(op.engine)
     by_core: dict[int, list[HtpOp]] = defaultdict(list)
     for op in ops:
@@ -95,7 +95,7 @@ def _lint_core(ops: list[HtpOp], found: dict[int, Lint]) -> None:
     last: Lint | None = None
     for start, end, running in instants(ops):
         main = min(
-            (op for op in running if op.role is Role.COMPUTE),
+            (op for op in running if op.role is OpRole.COMPUTE),
             key=lambda op: (rank(op), op.start, op.serial),
             default=None,
         )

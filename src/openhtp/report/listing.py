@@ -9,7 +9,7 @@ import msgspec
 
 from openhtp.core.foreign_text import printable
 from openhtp.core.version import VERSION
-from openhtp.records.profile import Log, Message, Method, ProfileEvent
+from openhtp.records.profile import Message, Method, ProfileEvent, ProfileLogContent
 
 EXECUTED = (Method.EXECUTE, Method.EXECUTE_ASYNC)
 _WHOLE = (100, 300, 400, 500, 9001)  # what the host saw of a call
@@ -27,7 +27,7 @@ _SECTIONS = (
 _Pick = Callable[[Sequence[int]], int]
 
 
-def log_to_text(log: Log, where: str, *, every_run: bool = False) -> str:
+def log_to_text(log: ProfileLogContent, where: str, *, every_run: bool = False) -> str:
     """The listing: aggregates of all runs, or ``every_run`` by itself."""
     lines = _head(log, where)
     for title, methods in _SECTIONS:
@@ -86,7 +86,7 @@ def _mean(values: Sequence[int]) -> int:
     return sum(values) // len(values)
 
 
-def _head(log: Log, where: str) -> list[str]:
+def _head(log: ProfileLogContent, where: str) -> list[str]:
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(log.created_us // 10**6, 1 << 36)))
     title = "Qnn Init/Prepare/Finalize/De-Init/Execute Statistics:"
     return [
@@ -133,7 +133,7 @@ def _by_graph(runs: Sequence[Message]) -> list[tuple[str, list[Message]]]:
     return [(printable(graph) if len(groups) > 1 else "", found) for graph, found in groups.items()]
 
 
-def _per_second(log: Log, runs: Sequence[Message]) -> str:
+def _per_second(log: ProfileLogContent, runs: Sequence[Message]) -> str:
     told = {event.name: event.value for m in log.messages if m.method is Method.IPS for event in m.events}
     count = told.get("numInferences", len(runs))
     duration = told.get("duration", sum(whole_us(run) for run in runs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from openhtp.core.dtype import DType
-from openhtp.records.schematic import Engine, HtpOp, QnnOp, Role, Schematic
+from openhtp.records.schematic import ChipEngine, HtpOp, OpRole, QnnOp, Schematic
 from openhtp.report.optrace import dominant_cycles
 from openhtp.report.profile_rows import header
 
@@ -65,8 +65,8 @@ def _type_number(name: str) -> int:
 
 
 def _params(op: HtpOp, node: QnnOp, dominant: int) -> dict[str, dict[str, Any]]:
-    flags = [op.engine.value] if op.engine is not Engine.NONE else []
-    if op.role is not Role.COMPUTE:
+    flags = [op.engine.value] if op.engine is not ChipEngine.NONE else []
+    if op.role is not OpRole.COMPUTE:
         flags.append(op.role.value)
     return {
         "output_step_size": {_FLOAT32: op.step_size},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openhtp.records.profile import RunTimes
-from openhtp.records.schematic import SYSTEM, Engine, HtpOp, QnnOp, Role, Schematic
+from openhtp.records.schematic import SYSTEM, ChipEngine, HtpOp, OpRole, QnnOp, Schematic
 from openhtp.report.dominant import dominant_path
 from openhtp.report.profile_rows import Lanes, header
 from openhtp.report.runtrace import DeviceSpan, computing_ns, modelled_time, run_spans, yield_spans
@@ -20,17 +20,17 @@ from openhtp.report.runtrace import DeviceSpan, computing_ns, modelled_time, run
 Json = dict[str, Any]
 
 NOT_EXECUTED = 1
-_FIRST_TID = {Engine.DMA: 256, Engine.HVX: 512, Engine.HMX: 768, Engine.NONE: 1024}
+_FIRST_TID = {ChipEngine.DMA: 256, ChipEngine.HVX: 512, ChipEngine.HMX: 768, ChipEngine.NONE: 1024}
 _FIRST_NODE_PID = 1_000
 _RUNTRACES, _YIELDS = 500, 600  # pids of these groups, one for each core
 _FLAGS = {
-    Role.READ: ("dma",),
-    Role.WRITE: ("dma",),
-    Role.SET: ("dma_set",),
-    Role.WAIT: ("dma_wait",),
-    Role.SYNC: ("sync",),
-    Role.COMPUTE: (),
-    Role.CONSTANT: (),
+    OpRole.READ: ("dma",),
+    OpRole.WRITE: ("dma",),
+    OpRole.SET: ("dma_set",),
+    OpRole.WAIT: ("dma_wait",),
+    OpRole.SYNC: ("sync",),
+    OpRole.COMPUTE: (),
+    OpRole.CONSTANT: (),
 }
 _COUNTERS = ("VTCM read", "VTCM write", "DRAM read", "DRAM write")
 _DESCRIPTIONS = {
@@ -166,7 +166,7 @@ def dominant_cycles(schematic: Schematic) -> dict[int, int]:
 
 
 def _op_args(op: HtpOp, node: QnnOp, options: TraceOptions) -> Json:
-    uses = {Engine.HVX: ("uses_hvx",), Engine.HMX: ("uses_hmx",)}.get(op.engine, ())
+    uses = {ChipEngine.HVX: ("uses_hvx",), ChipEngine.HMX: ("uses_hmx",)}.get(op.engine, ())
     args: Json = {
         "ID": f"0x{op.id:016x}",
         "HTP Op Type": op.name,

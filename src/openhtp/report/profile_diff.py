@@ -16,7 +16,7 @@ from typing import Any
 from openhtp.core.errors import BadProfile
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
-from openhtp.records.profile import Log, Message, ProfileEvent
+from openhtp.records.profile import Message, ProfileEvent, ProfileLogContent
 from openhtp.report.linting import cycles_event
 from openhtp.report.listing import EXECUTED, aggregated
 from openhtp.report.profile_log import MAGIC, LogFileKind, kind_of, log_from, schematic_from
@@ -141,7 +141,7 @@ def read_side(path: str | os.PathLike[str]) -> ProfileSide:
     return _from_log(log_from(data, str(path)), str(path))
 
 
-def _from_log(log: Log, name: str) -> ProfileSide:
+def _from_log(log: ProfileLogContent, name: str) -> ProfileSide:
     """The mean of all runs of each graph; of several graphs, one after the other."""
     runs: dict[str, list[Message]] = {}
     for message in log.messages:

@@ -23,7 +23,7 @@ import msgspec
 from openhtp.core.errors import BadProfile
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
-from openhtp.records.profile import Log, ProfileEvent
+from openhtp.records.profile import ProfileEvent, ProfileLogContent
 from openhtp.records.schematic import Schematic
 
 MAGIC = b"OHTPPROF"
@@ -34,7 +34,7 @@ _HEAD_BYTES = _HEAD.size + _SEAL.size
 _MOST_BYTES = 512 * MIB
 _MOST_DEPTH = 8
 _LARGEST = 1 << 62
-_T = TypeVar("_T", Log, Schematic)
+_T = TypeVar("_T", ProfileLogContent, Schematic)
 
 
 class LogFileKind(enum.IntEnum):
@@ -47,7 +47,7 @@ class LogFileKind(enum.IntEnum):
 _WORDS = {LogFileKind.LOG: "a profile log", LogFileKind.SCHEMATIC: "a schematic"}
 
 
-def log_bytes(log: Log) -> bytes:
+def log_bytes(log: ProfileLogContent) -> bytes:
     """A log as a file."""
     return _sealed(LogFileKind.LOG, log)
 
@@ -62,13 +62,13 @@ def schematic_digest(schematic: Schematic) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(schematic)).hexdigest()[:32]
 
 
-def _sealed(kind: LogFileKind, content: Log | Schematic) -> bytes:
+def _sealed(kind: LogFileKind, content: ProfileLogContent | Schematic) -> bytes:
     body = msgspec.msgpack.encode(content)
     head = _HEAD.pack(MAGIC, LOG_VERSION, kind, len(body), zlib.crc32(body))
     return head + _SEAL.pack(zlib.crc32(head)) + body
 
 
-def read_log(path: str | os.PathLike[str]) -> Log:
+def read_log(path: str | os.PathLike[str]) -> ProfileLogContent:
     """The log in a file. Raises BadProfile with the place of what is wrong."""
     return log_from(read_file(path, most=_MOST_BYTES, what=_WORDS[LogFileKind.LOG], error=BadProfile), str(path))
 
@@ -79,9 +79,9 @@ def read_schematic(path: str | os.PathLike[str]) -> Schematic:
     return schematic_from(data, str(path))
 
 
-def log_from(data: bytes, where: str = "profile log") -> Log:
+def log_from(data: bytes, where: str = "profile log") -> ProfileLogContent:
     """The log in bytes."""
-    log = _decoded(data, LogFileKind.LOG, Log, where)
+    log = _decoded(data, LogFileKind.LOG, ProfileLogContent, where)
     for number, message in enumerate(log.messages):
         _check_events(message.events, f"{where}: message {number}", 1)
         if not 0 <= message.timeline_cycles < _LARGEST:

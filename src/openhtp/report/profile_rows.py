@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from openhtp.core.version import VERSION
-from openhtp.records.profile import Log, ProfileEvent
+from openhtp.records.profile import ProfileEvent, ProfileLogContent
 
 COLUMNS = (
     "Msg Timestamp",
@@ -51,7 +51,7 @@ def csv_rows(events: tuple[ProfileEvent, ...], stamp_us: int, level: str = "ROOT
         yield from csv_rows(event.events, stamp_us, "SUB-EVENT")
 
 
-def log_to_json(log: Log, *, standardized: bool = False) -> dict[str, Any]:
+def log_to_json(log: ProfileLogContent, *, standardized: bool = False) -> dict[str, Any]:
     """The log as the JSON reader tells it; ``standardized`` adds the header that viewers know files by."""
     document: dict[str, Any] = {}
     if standardized:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from openhtp.records.profile import RunTimes
-from openhtp.records.schematic import FIRST_NODE, Engine, HtpOp, Role, Schematic
+from openhtp.records.schematic import FIRST_NODE, ChipEngine, HtpOp, OpRole, Schematic
 from openhtp.report.dominant import Stretch, dominant_path
 from openhtp.report.profile_rows import header
 
@@ -186,12 +186,12 @@ class _Tables:
             "percent_dominant_path_cycles": _percent(said, self._busy[op.core]),
             "fmt_change": False,
             "ref_op": False,
-            "hmx": op.engine is Engine.HMX,
-            "hvx": op.engine is Engine.HVX,
-            "dma_wait": op.role is Role.WAIT,
-            "dma_set": op.role is Role.SET,
-            "dma": op.role in (Role.READ, Role.WRITE),
-            "sync": op.role is Role.SYNC,
+            "hmx": op.engine is ChipEngine.HMX,
+            "hvx": op.engine is ChipEngine.HVX,
+            "dma_wait": op.role is OpRole.WAIT,
+            "dma_set": op.role is OpRole.SET,
+            "dma": op.role in (OpRole.READ, OpRole.WRITE),
+            "sync": op.role is OpRole.SYNC,
             **{name: getattr(op, name) for name in _BYTES},
         }
 

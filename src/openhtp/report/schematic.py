@@ -12,32 +12,32 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.cost import estimate, schedule_of
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.program.htp_program import HtpProgram, Kernel, Unit
-from openhtp.program.placement import Role as Use
-from openhtp.program.schedule import Activity, Operation, Schedule
+from openhtp.program.placement import RangeRole
+from openhtp.program.schedule import Activity, Schedule, ScheduledOperation
 from openhtp.records.schematic import (
     FIRST_NODE,
     INPUT,
     OUTPUT,
     SYSTEM,
-    Engine,
+    ChipEngine,
     HtpOp,
+    OpRole,
     QnnOp,
     Region,
-    Role,
     Schematic,
 )
 
 _MOVES = {
-    Activity.LOAD: ("DramToTcm", Role.READ),
-    Activity.FILL: ("DramToTcm", Role.READ),
-    Activity.WEIGHTS: ("DramToTcm", Role.READ),
-    Activity.STORE: ("TcmToDram", Role.WRITE),
-    Activity.SPILL: ("TcmToDram", Role.WRITE),
-    Activity.CHECKPOINT: ("DmaCheckpointWait", Role.WAIT),
+    Activity.LOAD: ("DramToTcm", OpRole.READ),
+    Activity.FILL: ("DramToTcm", OpRole.READ),
+    Activity.WEIGHTS: ("DramToTcm", OpRole.READ),
+    Activity.STORE: ("TcmToDram", OpRole.WRITE),
+    Activity.SPILL: ("TcmToDram", OpRole.WRITE),
+    Activity.CHECKPOINT: ("DmaCheckpointWait", OpRole.WAIT),
 }
 # Whose a transfer is if it is not its kernel's.
 _OWNERS = {Activity.LOAD: INPUT, Activity.STORE: OUTPUT, Activity.CHECKPOINT: SYSTEM}
-_ENGINES = {Unit.HMX: Engine.HMX, Unit.HVX: Engine.HVX, Unit.DMA: Engine.DMA}
+_ENGINES = {Unit.HMX: ChipEngine.HMX, Unit.HVX: ChipEngine.HVX, Unit.DMA: ChipEngine.DMA}
 
 
 def schematic_of(program: HtpProgram, *, core: int = 0, clocks: Clocks = FULL) -> Schematic:
@@ -92,7 +92,7 @@ class _Maker:
         self._loaded: dict[int, int] = {}
         self._makers = {name: at for at, kernel in enumerate(program.kernels) for name in kernel.outputs}
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: ScheduledOperation) -> None:
         """One operation; what runs on HVX runs on all its threads."""
         kernel = self._program.kernels[operation.kernel]
         if operation.activity is not Activity.COMPUTE:
@@ -105,7 +105,7 @@ class _Maker:
                 operation,
                 name=kernel.op,
                 owner=self._numbers.get(kernel.name, SYSTEM),
-                role=Role.COMPUTE,
+                role=OpRole.COMPUTE,
                 tensor=self._result(kernel),
                 inputs=inputs,
                 thread=thread,
@@ -119,14 +119,14 @@ class _Maker:
         found = []
         for place in self._schedule.placed.placements:
             kernel = self._program.kernels[place.maker]
-            name = kernel.outputs[0] if place.role is Use.RESULT else f"{kernel.name} ({place.role.value})"
+            name = kernel.outputs[0] if place.role is RangeRole.RESULT else f"{kernel.name} ({place.role.value})"
             start, end = times[place.first].start, times[place.last].end
             cores = len(self._cores)
             offset, nbytes = place.offset // cores, place.nbytes // cores
             found += [Region(name, core, offset, nbytes, start, end) for core in self._cores]
         return tuple(found)
 
-    def _add_move(self, operation: Operation, kernel: Kernel) -> None:
+    def _add_move(self, operation: ScheduledOperation, kernel: Kernel) -> None:
         name, role = _MOVES[operation.activity]
         owner = _OWNERS.get(operation.activity, self._numbers.get(kernel.name, SYSTEM))
         tensor = self._result(kernel)
@@ -135,12 +135,12 @@ class _Maker:
             constants = [name for name in kernel.inputs if name in self._program.statics]
             inputs = tuple(self._constant(name, owner) for name in constants)
             tensor = self._program.tensors[constants[0]] if constants else tensor
-        elif role is Role.WRITE and operation.kernel in self._computed:
+        elif role is OpRole.WRITE and operation.kernel in self._computed:
             inputs = (self._computed[operation.kernel],)
         self._append(operation, name=name, owner=owner, role=role, tensor=tensor, inputs=inputs)
         if operation.activity is Activity.WEIGHTS:
             self._fetched[operation.kernel] = self.ops[-1].id
-        elif role is Role.READ:
+        elif role is OpRole.READ:
             self._loaded[operation.kernel] = self.ops[-1].id
 
     def _inputs(self, place: int, kernel: Kernel) -> tuple[int, ...]:
@@ -158,8 +158,8 @@ class _Maker:
                 serial=serial,
                 name="$Const",
                 owner=owner,
-                engine=Engine.NONE,
-                role=Role.CONSTANT,
+                engine=ChipEngine.NONE,
+                role=OpRole.CONSTANT,
                 core=self._cores[0],
                 **_typed(spec),
             )
@@ -169,11 +169,11 @@ class _Maker:
 
     def _append(
         self,
-        operation: Operation,
+        operation: ScheduledOperation,
         *,
         name: str,
         owner: int,
-        role: Role,
+        role: OpRole,
         tensor: TensorSpec,
         inputs: tuple[int, ...],
         thread: int = 0,
@@ -187,7 +187,7 @@ class _Maker:
                     serial=len(self.ops) + 1,
                     name=name,
                     owner=owner,
-                    engine=Engine.NONE if waits else _ENGINES[operation.unit],
+                    engine=ChipEngine.NONE if waits else _ENGINES[operation.unit],
                     role=role,
                     thread=thread,
                     core=core,

@@ -16,7 +16,7 @@ import msgspec
 
 from openhtp.core.errors import BadProfile
 from openhtp.core.foreign_text import printable, to_json
-from openhtp.records.profile import Log, Message, ProfileEvent
+from openhtp.records.profile import Message, ProfileEvent, ProfileLogContent
 from openhtp.records.schematic import FIRST_NODE, QnnOp, Schematic
 from openhtp.report.listing import EXECUTED, aggregated, log_to_text
 from openhtp.report.netron import schematic_to_netron
@@ -76,7 +76,7 @@ def view(request: ViewRequest) -> View:
     return found
 
 
-def _joined(logs: Sequence[Log]) -> Log:
+def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:
     """Several logs as one; they must be of one chip, or averages would mean nothing."""
     socs = sorted({log.soc for log in logs if log.soc})
     if len(socs) > 1:
@@ -85,7 +85,7 @@ def _joined(logs: Sequence[Log]) -> Log:
     return msgspec.structs.replace(logs[0], messages=messages)
 
 
-def _view_listing(request: ViewRequest, log: Log, where: str, found: View) -> None:
+def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, found: View) -> None:
     document = log_to_json(log, standardized=request.standardized)
     if request.reader is Reader.JSON:
         if request.output is None:
@@ -101,7 +101,7 @@ def _view_listing(request: ViewRequest, log: Log, where: str, found: View) -> No
         found.files[request.output] = _json(document) if every else _csv(log)
 
 
-def _view_linting(request: ViewRequest, log: Log, where: str, found: View) -> None:
+def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, found: View) -> None:
     runs = [message for message in log.messages if message.method in EXECUTED]
     average = aggregated([run.events for run in runs], lambda values: sum(values) // len(values))
     critical = next((event for event in average if event.type == _CRITICAL), None)
@@ -116,7 +116,7 @@ def _view_linting(request: ViewRequest, log: Log, where: str, found: View) -> No
         _add(found, request.output, _json(trace), compress=request.gzip or request.features.gzip)
 
 
-def _view_optrace(request: ViewRequest, log: Log, found: View) -> None:
+def _view_optrace(request: ViewRequest, log: ProfileLogContent, found: View) -> None:
     traced = [message for message in log.messages if message.run is not None and message.schematic]
     if not traced:
         raise BadProfile(
@@ -185,7 +185,7 @@ def _summary(qhas: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _extract(request: ViewRequest, log: Log, found: View) -> None:
+def _extract(request: ViewRequest, log: ProfileLogContent, found: View) -> None:
     """What a log holds beside events: when each run was where, one file each."""
     folder = (request.output or request.logs[0]).parent
     runs = [message.run for message in log.messages if message.run is not None]
@@ -202,7 +202,7 @@ def _add(found: View, path: Path, data: bytes, *, compress: bool) -> None:
     found.files[target] = gzip.compress(data, mtime=0)
 
 
-def _csv(log: Log) -> bytes:
+def _csv(log: ProfileLogContent) -> bytes:
     text = io.StringIO(newline="")
     rows = csv.writer(text)
     rows.writerow(COLUMNS)

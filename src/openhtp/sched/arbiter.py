@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from openhtp.sched.actions import Action, AskYield, Grant, Release, Start
-from openhtp.sched.jobs import Job, JobState
+from openhtp.sched.jobs import JobState, ScheduledJob
 from openhtp.sched.resources import PARALLEL_WINDOW, DeviceResources, Share, place
 
 _RUNNING = JobState.RUNNING
@@ -24,7 +24,7 @@ _YIELDING = JobState.YIELDING
 _PAUSED = JobState.PAUSED
 _WAITING = JobState.WAITING
 
-_Waiter = tuple[int, int, Job]
+_Waiter = tuple[int, int, ScheduledJob]
 
 
 class Arbiter:
@@ -36,12 +36,12 @@ class Arbiter:
         self._number = number
         self._device = device
         self._next_token = next_token
-        self.holders: list[Job] = []
+        self.holders: list[ScheduledJob] = []
         # Sorted by (rank, sequence); a sequence is unique, so jobs themselves are never compared.
         self.waiting: list[_Waiter] = []
         self.waiting_apps = 0
 
-    def ask(self, job: Job, actions: list[Action]) -> None:
+    def ask(self, job: ScheduledJob, actions: list[Action]) -> None:
         """A job has become the first of its client: start it, or let it wait and evict who must go."""
         job.move(_WAITING)
         if not self.holders and not self.waiting:
@@ -50,7 +50,7 @@ class Arbiter:
         self.enqueue(job)
         self.settle(actions)
 
-    def release(self, job: Job, actions: list[Action], *, paused: bool) -> None:
+    def release(self, job: ScheduledJob, actions: list[Action], *, paused: bool) -> None:
         """A job has stopped. A paused one asks again at once, with its old place in the order.
 
         The caller settles afterwards.
@@ -62,13 +62,13 @@ class Arbiter:
             job.move(_PAUSED)
             self.enqueue(job)
 
-    def enqueue(self, job: Job) -> None:
+    def enqueue(self, job: ScheduledJob) -> None:
         """Put a job among those who wait, in order. The caller settles afterwards."""
         insort(self.waiting, (job.rank, job.sequence, job))
         if not job.client.is_graph:
             self.waiting_apps += 1
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: ScheduledJob) -> None:
         """A waiting job ended without running."""
         index = bisect_left(self.waiting, (job.rank, job.sequence))
         assert self.waiting[index][2] is job
@@ -81,7 +81,7 @@ class Arbiter:
         self.waiting = [waiter for waiter in self.waiting if waiter[2].client.number != client]
         self.waiting_apps = sum(not waiter[2].client.is_graph for waiter in self.waiting)
 
-    def _dequeue(self, index: int) -> Job:
+    def _dequeue(self, index: int) -> ScheduledJob:
         job = self.waiting.pop(index)[2]
         if not job.client.is_graph:
             self.waiting_apps -= 1
@@ -96,7 +96,7 @@ class Arbiter:
         if not waiting or (not self.waiting_apps and self._settle_graphs(actions)):
             return
         claims: list[Share] = []  # what earlier jobs get once their evictions are through
-        blocked: list[Job] = []
+        blocked: list[ScheduledJob] = []
         index = 0
         while index < len(waiting):
             job = waiting[index][2]
@@ -127,7 +127,7 @@ class Arbiter:
             actions.append(AskYield(holder.number, holder.token))
         return True
 
-    def _room_for(self, job: Job, claims: list[Share], blocked: list[Job]) -> Share | None:
+    def _room_for(self, job: ScheduledJob, claims: list[Share], blocked: list[ScheduledJob]) -> Share | None:
         """Where the job can go now without taking anything from those before it."""
         demand = job.client.demand
         if demand.is_graph and blocked:
@@ -145,7 +145,7 @@ class Arbiter:
                 return None
         return share
 
-    def _claim(self, job: Job, claims: list[Share], actions: list[Action]) -> Share | None:
+    def _claim(self, job: ScheduledJob, claims: list[Share], actions: list[Action]) -> Share | None:
         """Ask whom it takes to make room for ``job``; return what it will get, None if nobody can be asked.
 
         Holders already asked count as gone: their room is on its way.
@@ -167,10 +167,12 @@ class Arbiter:
         rest = [holder for holder in staying if holder not in victims]
         return place([*_shares(rest), *claims], job.client.demand, self._device)
 
-    def _victims(self, job: Job, lower: list[Job], staying: list[Job], claims: list[Share]) -> list[Job]:
+    def _victims(
+        self, job: ScheduledJob, lower: list[ScheduledJob], staying: list[ScheduledJob], claims: list[Share]
+    ) -> list[ScheduledJob]:
         """Choose whom to evict among ``lower`` (least urgent first): one if enough, else the fewest."""
 
-        def is_enough(gone: list[Job]) -> bool:
+        def is_enough(gone: list[ScheduledJob]) -> bool:
             rest = [*_shares([holder for holder in staying if holder not in gone]), *claims]
             return place(rest, job.client.demand, self._device) is not None
 
@@ -186,7 +188,7 @@ class Arbiter:
                 victims = without
         return victims
 
-    def _start(self, job: Job, share: Share, actions: list[Action]) -> None:
+    def _start(self, job: ScheduledJob, share: Share, actions: list[Action]) -> None:
         job.move(_RUNNING)
         job.client.started = True
         job.share = share
@@ -199,5 +201,5 @@ class Arbiter:
         )
 
 
-def _shares(jobs: list[Job]) -> list[Share]:
+def _shares(jobs: list[ScheduledJob]) -> list[Share]:
     return [job.share for job in jobs if job.share is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openhtp.sched.jobs import Job, JobState
+from openhtp.sched.jobs import JobState, ScheduledJob
 from openhtp.sched.resources import MAX_PARALLEL_GRAPHS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _check_core(core: Arbiter, scheduler: Scheduler) -> None:
     _check_company(core.holders, scheduler)
 
 
-def _check_company(holders: list[Job], scheduler: Scheduler) -> None:
+def _check_company(holders: list[ScheduledJob], scheduler: Scheduler) -> None:
     device = scheduler.resources
     graphs = [job.client.demand for job in holders if job.client.demand.is_graph]
     assert len(graphs) <= (MAX_PARALLEL_GRAPHS if device.parallel_graphs else 1)

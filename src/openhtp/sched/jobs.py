@@ -43,7 +43,7 @@ LEGAL: tuple[frozenset[JobState], ...] = (
 """Which states may follow each state, indexed by state."""
 
 
-class Client:
+class SchedulerClient:
     """A graph or an app: its demand and its jobs in order of arrival."""
 
     __slots__ = ("alone", "core", "demand", "gone", "held", "is_graph", "number", "queue", "started")
@@ -55,20 +55,20 @@ class Client:
         self.is_graph = demand.is_graph
         # Where it goes on an empty core; kept because that is the common case.
         self.alone = alone
-        self.queue: deque[Job] = deque()
+        self.queue: deque[ScheduledJob] = deque()
         self.started = False
         self.gone = False
         self.held = False
 
 
-class Job(Struct, eq=False, gc=False):
+class ScheduledJob(Struct, eq=False, gc=False):
     """One execution. ``rank`` and ``sequence`` order it: lower first; only a lower rank pre-empts.
 
     A struct because one is made for every execution. It is in no cycle once it has ended, hence no ``gc``.
     """
 
     number: int
-    client: Client
+    client: SchedulerClient
     sequence: int
     rank: int
     steps: int

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from openhtp.records.trace import Ended, Granted, Queued, Record, Released, Transfer, Transferred, YieldAsked
+from openhtp.records.trace import (
+    Granted,
+    JobEnded,
+    Queued,
+    Record,
+    Released,
+    TransferDirection,
+    Transferred,
+    YieldAsked,
+)
 from openhtp.sched.actions import Action, AskYield, Finish, Grant, Release
 from openhtp.sched.events import Event, Submitted
-from openhtp.sched.jobs import Job, JobState
+from openhtp.sched.jobs import JobState, ScheduledJob
 from openhtp.sched.timed import Pace
 
 
-class Recorder:
+class ScheduleRecorder:
     """Observes a loop. Every record goes to ``keep``; ``work_of`` tells what a job's yields cost, if known."""
 
     def __init__(
@@ -22,7 +31,7 @@ class Recorder:
         # VTCM of the jobs that have run; who is in here when it is granted something was paused before.
         self._vtcm_bytes: dict[int, int] = {}
 
-    def begin(self, jobs: list[Job], t: int) -> None:
+    def begin(self, jobs: list[ScheduledJob], t: int) -> None:
         """Say how things stand at ``t``, so that jobs which are under way then have a beginning too."""
         for job in jobs:
             self._keep(Queued(job.submitted_at, job.number, job.client.number, job.deadline_at))
@@ -47,7 +56,7 @@ class Recorder:
                 self._released(action, t)  # type: ignore[arg-type]
             elif kind is Finish:
                 self._vtcm_bytes.pop(action.job, None)  # type: ignore[union-attr]
-                self._keep(Ended(t, action.job, action.outcome))  # type: ignore[union-attr]
+                self._keep(JobEnded(t, action.job, action.outcome))  # type: ignore[union-attr]
             elif kind is AskYield:
                 self._keep(YieldAsked(t, action.job))  # type: ignore[union-attr]
 
@@ -58,7 +67,7 @@ class Recorder:
         self._keep(Granted(t, job, grant.core, grant.hmx, grant.hvx, grant.vtcm_start, nbytes, resumed))
         work = self._work_of(job) if resumed and nbytes else None
         if work is not None and work.moves_vtcm:
-            self._keep(Transferred(t, job, Transfer.RESTORE, nbytes, t + work.restore_ns))
+            self._keep(Transferred(t, job, TransferDirection.RESTORE, nbytes, t + work.restore_ns))
 
     def _released(self, release: Release, t: int) -> None:
         job = release.job
@@ -66,5 +75,5 @@ class Recorder:
         work = self._work_of(job) if release.paused and nbytes else None
         if work is not None and work.moves_vtcm:
             saved = t - work.wake_ns
-            self._keep(Transferred(saved - work.save_ns, job, Transfer.SAVE, nbytes, saved))
+            self._keep(Transferred(saved - work.save_ns, job, TransferDirection.SAVE, nbytes, saved))
         self._keep(Released(t, job, release.paused))

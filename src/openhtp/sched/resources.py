@@ -52,7 +52,7 @@ class DeviceResources:
         return self.cores * (MAX_PARALLEL_GRAPHS if self.parallel_graphs and self.sharing else 1)
 
 
-class Chip(Protocol):
+class ChipResources(Protocol):
     """What a chip has, core by core, before anyone chose otherwise."""
 
     @property
@@ -77,7 +77,7 @@ class Chip(Protocol):
 
 
 def resources_of(
-    chip: Chip | None,
+    chip: ChipResources | None,
     *,
     cores: int | None = None,
     hmx: int | None = None,

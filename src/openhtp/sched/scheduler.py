@@ -31,7 +31,7 @@ from openhtp.sched.events import (
     ThreadsChanged,
     TimerFired,
 )
-from openhtp.sched.jobs import Client, Job, JobState
+from openhtp.sched.jobs import JobState, ScheduledJob, SchedulerClient
 from openhtp.sched.policy import STRICT, Policy
 from openhtp.sched.resources import Demand, DeviceResources, place, priority_on, verify_demand
 
@@ -67,8 +67,8 @@ class Scheduler:
         self.resources = resources
         self.policy = policy
         self.now = 0
-        self.clients: dict[int, Client] = {}
-        self.jobs: dict[int, Job] = {}
+        self.clients: dict[int, SchedulerClient] = {}
+        self.jobs: dict[int, ScheduledJob] = {}
         next_token = count(1).__next__
         self.cores = tuple(Arbiter(core, resources, next_token) for core in range(resources.cores))
         self._next_token = next_token
@@ -124,7 +124,7 @@ class Scheduler:
 
     # ------------------------------------------------------------------ clients
 
-    def _client(self, number: int) -> Client:
+    def _client(self, number: int) -> SchedulerClient:
         client = self.clients.get(number)
         if client is None or client.gone:
             raise InvalidHandle(f"client {number} is unknown to the scheduler or was removed")
@@ -137,7 +137,7 @@ class Scheduler:
         demand = Demand(event, self.resources)
         alone = place((), demand, self.resources)
         assert alone is not None  # verify_demand has seen to it
-        self.clients[event.client] = Client(event.client, event.core, demand, alone)
+        self.clients[event.client] = SchedulerClient(event.client, event.core, demand, alone)
 
     def _on_client_removed(self, event: ClientRemoved, actions: list[Action]) -> None:
         client = self._client(event.client)
@@ -223,7 +223,7 @@ class Scheduler:
             raise InvalidArgument(f"job {number} has {event.steps} steps; at least one is needed")
         deadline = event.deadline_at
         rank = self._rank(client.demand.priority, event.t, deadline)
-        job = Job(number, client, self._next_sequence(), rank, event.steps, event.t, deadline)
+        job = ScheduledJob(number, client, self._next_sequence(), rank, event.steps, event.t, deadline)
         self.jobs[number] = job
         client.queue.append(job)
         if event.timeout_at is not None:
@@ -275,20 +275,20 @@ class Scheduler:
         if job is not None:
             self._end_early(job, Outcome.TIMED_OUT, actions)
 
-    def _pause(self, job: Job, actions: list[Action]) -> None:
+    def _pause(self, job: ScheduledJob, actions: list[Action]) -> None:
         job.token = 0
         core = self.cores[job.client.core]
         core.release(job, actions, paused=True)
         core.settle(actions)
 
-    def _end_early(self, job: Job, outcome: Outcome, actions: list[Action]) -> None:
+    def _end_early(self, job: ScheduledJob, outcome: Outcome, actions: list[Action]) -> None:
         """End a waiting job now and a running one at the end of its step; the first reason given stands."""
         if job.state is _RUNNING or job.state is _YIELDING:
             job.ending = job.ending or outcome
         else:
             self._end(job, outcome, actions)
 
-    def _end(self, job: Job, outcome: Outcome, actions: list[Action]) -> None:
+    def _end(self, job: ScheduledJob, outcome: Outcome, actions: list[Action]) -> None:
         """Tell the end, and let the client's next job and everyone else have what is free."""
         client = job.client
         queue = client.queue

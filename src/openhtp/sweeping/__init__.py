@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from openhtp.core.errors import InvalidArgument
+from openhtp.core.renamed import renamed_names
 from openhtp.sweeping.driver import Driver, Progress, Standing
-from openhtp.sweeping.engine import Engine, NoWorkers, WrongWorker
+from openhtp.sweeping.engine import NoWorkers, SweepEngine, WrongWorker
 from openhtp.sweeping.parsing import load_study
 from openhtp.sweeping.results import SweepResult, load_results
 from openhtp.sweeping.store import Store, StoreError, WrongStore
@@ -26,12 +27,12 @@ from openhtp.sweeping.study import BadStudy, Study
 
 __all__ = [
     "BadStudy",
-    "Engine",
     "NoWorkers",
     "Progress",
     "Standing",
     "StoreError",
     "Study",
+    "SweepEngine",
     "SweepResult",
     "WrongStore",
     "WrongWorker",
@@ -45,7 +46,7 @@ def sweep(
     study: Study | Mapping[str, Any] | str | Path,
     *,
     store: str | Path | None = None,
-    on: str | Engine = "local",
+    on: str | SweepEngine = "local",
     workers: int | None = None,
     retry: bool = False,
     progress: Progress | None = None,
@@ -79,7 +80,7 @@ def sweep(
         return SweepResult.of(kept)
 
 
-def _engine(on: str | Engine, workers: int | None) -> Engine:
+def _engine(on: str | SweepEngine, workers: int | None) -> SweepEngine:
     if not isinstance(on, str):
         return on
     if workers is not None and workers < 1:
@@ -93,3 +94,6 @@ def _engine(on: str | Engine, workers: int | None) -> Engine:
 
         return RayCluster(None if on == "ray" else on, workers)
     raise InvalidArgument(f"sweeps do not run on {on!r}; expected local, ray or ray://host:port")
+
+
+__getattr__ = renamed_names(__name__, {"Engine": "SweepEngine"})

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from openhtp.sweeping.study import Axis, Objective, Row, Scalar
+from openhtp.sweeping.study import Axis, Objective, PointResult, Scalar
 
 Losses = npt.NDArray[np.float64]
 
@@ -23,12 +23,12 @@ class Effect(Struct, frozen=True):
     share: float
 
 
-def losses_of(rows: Sequence[Row], objectives: Sequence[Objective]) -> Losses:
+def losses_of(rows: Sequence[PointResult], objectives: Sequence[Objective]) -> Losses:
     """Rows by objectives, smaller is better."""
     return np.array([[each.loss(row) for each in objectives] for row in rows]).reshape(len(rows), len(objectives))
 
 
-def best(rows: Sequence[Row], objective: Objective, count: int) -> list[Row]:
+def best(rows: Sequence[PointResult], objective: Objective, count: int) -> list[PointResult]:
     """The best rows for one objective; equal ones in the study's order."""
     return sorted(rows, key=lambda row: (objective.loss(row), row.point.number))[:count]
 
@@ -57,7 +57,7 @@ def pareto(losses: Losses) -> list[int]:
     return sorted(front)
 
 
-def sensitivity(rows: Sequence[Row], axes: Sequence[Axis], objective: Objective) -> list[Effect]:
+def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Objective) -> list[Effect]:
     """Which axis matters: the variance of the means of its values, over the whole variance; largest first.
 
     Of a full grid these are the main effects; what is left of 1 is due to axes acting together.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from openhtp.sweeping.engine import Answer, Engine, Lost, Task
+from openhtp.sweeping.engine import LostTask, SweepEngine, WorkerAnswer, WorkerTask
 from openhtp.sweeping.measures import find_measure
 from openhtp.sweeping.proposing import expected, proposals
 from openhtp.sweeping.store import Store
-from openhtp.sweeping.study import Point, Row, Study
+from openhtp.sweeping.study import PointResult, Study, StudyPoint
 
 _TASK_SECONDS = 0.25
 """What a task should take: long against the way to a worker, short against what may be lost with it."""
@@ -37,7 +37,7 @@ Progress = Callable[[Standing], None]
 class Driver:
     """One run of a study."""
 
-    def __init__(self, study: Study, store: Store, engine: Engine, progress: Progress | None = None) -> None:
+    def __init__(self, study: Study, store: Store, engine: SweepEngine, progress: Progress | None = None) -> None:
         self._study = study
         self._store = store
         self._engine = engine
@@ -45,8 +45,8 @@ class Driver:
         self._size = find_measure(study.measure).chunk
         self._largest = _LARGEST_TASK
         self._numbers = itertools.count()
-        self._under_way: dict[int, Task] = {}
-        self._again: deque[list[Point]] = deque()
+        self._under_way: dict[int, WorkerTask] = {}
+        self._again: deque[list[StudyPoint]] = deque()
         self._deaths: Counter[int] = Counter()
         self._done = store.numbers()
         self._found = len(self._done)
@@ -69,12 +69,12 @@ class Driver:
                 started = True
             self._measure(itertools.chain([first], missing))
 
-    def _measure(self, points: Iterator[Point]) -> None:
+    def _measure(self, points: Iterator[StudyPoint]) -> None:
         tasks = self._tasks(points)
         self._fill(tasks)
         while self._under_way:
             answers = self._engine.wait()
-            rows: list[Row] = []
+            rows: list[PointResult] = []
             for answer in answers:
                 task = self._under_way.pop(answer.task)
                 rows += self._taken(task, answer)
@@ -86,20 +86,20 @@ class Driver:
                 self._failed += sum(row.error is not None for row in rows)
                 self._tell()
 
-    def _fill(self, tasks: Iterator[Task]) -> None:
+    def _fill(self, tasks: Iterator[WorkerTask]) -> None:
         while len(self._under_way) < self._engine.slots:
-            task = Task(next(self._numbers), self._again.popleft()) if self._again else next(tasks, None)
+            task = WorkerTask(next(self._numbers), self._again.popleft()) if self._again else next(tasks, None)
             if task is None:
                 return
             self._under_way[task.number] = task
             self._engine.submit(task)
 
-    def _tasks(self, points: Iterator[Point]) -> Iterator[Task]:
+    def _tasks(self, points: Iterator[StudyPoint]) -> Iterator[WorkerTask]:
         while chunk := list(itertools.islice(points, min(self._size, self._largest))):
-            yield Task(next(self._numbers), chunk)
+            yield WorkerTask(next(self._numbers), chunk)
 
-    def _taken(self, task: Task, answer: Answer | Lost) -> Iterable[Row]:
-        if isinstance(answer, Answer):
+    def _taken(self, task: WorkerTask, answer: WorkerAnswer | LostTask) -> Iterable[PointResult]:
+        if isinstance(answer, WorkerAnswer):
             wanted = _TASK_SECONDS * len(task.points) / max(1e-6, answer.seconds)
             self._size = max(1, min(round(wanted), _GROWTH * self._size, _LARGEST_TASK))
             return answer.rows
@@ -112,7 +112,7 @@ class Driver:
         elif deaths < _DEATHS:
             self._again.append(task.points)
         else:
-            return [Row(task.points[0], None, f"{answer.cause}; so did {deaths - 1} before it")]
+            return [PointResult(task.points[0], None, f"{answer.cause}; so did {deaths - 1} before it")]
         return ()
 
     def _tell(self) -> None:

@@ -9,25 +9,25 @@ from msgspec import Struct
 
 from openhtp.core.errors import ResourceError, UsageError
 from openhtp.sweeping.identity import identity
-from openhtp.sweeping.study import Point, Row, Study
+from openhtp.sweeping.study import PointResult, Study, StudyPoint
 
 
-class Task(Struct, frozen=True, array_like=True):
+class WorkerTask(Struct, frozen=True, array_like=True):
     """Some points for one worker."""
 
     number: int
-    points: list[Point]
+    points: list[StudyPoint]
 
 
-class Answer(Struct, frozen=True, array_like=True, tag="answer"):
+class WorkerAnswer(Struct, frozen=True, array_like=True, tag="answer"):
     """What became of a task, and how long the worker was at it."""
 
     task: int
-    rows: list[Row]
+    rows: list[PointResult]
     seconds: float
 
 
-class Lost(Struct, frozen=True, array_like=True, tag="lost"):
+class LostTask(Struct, frozen=True, array_like=True, tag="lost"):
     """The worker ended before the task did."""
 
     task: int
@@ -42,7 +42,7 @@ class WrongWorker(UsageError):
     """A worker has another OpenHTP than the driver."""
 
 
-class Engine(Protocol):
+class SweepEngine(Protocol):
     """Runs tasks of one study. ``slots`` is how many tasks it can be given before one has to be waited for."""
 
     slots: int
@@ -50,16 +50,16 @@ class Engine(Protocol):
     def start(self, study: Study) -> None:
         """Bring up the workers."""
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: WorkerTask) -> None:
         """Give a task to a worker."""
 
-    def wait(self) -> list[Answer | Lost]:
+    def wait(self) -> list[WorkerAnswer | LostTask]:
         """Wait until some tasks have ended, in any order."""
 
     def close(self) -> None:
         """End the workers, whatever they are at."""
 
-    def __enter__(self) -> Engine: ...
+    def __enter__(self) -> SweepEngine: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

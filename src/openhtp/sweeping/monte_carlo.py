@@ -15,13 +15,13 @@ from msgspec import Struct, to_builtins
 
 from openhtp.core.errors import InvalidArgument
 from openhtp.planning import load_scenario
-from openhtp.sweeping import Engine, Progress, sweep
+from openhtp.sweeping import Progress, SweepEngine, sweep
 
 _Z95 = 1.959963984540054
 _CONFIDENCE = 0.95
 
 
-class Interval(Struct, frozen=True):
+class ConfidenceInterval(Struct, frozen=True):
     """A share, and between what it lies with 95% confidence."""
 
     share: float
@@ -34,8 +34,8 @@ class ClientMisses(Struct, frozen=True):
 
     requests: int
     missed: int
-    rate: Interval
-    runs: Interval
+    rate: ConfidenceInterval
+    runs: ConfidenceInterval
 
 
 class MonteCarlo(Struct, frozen=True):
@@ -57,7 +57,7 @@ def monte_carlo(
     seeds: int,
     *,
     policy: str | None = None,
-    on: str | Engine = "local",
+    on: str | SweepEngine = "local",
     progress: Progress | None = None,
 ) -> MonteCarlo:
     """Plan a scenario file with so many different arrivals.
@@ -120,11 +120,11 @@ def _independent(runs: Sequence[tuple[int, int]], share: float, requests: int) -
     return min(requests, share * (1 - share) / variance) if variance else requests
 
 
-def wilson(share: float, count: float) -> Interval:
+def wilson(share: float, count: float) -> ConfidenceInterval:
     """Wilson's interval of a share seen in so many independent trials; the whole range if there were none."""
     if not count:
-        return Interval(share, 0.0, 1.0)
+        return ConfidenceInterval(share, 0.0, 1.0)
     scale = 1 + _Z95**2 / count
     middle = (share + _Z95**2 / (2 * count)) / scale
     half = _Z95 * math.sqrt(share * (1 - share) / count + _Z95**2 / (4 * count**2)) / scale
-    return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
+    return ConfidenceInterval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))

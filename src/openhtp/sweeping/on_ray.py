@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.sweeping.engine import Answer, Lost, NoWorkers, Task, verify_identity
+from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, verify_identity
 from openhtp.sweeping.files import read_all
 from openhtp.sweeping.identity import identity
 from openhtp.sweeping.study import Study
@@ -37,9 +37,9 @@ def _run(wanted: str, fingerprint: str, setup: list[Any], task: bytes) -> tuple[
         _STUDIES.clear()
         _STUDIES[fingerprint] = (msgspec.msgpack.decode(encoded, type=Study), files)
     study, files = _STUDIES[fingerprint]
-    decoded = msgspec.msgpack.decode(task, type=Task)
+    decoded = msgspec.msgpack.decode(task, type=WorkerTask)
     rows, seconds = measure(study, decoded.points, files)
-    return wanted, msgspec.msgpack.encode(Answer(decoded.number, rows, seconds))
+    return wanted, msgspec.msgpack.encode(WorkerAnswer(decoded.number, rows, seconds))
 
 
 class RayCluster:
@@ -55,8 +55,8 @@ class RayCluster:
         self._workers = workers
         self.slots = workers or _AHEAD
         self._ours = False
-        self._tasks: dict[Any, Task] = {}
-        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._tasks: dict[Any, WorkerTask] = {}
+        self._answers = msgspec.msgpack.Decoder(WorkerAnswer)
         self._remote: Any = None
         self._arguments: tuple[Any, ...] = ()
 
@@ -77,12 +77,12 @@ class RayCluster:
         self._arguments = (identity(), study.fingerprint, setup)
         self._remote = ray.remote(_run).options(num_cpus=1, max_retries=0)
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: WorkerTask) -> None:
         """Queue a task; Ray finds a core for it."""
         reference = self._remote.remote(*self._arguments, msgspec.msgpack.encode(task))
         self._tasks[reference] = task
 
-    def wait(self) -> list[Answer | Lost]:
+    def wait(self) -> list[WorkerAnswer | LostTask]:
         """Wait for the next answers."""
         ray = self._ray
         references = list(self._tasks)
@@ -90,7 +90,7 @@ class RayCluster:
         ready, _ = ray.wait(references, num_returns=len(references), timeout=0)
         return [self._answer(reference) for reference in ready]
 
-    def _answer(self, reference: Any) -> Answer | Lost:
+    def _answer(self, reference: Any) -> WorkerAnswer | LostTask:
         errors = self._ray.exceptions
         task = self._tasks.pop(reference)
         try:
@@ -101,7 +101,7 @@ class RayCluster:
             # A module that is missing there comes as a failure to load the function.
             if "import" in str(error) or "ModuleNotFound" in str(error):
                 raise NoWorkers(f"OpenHTP is not installed on a node: {_in_one_line(error)}") from error
-            return Lost(task.number, f"its worker was lost, {type(error).__name__}")
+            return LostTask(task.number, f"its worker was lost, {type(error).__name__}")
         verify_identity(theirs, "on the Ray cluster")
         return self._answers.decode(data)
 

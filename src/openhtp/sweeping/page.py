@@ -11,7 +11,7 @@ from typing import Any
 
 from openhtp.report.page import CHARTS, filled_page
 from openhtp.sweeping.results import SweepResult
-from openhtp.sweeping.study import Row, feasible
+from openhtp.sweeping.study import PointResult, feasible
 
 MOST_POINTS = 20_000
 """Points that a page holds; of more, the front and an even part of the others."""
@@ -58,7 +58,7 @@ def result_to_html(result: SweepResult) -> str:
     return filled_page(template, data, CHARTS)
 
 
-def _shown(rows: Sequence[Row], front: set[int]) -> list[Row]:
+def _shown(rows: Sequence[PointResult], front: set[int]) -> list[PointResult]:
     if len(rows) <= MOST_POINTS:
         return list(rows)
     step = -(-len(rows) // MOST_POINTS)

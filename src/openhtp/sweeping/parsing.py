@@ -20,11 +20,11 @@ from openhtp.sweeping.study import (
     OPERATORS,
     Axis,
     BadStudy,
-    Constraint,
     Objective,
     Scalar,
     Search,
     Study,
+    StudyConstraint,
     Values,
     grid,
     grid_size,
@@ -173,7 +173,7 @@ def _each(value: WrittenValue | None, axes: list[str]) -> tuple[str, ...]:
     return tuple(item.choice(*axes) for item in items)
 
 
-def _constraints(value: WrittenValue | None) -> tuple[Constraint, ...]:
+def _constraints(value: WrittenValue | None) -> tuple[StudyConstraint, ...]:
     found = []
     for item in value.items() if value is not None else []:
         match = _CONSTRAINT.fullmatch(item.text())
@@ -186,7 +186,7 @@ def _constraints(value: WrittenValue | None) -> tuple[Constraint, ...]:
             number = bound
             if relation not in ("==", "!="):
                 item.fail(f"{bound!r} is no number; words can be compared with == and != only")
-        found.append(Constraint(name, relation, number))
+        found.append(StudyConstraint(name, relation, number))
     return tuple(found)
 
 

@@ -14,14 +14,14 @@ from typing import cast
 import msgspec
 
 from openhtp.core import interpreter
-from openhtp.sweeping.engine import Answer, Lost, NoWorkers, Task, verify_identity
+from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, verify_identity
 from openhtp.sweeping.study import Study
 
 _STILLBORN = 3
 """Workers that may end without having answered anything, before the pool gives up."""
 
 
-class _Worker:
+class _WorkerProcess:
     """One process and the task it is at."""
 
     def __init__(self, study: bytes) -> None:
@@ -34,7 +34,7 @@ class _Worker:
                 env=interpreter.environment(),
             )
         self.connection = Connection(ours.detach())
-        self.task: Task | None = None
+        self.task: WorkerTask | None = None
         self.known = False
         self._study = study
 
@@ -43,7 +43,7 @@ class _Worker:
         verify_identity(theirs.decode(), f"process {self.process.pid}")
         self.known = True
 
-    def send(self, task: Task) -> None:
+    def send(self, task: WorkerTask) -> None:
         """Give it a task, and at first the study."""
         with contextlib.suppress(OSError):  # it is gone; waiting for it tells
             if self.task is None and self._study:
@@ -63,10 +63,10 @@ class LocalPool:
 
     def __init__(self, workers: int | None = None) -> None:
         self.slots = workers or len(os.sched_getaffinity(0))
-        self._workers: list[_Worker] = []
+        self._workers: list[_WorkerProcess] = []
         self._study = b""
         self._stillborn = 0
-        self._answers = msgspec.msgpack.Decoder(Answer)
+        self._answers = msgspec.msgpack.Decoder(WorkerAnswer)
 
     @property
     def processes(self) -> list[int]:
@@ -76,15 +76,15 @@ class LocalPool:
     def start(self, study: Study) -> None:
         """Start the processes; they get ready while the driver goes on."""
         self._study = msgspec.msgpack.encode(study)
-        self._workers = [_Worker(self._study) for _ in range(self.slots)]
+        self._workers = [_WorkerProcess(self._study) for _ in range(self.slots)]
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: WorkerTask) -> None:
         """Give a task to a worker that has none."""
         next(worker for worker in self._workers if worker.task is None).send(task)
 
-    def wait(self) -> list[Answer | Lost]:
+    def wait(self) -> list[WorkerAnswer | LostTask]:
         """Wait for the next answers."""
-        found: deque[Answer | Lost] = deque()
+        found: deque[WorkerAnswer | LostTask] = deque()
         while not found:
             ready = wait([worker.connection for worker in self._workers])
             for connection in ready:
@@ -102,7 +102,7 @@ class LocalPool:
                 found.append(self._answers.decode(data))
         return list(found)
 
-    def _replace(self, worker: _Worker) -> list[Lost]:
+    def _replace(self, worker: _WorkerProcess) -> list[LostTask]:
         task = worker.task
         code = worker.process.wait()
         worker.end()
@@ -110,9 +110,9 @@ class LocalPool:
             self._stillborn += 1
             if self._stillborn >= _STILLBORN:
                 raise NoWorkers(f"workers end before they are ready, the last one with exit code {code}")
-        self._workers[self._workers.index(worker)] = _Worker(self._study)
+        self._workers[self._workers.index(worker)] = _WorkerProcess(self._study)
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return [] if task is None else [Lost(task.number, f"its worker ended, {cause}")]
+        return [] if task is None else [LostTask(task.number, f"its worker ended, {cause}")]
 
     def close(self) -> None:
         """End all processes."""

@@ -16,10 +16,10 @@ from openhtp.core.errors import UnsupportedFeature
 from openhtp.sweeping.store import Store
 from openhtp.sweeping.study import (
     Axis,
-    Point,
-    Row,
+    PointResult,
     Scalar,
     Study,
+    StudyPoint,
     grid,
     grid_size,
     grid_values,
@@ -34,7 +34,7 @@ _VAIN = 10_000
 _DIGITS = 9
 
 
-def proposals(study: Study, store: Store) -> Iterator[Iterable[Point]]:
+def proposals(study: Study, store: Store) -> Iterator[Iterable[StudyPoint]]:
     """Batches of points; the next one is asked for when the last one is in the store."""
     if study.search.method == "grid":
         yield grid(study)
@@ -52,10 +52,10 @@ def expected(study: Study) -> int:
     return sum(1 for _ in grid(study)) if study.space_constraints else grid_size(study)
 
 
-def _drawn(study: Study) -> Iterator[Point]:
+def _drawn(study: Study) -> Iterator[StudyPoint]:
     source = random.Random(study.search.seed)
     for number, values in enumerate(itertools.islice(_draws(study, source), study.search.samples)):
-        yield Point(number, values)
+        yield StudyPoint(number, values)
 
 
 def _draws(study: Study, source: random.Random) -> Iterator[dict[str, Scalar]]:
@@ -85,7 +85,7 @@ def _draw(axis: Axis, source: random.Random) -> Scalar:
     return round(source.uniform(axis.low, axis.high), _DIGITS)
 
 
-def _optimized(study: Study, store: Store) -> Iterator[list[Point]]:
+def _optimized(study: Study, store: Store) -> Iterator[list[StudyPoint]]:
     """Batches from Optuna, seeded anew for each: a batch depends on nothing but the results before it."""
     optuna = _optuna()
     directions = ["maximize" if objective.largest else "minimize" for objective in study.objectives]
@@ -97,7 +97,7 @@ def _optimized(study: Study, store: Store) -> Iterator[list[Point]]:
         size = min(study.search.batch, study.search.samples - asked)
         trials = [search.ask(spaces) for _ in range(size)]
         chosen = [_setting(study, trial.params) for trial in trials]
-        fresh = {key_of(values): Point(asked + n, values) for n, values in reversed(list(enumerate(chosen)))}
+        fresh = {key_of(values): StudyPoint(asked + n, values) for n, values in reversed(list(enumerate(chosen)))}
         yield sorted(
             (p for key, p in fresh.items() if study.admits(p.values) and store.find(key) is None),
             key=lambda point: point.number,
@@ -107,7 +107,7 @@ def _optimized(study: Study, store: Store) -> Iterator[list[Point]]:
         asked += size
 
 
-def _tell(study: Study, search: Any, trial: Any, row: Row | None, optuna: Any) -> None:
+def _tell(study: Study, search: Any, trial: Any, row: PointResult | None, optuna: Any) -> None:
     if row is None or row.measured is None:
         search.tell(trial, state=optuna.trial.TrialState.FAIL)
         return

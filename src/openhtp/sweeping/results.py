@@ -13,13 +13,13 @@ from openhtp.core.errors import UnsupportedFeature, error_context
 from openhtp.core.writing import write_file
 from openhtp.sweeping.analysis import Effect, best, losses_of, pareto, sensitivity
 from openhtp.sweeping.store import Store, open_store
-from openhtp.sweeping.study import Objective, Row, Scalar, Study, feasible, verify_row
+from openhtp.sweeping.study import Objective, PointResult, Scalar, Study, feasible, verify_row
 
 
 class SweepResult:
     """All finished points of a study, in its order."""
 
-    def __init__(self, study: Study, rows: Sequence[Row], made_by: str) -> None:
+    def __init__(self, study: Study, rows: Sequence[PointResult], made_by: str) -> None:
         self.study = study
         self.rows = list(rows)
         self.made_by = made_by
@@ -39,42 +39,42 @@ class SweepResult:
         return [self._plain(row) for row in self.rows]
 
     @cached_property
-    def measured(self) -> list[Row]:
+    def measured(self) -> list[PointResult]:
         """Points that did not fail."""
         return [row for row in self.rows if row.measured is not None]
 
     @cached_property
-    def feasible(self) -> list[Row]:
+    def feasible(self) -> list[PointResult]:
         """Points that hold all constraints."""
         return [row for row in self.measured if feasible(self.study, row)]
 
     @property
-    def failed(self) -> list[Row]:
+    def failed(self) -> list[PointResult]:
         """Points that failed, each with its cause."""
         return [row for row in self.rows if row.error is not None]
 
-    def causes(self) -> list[tuple[str, int, Row]]:
+    def causes(self) -> list[tuple[str, int, PointResult]]:
         """Why points failed: the cause, how often, and the first of them; the most frequent first."""
         counts = Counter(row.error for row in self.failed)
         first = {row.error: row for row in reversed(self.failed)}
         return [(str(cause), count, first[cause]) for cause, count in counts.most_common()]
 
     @cached_property
-    def front(self) -> list[Row]:
+    def front(self) -> list[PointResult]:
         """Feasible points that nothing beats in all objectives, in the study's order."""
         found = []
         for rows in self.groups().values():
             found += [rows[n] for n in pareto(losses_of(rows, self.study.objectives))]
         return sorted(found, key=lambda row: row.point.number)
 
-    def groups(self) -> dict[tuple[Scalar, ...], list[Row]]:
+    def groups(self) -> dict[tuple[Scalar, ...], list[PointResult]]:
         """Feasible points by what is given; all of them together if nothing is."""
-        found: dict[tuple[Scalar, ...], list[Row]] = {}
+        found: dict[tuple[Scalar, ...], list[PointResult]] = {}
         for row in self.feasible:
             found.setdefault(tuple(row.point.values[name] for name in self.study.each), []).append(row)
         return found
 
-    def best(self, objective: Objective, count: int = 10) -> list[Row]:
+    def best(self, objective: Objective, count: int = 10) -> list[PointResult]:
         """The best feasible points for one objective; so many for each of what is given."""
         return [row for rows in self.groups().values() for row in best(rows, objective, count)]
 
@@ -108,7 +108,7 @@ class SweepResult:
             "points": self.points,
         }
 
-    def _plain(self, row: Row) -> dict[str, Any]:
+    def _plain(self, row: PointResult) -> dict[str, Any]:
         return {
             "number": row.point.number,
             "values": row.point.values,

@@ -17,7 +17,7 @@ import msgspec
 from openhtp.core.errors import ResourceError
 from openhtp.sweeping.identity import identity
 from openhtp.sweeping.store_file import FILE, StoreFile, WrongStore
-from openhtp.sweeping.study import BadStudy, Row, Study, verify_whole
+from openhtp.sweeping.study import BadStudy, PointResult, Study, verify_whole
 
 __all__ = ["FILE", "Store", "StoreError", "WrongStore", "open_store"]
 
@@ -92,7 +92,7 @@ class Store:
         """The OpenHTP that measured its points."""
         return self._about()["openhtp"]
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[PointResult]) -> None:
         """Keep finished points; when this returns, they are on disk."""
         encode = msgspec.json.encode
         lines = [
@@ -118,7 +118,7 @@ class Store:
         with self._reading(), self._file.bounded():
             return {number for (number,) in self._db.execute("SELECT number FROM points")}
 
-    def find(self, key: str) -> Row | None:
+    def find(self, key: str) -> PointResult | None:
         """A finished point by its setting."""
         with self._reading(), self._file.bounded():
             found = self._db.execute(
@@ -126,7 +126,7 @@ class Store:
             ).fetchone()
             return None if found is None else _row(*found)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PointResult]:
         """All finished points, in the study's order."""
         with self._reading(), self._file.bounded():
             lines = self._db.execute("SELECT number, point, measured, error FROM points ORDER BY number")
@@ -183,10 +183,10 @@ class Store:
             raise WrongStore(f"{self._where} cannot be read: {words}; give another --store") from error
 
 
-def _row(number: int, point: str, measured: str | None, error: str | None) -> Row:
+def _row(number: int, point: str, measured: str | None, error: str | None) -> PointResult:
     """A point from its columns, which may hold anything."""
     values = None if measured is None else msgspec.json.decode(measured)
-    return msgspec.convert([[number, msgspec.json.decode(point)], values, error], Row)
+    return msgspec.convert([[number, msgspec.json.decode(point)], values, error], PointResult)
 
 
 def _difference(other: Study, study: Study) -> str:

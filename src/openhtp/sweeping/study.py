@@ -57,13 +57,13 @@ class Objective(Struct, frozen=True):
     name: str
     largest: bool = False
 
-    def loss(self, row: Row) -> float:
+    def loss(self, row: PointResult) -> float:
         """The number with the sign that makes smaller better."""
         value = row.number(self.name)
         return -value if self.largest else value
 
 
-class Constraint(Struct, frozen=True):
+class StudyConstraint(Struct, frozen=True):
     """``margin >= 0.1``: of an axis, it shapes the space; of a measured number, it says which points will do."""
 
     name: str
@@ -112,7 +112,7 @@ class Study(Struct, frozen=True, kw_only=True):
     axes: tuple[Axis, ...]
     search: Search = Search()
     objectives: tuple[Objective, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[StudyConstraint, ...] = ()
     each: tuple[str, ...] = ()
     folder: str = ""
     files: dict[str, str] = {}
@@ -129,13 +129,13 @@ class Study(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()
 
     @property
-    def space_constraints(self) -> tuple[Constraint, ...]:
+    def space_constraints(self) -> tuple[StudyConstraint, ...]:
         """Those of axes, which say what is in the space at all."""
         names = {axis.name for axis in self.axes}
         return tuple(each for each in self.constraints if each.name in names)
 
     @property
-    def result_constraints(self) -> tuple[Constraint, ...]:
+    def result_constraints(self) -> tuple[StudyConstraint, ...]:
         """Those of what is measured."""
         names = {axis.name for axis in self.axes}
         return tuple(each for each in self.constraints if each.name not in names)
@@ -150,7 +150,7 @@ class Study(Struct, frozen=True, kw_only=True):
         return all(constraint.holds(values) for constraint in self.space_constraints)
 
 
-class Point(Struct, frozen=True, array_like=True):
+class StudyPoint(Struct, frozen=True, array_like=True):
     """One setting. ``number`` is its place in the study's order."""
 
     number: int
@@ -162,10 +162,10 @@ class Point(Struct, frozen=True, array_like=True):
         return key_of(self.values)
 
 
-class Row(Struct, frozen=True, array_like=True):
+class PointResult(Struct, frozen=True, array_like=True):
     """A finished point: what was measured, or why nothing was."""
 
-    point: Point
+    point: StudyPoint
     measured: dict[str, Scalar] | None = None
     error: str | None = None
 
@@ -180,7 +180,7 @@ def key_of(values: Values) -> str:
     return msgspec.json.encode(dict(values), order="sorted").decode()
 
 
-def feasible(study: Study, row: Row) -> bool:
+def feasible(study: Study, row: PointResult) -> bool:
     """Whether a point was measured and holds all constraints."""
     measured = row.measured
     return measured is not None and all(each.holds(measured) for each in study.result_constraints)
@@ -203,7 +203,7 @@ def verify_whole(study: Study) -> None:
             _verify_value(value, f"the axis {axis.name!r}")
 
 
-def verify_row(study: Study, row: Row) -> None:
+def verify_row(study: Study, row: PointResult) -> None:
     """Check that a point has what its study varies and wants."""
     where = f"point {row.point.number}"
     missing = [axis.name for axis in study.axes if axis.name not in row.point.values]
@@ -241,10 +241,10 @@ def grid_values(study: Study, number: int) -> dict[str, Scalar]:
     return dict(reversed(places))
 
 
-def grid(study: Study) -> Iterator[Point]:
+def grid(study: Study) -> Iterator[StudyPoint]:
     """All points of the grid that the constraints of axes leave."""
     limited = bool(study.space_constraints)
     for number in range(grid_size(study)):
         values = grid_values(study, number)
         if not limited or study.admits(values):
-            yield Point(number, values)
+            yield StudyPoint(number, values)

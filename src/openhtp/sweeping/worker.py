@@ -16,20 +16,20 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from openhtp.core.errors import QnnError
-from openhtp.sweeping.engine import Answer, Task
+from openhtp.sweeping.engine import WorkerAnswer, WorkerTask
 from openhtp.sweeping.files import Files
 from openhtp.sweeping.identity import identity
 from openhtp.sweeping.measures import Measurer, find_measure
 from openhtp.sweeping.measures._kind import Measured
-from openhtp.sweeping.study import Point, Row, Study
+from openhtp.sweeping.study import PointResult, Study, StudyPoint
 
 _SERVED: dict[str, Measurer] = {}
 """The measurer of the study that was last asked for, by its fingerprint: a process serves one at a time."""
 
 
 def measure(
-    study: Study, points: Sequence[Point], shipped: Mapping[str, bytes] | None = None
-) -> tuple[list[Row], float]:
+    study: Study, points: Sequence[StudyPoint], shipped: Mapping[str, bytes] | None = None
+) -> tuple[list[PointResult], float]:
     """Measure points; returns a row for each, and the seconds it took."""
     begin = time.perf_counter()
     key = study.fingerprint
@@ -41,7 +41,7 @@ def measure(
     return rows, time.perf_counter() - begin
 
 
-def _measured(measurer: Measurer, points: Sequence[Point]) -> Sequence[Measured | Exception]:
+def _measured(measurer: Measurer, points: Sequence[StudyPoint]) -> Sequence[Measured | Exception]:
     try:
         return measurer.run([point.values for point in points])
     except Exception as error:  # a bug; it costs the points that meet it, and is told
@@ -50,22 +50,22 @@ def _measured(measurer: Measurer, points: Sequence[Point]) -> Sequence[Measured 
         return [_measured(measurer, [point])[0] for point in points]
 
 
-def _row(point: Point, found: Measured | Exception) -> Row:
+def _row(point: StudyPoint, found: Measured | Exception) -> PointResult:
     if not isinstance(found, Exception):
-        return Row(point, found)
+        return PointResult(point, found)
     message = found.message if isinstance(found, QnnError) else str(found)
-    return Row(point, None, f"{type(found).__name__}: {message}")
+    return PointResult(point, None, f"{type(found).__name__}: {message}")
 
 
 def serve(connection: Connection) -> None:
     """Say who we are, get the study, and answer tasks."""
     connection.send_bytes(identity().encode())
     study = msgspec.msgpack.decode(connection.recv_bytes(), type=Study)
-    tasks = msgspec.msgpack.Decoder(Task)
+    tasks = msgspec.msgpack.Decoder(WorkerTask)
     while True:
         task = tasks.decode(connection.recv_bytes())
         rows, seconds = measure(study, task.points)
-        connection.send_bytes(msgspec.msgpack.encode(Answer(task.number, rows, seconds)))
+        connection.send_bytes(msgspec.msgpack.encode(WorkerAnswer(task.number, rows, seconds)))
 
 
 if __name__ == "__main__":

@@ -61,13 +61,15 @@ class _Player:
         # Executions that were made again and whose saved end did not come by yet; and those that are queued.
         self._ran: dict[int, tuple[Graph, dict[str, Array] | QnnError]] = {}
         self._queued: deque[tuple[int, Graph, Execution]] = deque()
-        self._ends: dict[int, cs.Ended] = {}
+        self._ends: dict[int, cs.ExecutionEnded] = {}
         self._signalled: set[int] = set()
 
     def make(self, call: cs.Call) -> None:
         """One call."""
         self.outcome.calls += 1
-        if not isinstance(call, (cs.GraphExecuteAsync, cs.Ended, cs.Entry, cs.MemRegister, cs.SignalTrigger)):
+        if not isinstance(
+            call, (cs.GraphExecuteAsync, cs.ExecutionEnded, cs.EntryCall, cs.MemRegister, cs.SignalTrigger)
+        ):
             self.drain()
         made = _MAKERS.get(type(call))
         if made is not None:
@@ -232,7 +234,7 @@ class _Player:
             self._ran[number] = graph, error
         self._settle(number)
 
-    def ended(self, call: cs.Ended) -> None:
+    def ended(self, call: cs.ExecutionEnded) -> None:
         """What came of an execution then."""
         self._ends[call.execution] = call
         self._settle(call.execution)
@@ -274,7 +276,7 @@ class _Player:
         context, blob = self._find(call.context, Context), self._saved.blob(call.section)
         self._answered(call, lambda: context.apply_binary_section(call.graph, blob))
 
-    def perf_profile(self, call: cs.PerfProfile) -> None:
+    def perf_profile(self, call: cs.SetPerfProfile) -> None:
         """Votes."""
         device, options = self._find(call.device, Device), self._options(call.options)
         self._answered(call, lambda: device.set_perf_profile(call.name, **options))
@@ -285,7 +287,7 @@ class _Player:
         if self._library is None:
             self._keep(call.power, call, lambda: device.create_power_config(call.core))
 
-    def vote(self, call: cs.SetPowerConfig) -> None:
+    def vote(self, call: cs.SetPowerVotes) -> None:
         """Votes under it."""
         if self._library is None:
             power, votes = self._find(call.power, PowerConfig), dict(call.votes)
@@ -352,12 +354,12 @@ _MAKERS: dict[type, Callable[[_Player, Any], None]] = {
     cs.GraphFinalize: _Player.finalize,
     cs.GraphExecute: _Player.execute,
     cs.GraphExecuteAsync: _Player.execute_async,
-    cs.Ended: _Player.ended,
+    cs.ExecutionEnded: _Player.ended,
     cs.SetConfig: _Player.configure,
     cs.ApplySection: _Player.section,
-    cs.PerfProfile: _Player.perf_profile,
+    cs.SetPerfProfile: _Player.perf_profile,
     cs.PowerConfigCreate: _Player.power,
-    cs.SetPowerConfig: _Player.vote,
+    cs.SetPowerVotes: _Player.vote,
     cs.SignalCreate: _Player.signal,
     cs.SignalTrigger: _Player.trigger,
     cs.ProfileCreate: _Player.profile,

@@ -58,14 +58,14 @@ class SavedCalls:
             if line.strip():
                 yield self._decoded(line)
 
-    def array(self, data: cs.Data) -> Array:
+    def array(self, data: cs.StoredArray) -> Array:
         """An array from the file beside."""
         kind = self._type(data.dtype)
         if math.prod(data.shape) * kind.itemsize != data.nbytes:
             self.refuse(f"has {data.nbytes} bytes for {data.dtype} of shape {data.shape}")
         return np.frombuffer(self.blob(data), kind).reshape(data.shape)
 
-    def blob(self, data: cs.Data) -> bytes:
+    def blob(self, data: cs.StoredArray) -> bytes:
         """Bytes from the file beside."""
         if data.nbytes > _MOST_DATA:
             self.refuse(f"asks for {data.nbytes} bytes; the limit is {_MOST_DATA}")
@@ -84,7 +84,7 @@ class SavedCalls:
         if not isinstance(value, dict):
             return value
         try:
-            listed = msgspec.convert(value, cs.Listed)
+            listed = msgspec.convert(value, cs.ListedArray)
             return np.array(listed.values, self._type(listed.dtype)).reshape(listed.shape)
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
             self.refuse(f"has a parameter that is no array: {error}")

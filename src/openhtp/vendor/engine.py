@@ -15,7 +15,7 @@ import numpy as np
 
 from openhtp.core import status as st
 from openhtp.core.errors import InternalError, UnsupportedFeature, error_context
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.protocol import Arrays
@@ -160,7 +160,7 @@ def program_to_recipe(program: QnnProgram) -> GraphRecipe:
         vtcm_mb=None if chosen.vtcm_bytes is None else math.ceil(chosen.vtcm_bytes / MIB),
         hvx_threads=chosen.hvx_threads,
         optimization=None if level == GRAPH.option("optimization_level").default else level,
-        float16=chosen.precision is Precision.FLOAT16,
+        float16=chosen.precision is FloatPrecision.FLOAT16,
     )
     _warn_of_dropped(program)
     return GraphRecipe(program.name, nodes, statics, options)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.compiler.joining import join_chains
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import needed_nodes
 from openhtp.ir.graph import QnnNode
@@ -59,7 +59,7 @@ def _is_foldable(node: Node) -> bool:
     )
 
 
-def _compute(node: Node, precision: Precision) -> list[Array]:
+def _compute(node: Node, precision: FloatPrecision) -> list[Array]:
     given = [np.zeros(0) if spec is None else _real(spec, node.statics[spec.name]) for spec in node.inputs]
     results = find_op(node.op).reference(node, given)
     return [_stored(spec, result, precision) for spec, result in zip(node.outputs, results, strict=True)]
@@ -71,10 +71,10 @@ def _real(spec: TensorSpec, stored: Array) -> Array:
     return stored.astype(np.float64) if spec.dtype.is_float or spec.dtype.is_fixed_point else stored
 
 
-def _stored(spec: TensorSpec, real: Array, precision: Precision) -> Array:
+def _stored(spec: TensorSpec, real: Array, precision: FloatPrecision) -> Array:
     if spec.quant is not None:
         return spec.quant.quantize(real, *spec.dtype.integer_range).astype(spec.dtype.numpy)
-    if spec.dtype.is_float and precision is Precision.FLOAT16:
+    if spec.dtype.is_float and precision is FloatPrecision.FLOAT16:
         # Results of float ops are half precision then, whatever the tensor's type.
         return np.asarray(real).astype(np.float16).astype(spec.dtype.numpy)
     return np.asarray(real).astype(spec.dtype.numpy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from openhtp.core.dtype import DType
-from openhtp.core.precision import Precision
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorSpec
 from openhtp.program.htp_program import Buffer, HtpProgram
 
@@ -20,7 +20,7 @@ def measure_buffers(program: HtpProgram) -> HtpProgram:
         for name in kernel.outputs:
             first[name] = last[name] = place
     last.update((spec.name, end) for spec in program.outputs)
-    half = program.options.precision is Precision.FLOAT16
+    half = program.options.precision is FloatPrecision.FLOAT16
     buffers = tuple(
         Buffer(name, _nbytes(program.tensors[name], half=half), begin, last[name]) for name, begin in first.items()
     )

@@ -10,7 +10,7 @@ from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned
 from openhtp.compiler.vtcm.spill import Lump, walk
 from openhtp.core.kinds import MOVES_NOTHING
 from openhtp.core.number_format import NumberFormat
-from openhtp.program.placement import Move, Placed, Placement, Role, Transfer
+from openhtp.program.placement import DmaTransfer, Move, Placed, Placement, RangeRole
 
 # Weights are fetched ahead of their kernel into a ring at the end of VTCM: as far ahead as it holds them.
 
@@ -47,7 +47,7 @@ def lay_out(weights: Sequence[int], ring: int, offset: int) -> tuple[list[Placem
             if each.offset < begin + size and begin < each.offset + each.nbytes
         )
         free_after[place] = next(blocking, -1)
-        placements.append(Placement(place, Role.WEIGHTS, begin, size, free_after[place] + 1, place))
+        placements.append(Placement(place, RangeRole.WEIGHTS, begin, size, free_after[place] + 1, place))
     return placements, free_after
 
 
@@ -129,7 +129,7 @@ def _place(
         lumps.append(_lump(kernel, form, touched, count, vtcm_bytes))
     in_ring, free_after = lay_out(weights, ring, vtcm_bytes - ring)
     walked = walk(lumps, Arena(vtcm_bytes - ring, best_fit=effort.best_fit))
-    fetched = [Transfer(at, at, Move.WEIGHTS, nbytes) for at, nbytes in enumerate(weights) if nbytes]
+    fetched = [DmaTransfer(at, at, Move.WEIGHTS, nbytes) for at, nbytes in enumerate(weights) if nbytes]
     return Placed(
         vtcm_bytes=vtcm_bytes,
         tiles=tuple(tiles),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openhtp.compiler.vtcm.arena import Arena, aligned
-from openhtp.program.placement import Move, Placement, Role, Transfer
+from openhtp.program.placement import DmaTransfer, Move, Placement, RangeRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Walked:
     """Where results lie, what moves, and whose results are handed over strip by strip."""
 
     placements: list[Placement]
-    transfers: list[Transfer]
+    transfers: list[DmaTransfer]
     handed_over: set[int]
 
 
@@ -57,7 +57,7 @@ class _Walk:
         self._arena = arena
         self._here: dict[int, _Resident] = {}
         self._placements: list[Placement] = []
-        self._transfers: list[Transfer] = []
+        self._transfers: list[DmaTransfer] = []
         self._handed_over: set[int] = set()
         self._uses: list[list[int]] = [[] for _ in lumps]
         for place, lump in enumerate(lumps):
@@ -94,7 +94,7 @@ class _Walk:
 
     def _drop(self, strips: _Resident, place: int) -> None:
         self._arena.give(strips.offset, strips.nbytes)
-        self._placements.append(Placement(place, Role.STRIP, strips.offset, strips.nbytes, place, place))
+        self._placements.append(Placement(place, RangeRole.STRIP, strips.offset, strips.nbytes, place, place))
 
     def _fill(self, place: int, maker: int) -> None:
         """Bring what is read: back whole where there is room and another reader to come, else through strips."""
@@ -160,7 +160,7 @@ class _Walk:
         here = self._here.pop(maker)
         self._arena.give(here.offset, here.nbytes)
         if here.first <= last:
-            self._placements.append(Placement(maker, Role.RESULT, here.offset, here.nbytes, here.first, last))
+            self._placements.append(Placement(maker, RangeRole.RESULT, here.offset, here.nbytes, here.first, last))
 
     def _next_use(self, maker: int, place: int) -> int:
         return next((use for use in self._uses[maker] if use >= place), len(self._lumps))
@@ -170,4 +170,4 @@ class _Walk:
 
     def _move(self, place: int, maker: int, move: Move, nbytes: int) -> None:
         if nbytes > 0:
-            self._transfers.append(Transfer(place, maker, move, nbytes))
+            self._transfers.append(DmaTransfer(place, maker, move, nbytes))

@@ -19,7 +19,7 @@ from openhtp.device.sessions import find
 from openhtp.device.switched_loading import SwitchedRoom
 from openhtp.device.tasks import Task
 from openhtp.engine.protocol import UpdateableProgram
-from openhtp.memory.ledger import Held
+from openhtp.memory.ledger import HeldMemory
 from openhtp.options import OptionValues
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
@@ -134,7 +134,7 @@ def loaded(
     )
 
 
-def _graph(number: int, context: DeviceContext, made: Ready, held: Held) -> DeviceGraph:
+def _graph(number: int, context: DeviceContext, made: Ready, held: HeldMemory) -> DeviceGraph:
     can_change = made.info.updateables and isinstance(made.loaded, (UpdateableProgram, Unloaded))
     kind = UpdateableGraph if can_change else DeviceGraph
     return kind(number, context, made.info, made.loaded, made.program, held)

@@ -16,11 +16,11 @@ from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
-from openhtp.memory.ledger import Use
+from openhtp.memory.ledger import MemoryUse
 from openhtp.program.binary import open_binary
 from openhtp.program.packed import PackedGraph
 from openhtp.program.sections import read_section
-from openhtp.program.sources import Memory
+from openhtp.program.sources import MemorySource
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 
@@ -44,7 +44,9 @@ def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
     try:
         if not 0 < request.nbytes <= buffer.nbytes:
             raise ProtocolError(f"a section of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
-        grant = context.session.ledger.take(context.tenant, request.nbytes, Use.WEIGHTS, "the binary section")
+        grant = context.session.ledger.take(
+            context.tenant, request.nbytes, MemoryUse.WEIGHTS, "the binary section"
+        )
     except BaseException:
         buffer.close()
         raise
@@ -82,10 +84,10 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Made]:
     context = graph.context
     file = BinaryFile(asked.descriptor())
     try:
-        if not isinstance(file.source, Memory):
+        if not isinstance(file.source, MemorySource):
             raise InvalidArgument("a program that replaces another comes in memory that nobody can write any more")
         nbytes = sum(spec.nbytes for spec in graph.updateables if spec.kind.is_static)
-        grant = context.session.ledger.take(context.tenant, nbytes, Use.WEIGHTS, "the binary section")
+        grant = context.session.ledger.take(context.tenant, nbytes, MemoryUse.WEIGHTS, "the binary section")
     except BaseException:
         file.close()
         raise

@@ -15,7 +15,7 @@ from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
 from openhtp.program.binary import ContextBinary, joined
 from openhtp.program.packed import PackedGraph
-from openhtp.program.sources import File
+from openhtp.program.sources import FileSource
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import unchangeable
 from openhtp.runtime.binaries.opening import Check, chunks, go_on
@@ -71,7 +71,7 @@ def stored(
     source, ranges = binary.source, binary.ranges(names)
     places = [binary.graph_names.index(name) for name in names]
     nbytes = sum(piece.end - piece.begin for piece in ranges)
-    if isinstance(source, File):
+    if isinstance(source, FileSource):
         return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), external)
     apart = [] if external is None else [(piece.begin, piece.end) for piece in external.pieces]
     wanted = [

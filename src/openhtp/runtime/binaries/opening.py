@@ -18,7 +18,7 @@ from openhtp.core.files import open_file
 from openhtp.hw.soc import SocSpec
 from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_binary
 from openhtp.program.packed import GraphInfo
-from openhtp.program.sources import File, Source
+from openhtp.program.sources import BinarySource, FileSource
 from openhtp.rpc.shm import unchangeable
 from openhtp.runtime.objects.windows_drivers import made_by_older
 
@@ -39,7 +39,7 @@ def go_on() -> None:
 class LentBinary(Protocol):
     """A binary in memory that is not Python's."""
 
-    def lent_source(self, check: Check) -> Source:
+    def lent_source(self, check: Check) -> BinarySource:
         """Where its bytes are from now on, for as long as a context of it lives."""
 
 
@@ -79,7 +79,7 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
     if isinstance(binary, LentBinary):
         return open_binary(binary.lent_source(check))
     if isinstance(binary, int):
-        return open_binary(File(_own_copy(binary)))
+        return open_binary(FileSource(_own_copy(binary)))
     if isinstance(binary, bytes):
         return read_binary(binary)
     if not isinstance(binary, (str, os.PathLike)):
@@ -87,14 +87,14 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
         view = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         return open_binary(copied(view.nbytes, lambda begin, end: view[begin:end], check))
     with open_file(binary, most=None, what="a context binary", error=BadBinary) as (fd, _):
-        return open_binary(File(os.dup(fd)))
+        return open_binary(FileSource(os.dup(fd)))
 
 
-def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> File:
+def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> FileSource:
     """A copy of so many bytes, in memory that nobody can write any more: the device uses it where it lies."""
     held = unchangeable(nbytes, chunks(0, nbytes, read, check))
     try:
-        return File(os.dup(held.number))
+        return FileSource(os.dup(held.number))
     finally:
         held.close()
 

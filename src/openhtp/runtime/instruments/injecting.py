@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from openhtp.core.errors import DeviceLost, InternalError, OutOfMemory, QnnError, WrongState
-from openhtp.core.faults import MOST_KEPT, Fault, FaultPlan, Kind, Met, parse_faults
+from openhtp.core.faults import MOST_KEPT, Fault, FaultKind, FaultPlan, MetFault, parse_faults
 from openhtp.program.binary import ContextBinary, read_binary
 from openhtp.program.container import PREAMBLE_BYTES
 from openhtp.rpc import messages as ms
@@ -43,7 +43,7 @@ _LOOK_S = 0.001
 
 _lock = threading.Lock()
 _armed: list[FaultPlan] = []
-_history: deque[Met] = deque(maxlen=MOST_KEPT)
+_history: deque[MetFault] = deque(maxlen=MOST_KEPT)
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def arm_for_good(text: str) -> None:
         _arm(FaultPlan(parse_faults(text, FAULTS_VARIABLE)))
 
 
-def met_since(t_ns: int) -> list[Met]:
+def met_since(t_ns: int) -> list[MetFault]:
     """Calls that met faults from a time on."""
     return [met for met in list(_history) if met.t_ns >= t_ns]
 
@@ -102,16 +102,16 @@ def _met(plan: FaultPlan, point: str) -> list[Fault]:
 def _meet(plan: FaultPlan, point: str, device: Device | None) -> None:
     """Let a call that is no execution meet its faults."""
     for fault in _met(plan, point):
-        if fault.kind is Kind.SLOW:
+        if fault.kind is FaultKind.SLOW:
             time.sleep(fault.delay_ns / 1e9)
             continue
-        if fault.kind is Kind.SSR and device is not None:
+        if fault.kind is FaultKind.SSR and device is not None:
             restart(device)
         raise _error(fault)
 
 
 def _error(fault: Fault) -> QnnError:
-    kinds: dict[Kind, type[QnnError]] = {Kind.OOM: OutOfMemory, Kind.SSR: DeviceLost}
+    kinds: dict[FaultKind, type[QnnError]] = {FaultKind.OOM: OutOfMemory, FaultKind.SSR: DeviceLost}
     return kinds.get(fault.kind, QnnError)(f"injected by {fault.text!r}", fault.status)
 
 
@@ -164,10 +164,10 @@ class _FaultyLink:
 
     def _happens(self, execution: Execution) -> bool:
         fault = self._fault
-        if fault.kind is Kind.SLOW:
+        if fault.kind is FaultKind.SLOW:
             time.sleep(fault.delay_ns / 1e9)
             return False
-        if fault.kind is Kind.SSR:
+        if fault.kind is FaultKind.SSR:
             restart(self._device)
         assert fault.status is not None
         now = self._link.now()

@@ -101,16 +101,16 @@ class Saver:
 
     # Data
 
-    def array(self, array: Array) -> cs.Data:
+    def array(self, array: Array) -> cs.StoredArray:
         """Put an array into the file beside; what is there already is not written again."""
         dense = np.ascontiguousarray(array)
         return self._put(dense.tobytes(), dense.dtype.newbyteorder("<").str, list(dense.shape))
 
-    def blob(self, data: bytes) -> cs.Data:
+    def blob(self, data: bytes) -> cs.StoredArray:
         """The same for bytes."""
         return self._put(data, "|u1", [len(data)])
 
-    def _put(self, data: bytes, dtype: str, shape: list[int]) -> cs.Data:
+    def _put(self, data: bytes, dtype: str, shape: list[int]) -> cs.StoredArray:
         digest = hashlib.sha256(data).digest()
         with self._lock:
             offset = self._places.get(digest)
@@ -120,7 +120,7 @@ class Saver:
                     with contextlib.suppress(ValueError):
                         _write_all(self._data.fileno(), data)
                 self._end += len(data)
-        return cs.Data(offset, len(data), dtype, shape)
+        return cs.StoredArray(offset, len(data), dtype, shape)
 
     # Values
 
@@ -171,7 +171,7 @@ class Saver:
         package: str,
     ) -> cs.GraphAddNode:
         """A node as the file holds it."""
-        arrays: dict[str, cs.Data] = {}
+        arrays: dict[str, cs.StoredArray] = {}
         plain: dict[str, Any] = {}
         for key, value in params.items():
             if isinstance(value, _PLAIN):
@@ -181,7 +181,7 @@ class Saver:
             if array.size > _MOST_LISTED:
                 arrays[key] = self.array(array)
             else:
-                plain[key] = cs.Listed(
+                plain[key] = cs.ListedArray(
                     array.dtype.newbyteorder("<").str, list(array.shape), array.ravel().tolist()
                 )
         return cs.GraphAddNode(

@@ -190,7 +190,7 @@ class _Between:
             self._saver.write(kind(graph=number, execution=execution, inputs=inputs, **carried))
             made, error = _tried(lambda: original(graph, call))
             if error is not None and self._saver.end(call) is not None:
-                self._saver.write(cs.Ended(execution=execution, error=error.name))
+                self._saver.write(cs.ExecutionEnded(execution=execution, error=error.name))
             return _given(made, error)
 
         return enqueue
@@ -201,7 +201,7 @@ class _Between:
             number = self._saver.end(call)
             if number is not None:
                 told = {name: self._saver.array(array) for name, array in (outputs or {}).items()}
-                self._saver.write(cs.Ended(execution=number, outputs=told, error=_name(error)))
+                self._saver.write(cs.ExecutionEnded(execution=number, outputs=told, error=_name(error)))
             return outputs, error
 
         return outcome
@@ -247,7 +247,7 @@ class _Between:
         def set_perf_profile(device: Device, name: str, **options: Any) -> None:
             original(device, name, **options)
             told = self._saver.options(options)
-            self._saver.write(cs.PerfProfile(device=self._device(device), name=name, options=told))
+            self._saver.write(cs.SetPerfProfile(device=self._device(device), name=name, options=told))
 
         return set_perf_profile
 
@@ -267,7 +267,7 @@ class _Between:
             number = self._saver.number(power)
             if number is not None:
                 told, profile = self._saver.options(votes), str(args[0]) if args else ""
-                self._saver.write(cs.SetPowerConfig(power=number, votes=told, profile=profile, error=_name(error)))
+                self._saver.write(cs.SetPowerVotes(power=number, votes=told, profile=profile, error=_name(error)))
             if error is not None:
                 raise error
 
@@ -333,7 +333,7 @@ class _Between:
         def made(original: Any) -> Any:
             def call(*args: Any, **options: Any) -> Any:
                 found = original(*args, **options)
-                self._saver.write(cs.Entry(name=name))
+                self._saver.write(cs.EntryCall(name=name))
                 return found
 
             return call

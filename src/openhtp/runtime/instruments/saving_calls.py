@@ -82,7 +82,7 @@ def noting(name: str, answer: Callable[..., int]) -> Callable[..., int]:
         status = answer(*arguments)
         saver = _state.saver
         if saver is not None:
-            saver.write(cs.Entry(name=name, status=status))
+            saver.write(cs.EntryCall(name=name, status=status))
         return status
 
     return noted

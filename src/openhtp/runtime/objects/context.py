@@ -26,7 +26,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, GRAPH, OptionValues
 from openhtp.program.binary import ContextBinary
-from openhtp.program.sources import File
+from openhtp.program.sources import FileSource
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries import adapters
 from openhtp.runtime.binaries.load import free_context
@@ -374,7 +374,7 @@ class Context:
     def _end(self, state: State) -> None:
         self._life.end(state)
         self._saver.forget()
-        if self._binary is not None and isinstance(self._binary.source, File):
+        if self._binary is not None and isinstance(self._binary.source, FileSource):
             self._binary.source.close()
         for graph in list(self._graphs.values()):
             graph._life.end(state)

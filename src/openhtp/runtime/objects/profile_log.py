@@ -12,7 +12,7 @@ from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
 from openhtp.core.levels import ProfileLevel
 from openhtp.core.version import VERSION
 from openhtp.core.writing import write_file
-from openhtp.records.profile import Log, Message
+from openhtp.records.profile import Message, ProfileLogContent
 from openhtp.records.schematic import Schematic
 from openhtp.runtime.objects.profile import Profile
 
@@ -85,7 +85,7 @@ class ProfileLog:
             if self._closed:
                 return
             self._closed = True
-            log = Log(
+            log = ProfileLogContent(
                 app=self._app,
                 version=VERSION,
                 created_us=self._created_us,

@@ -14,7 +14,7 @@ from openhtp.planning.parsing import scenario_from
 from openhtp.planning.reading import read_file
 from openhtp.planning.result import percentile
 from openhtp.planning.scenario import ClientSpec, Scenario
-from openhtp.planning.simulate import Run, simulate
+from openhtp.planning.simulate import PlanRun, simulate
 from openhtp.sweeping.files import Files
 from openhtp.sweeping.measures._kind import Measure, Measured, values_of
 from openhtp.sweeping.study import Objective, Scalar, Study, Values
@@ -156,7 +156,7 @@ class Plans:
             return error
 
 
-def numbers_of(runs: Sequence[Run]) -> dict[str, Scalar]:
+def numbers_of(runs: Sequence[PlanRun]) -> dict[str, Scalar]:
     """What a study gets of plans of one scenario together. Margins are parts of the deadline, left at worst."""
     clients = runs[0].scenario.clients
     places = range(len(clients))
