@@ -43,7 +43,7 @@ OWN = {
     "report/page.py": "a resource of the package",
     "rpc/rendezvous.py": "a folder",
     "rpc/windows.py": "/proc",
-    "session/cpu_profile.py": "what ONNX Runtime just wrote to a folder of ours",
+    "session/on_cpu.py": "what ONNX Runtime just wrote to a folder of ours",
     "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "runtime/instruments/saver.py": "writes",

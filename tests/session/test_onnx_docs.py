@@ -12,7 +12,7 @@ from openhtp.cli.main import app
 from openhtp.frontend.plain import plain_rules
 from openhtp.frontend.rules import rules
 from openhtp.options import PROVIDER
-from openhtp.session.loading import _CONFIG_KEYS
+from openhtp.session.options import CONFIG_KEYS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/onnx.md").read_text()
@@ -25,7 +25,7 @@ def test_provider_option_is_listed_with_its_default(name: str) -> None:
     assert row.strip() == PROVIDER.option(name).default
 
 
-@pytest.mark.parametrize("key", _CONFIG_KEYS)
+@pytest.mark.parametrize("key", CONFIG_KEYS)
 def test_session_key_is_listed(key: str) -> None:
     assert f"| `{key}` |" in PAGE
 

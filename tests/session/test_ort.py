@@ -15,6 +15,7 @@ import pytest
 import openhtp as htp
 import openhtp.ort as ort
 from openhtp import zoo
+from openhtp.session.binding import feeds_of, targets_of
 from openhtp.testing import hold, release
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def session(model: bytes) -> Iterator[ort.InferenceSession]:
 
 
 def _lies_in_registered_memory(session: ort.InferenceSession, address: int) -> bool:
-    spans = [(mem._buffer.address, mem.nbytes) for mem in session._loaded.context._memory.all()]
+    spans = [(mem._buffer.address, mem.nbytes) for mem in session.executable.context._memory.all()]
     return any(start <= address < start + nbytes for start, nbytes in spans)
 
 
@@ -70,8 +71,9 @@ def test_bound_run_reads_and_writes_registered_memory(session, feeds) -> None:
     assert binding.get_outputs()[0].data_ptr() == address
     assert not np.array_equal(output.numpy(), wanted)
     # The runtime's own slots, into which arrays are copied, were made by the plain run; the bound ones need none.
-    bindings = session._loaded.graph._callee.bindings
-    assert bindings.arguments(binding._feeds(), binding._in_place(session._loaded)).raw_count == 0
+    bindings = session.executable.graph._callee.bindings
+    targets = session.executable.in_place(targets_of(binding, session.executable))
+    assert bindings.arguments(feeds_of(binding), targets).raw_count == 0
 
 
 def test_addresses_and_arrays_can_be_bound(session, feeds) -> None:
@@ -112,7 +114,7 @@ def test_values_go_in_and_come_out(session, feeds) -> None:
 
 
 def test_memory_of_values_is_given_back(session) -> None:
-    before = len(session._loaded.context._memory.all())
+    before = len(session.executable.context._memory.all())
     for _ in range(20):
         value = session.create_ortvalue_from_shape_and_type([1, 1000], np.float32)
         assert value.device_name() == "npu"
@@ -120,7 +122,7 @@ def test_memory_of_values_is_given_back(session) -> None:
     from openhtp.core import tidying
 
     tidying.flush()
-    assert len(session._loaded.context._memory.all()) <= before + 1
+    assert len(session.executable.context._memory.all()) <= before + 1
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_session_joins_a_named_device(model, feeds) -> None:
         device = backend.create_device(name=name)
         with ort.InferenceSession(model, device_name=name) as session:
             session.run(None, feeds)
-            assert session._loaded.device.pid == device.pid
+            assert session.executable.device.pid == device.pid
 
 
 def test_providers_can_be_changed(session, model, feeds) -> None:
@@ -211,7 +213,7 @@ def test_profile_is_a_list_of_events_with_op_names(model, feeds, tmp_path) -> No
 
 def test_full_queue_does_not_stop_the_event_loop(model, feeds) -> None:
     with ort.InferenceSession(model, queue_depth=2) as session:
-        device = session._loaded.device
+        device = session.executable.device
         wanted = session.run(None, feeds)[0]
 
         async def main() -> list[list[np.ndarray]]:

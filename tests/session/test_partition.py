@@ -18,7 +18,7 @@ from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.frontend.partitioning import ModelPart, partition
 from openhtp.report.profile_log import read_log
-from openhtp.session.part_profile import NODE
+from openhtp.session.profiling import NODE
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 
@@ -98,9 +98,9 @@ def test_graphs_of_the_parts_share_one_context_that_ends_with_the_session(feeds)
     from openhtp.session import hosts
 
     session = htp.InferenceSession(_diamond(), soc="SM8550")
-    context = session._fallback._stay.claim.context
+    context = session.executable.stay.claim.context
     assert len(context._graphs) == 2
-    kind = session._fallback._stay.kind
+    kind = session.executable.stay.kind
     session.close()
     assert kind not in hosts._devices
 

@@ -64,7 +64,7 @@ def test_first_fast_then_best_then_from_the_cache(source: Path, cache: Path) -> 
 def test_levels_are_those_of_the_document(source: Path, cache: Path) -> None:
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
         assert model.wait(PATIENCE_S)
-        graph = model._now().session._loaded.graph  # type: ignore[union-attr]
+        graph = model._now().session.executable.graph  # type: ignore[union-attr]
         assert graph.options.optimization_level == 3
     with htp.PreparedModel(source, cache=cache, provider_options={"vtcm_mb": "4"}, **OPTIONS) as other:
         assert whats(other)[0] == "prepared fast"  # made otherwise, so it is another entry

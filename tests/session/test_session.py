@@ -177,7 +177,7 @@ def test_unknown_option_is_reported_and_left_alone(model, caplog) -> None:
 def test_options_reach_the_device(model, feeds) -> None:
     options = {"soc_model": "57", "vtcm_mb": "4", "qnn_context_priority": "high", "backend_path": "QnnHtp.dll"}
     with htp.InferenceSession(model, providers=[QNN], provider_options=[options]) as session:
-        loaded = session._loaded
+        loaded = session.executable
         assert loaded.device.soc == "SM8650"
         assert loaded.context.priority is htp.Priority.HIGH
         assert loaded.graph._options.vtcm_bytes == 4 << 20
@@ -188,7 +188,7 @@ def test_arch_chooses_a_chip_of_that_architecture(model) -> None:
     from openhtp.hw.catalog import find_soc
 
     with htp.InferenceSession(model, providers=[QNN], provider_options=[{"htp_arch": "79"}]) as session:
-        assert find_soc(session._loaded.device.soc).arch == 79
+        assert find_soc(session.executable.device.soc).arch == 79
 
 
 def test_profile_is_written_as_csv(model, feeds, tmp_path) -> None:
@@ -341,7 +341,7 @@ def test_closed_session_refuses_and_the_device_ends(model, feeds) -> None:
     from openhtp.session import hosts
 
     session = htp.InferenceSession(model, soc="SM8550")
-    kind = session._loaded.stay.kind
+    kind = session.executable.stay.kind
     assert kind in hosts._devices
     session.close()
     assert kind not in hosts._devices
@@ -351,7 +351,7 @@ def test_closed_session_refuses_and_the_device_ends(model, feeds) -> None:
 
 def test_sessions_on_one_chip_share_its_device(session, model, feeds) -> None:
     with htp.InferenceSession(model) as other:
-        assert other._loaded.device is session._loaded.device
+        assert other.executable.device is session.executable.device
         assert np.array_equal(other.run(None, feeds)[0], session.run(None, feeds)[0])
 
 
@@ -364,7 +364,7 @@ def test_subsystem_restart_is_reported_and_a_new_session_works(model, feeds) -> 
     """As the provider's document asks of applications: create the session again."""
     with htp.InferenceSession(model, soc="SM8475") as first:
         wanted = first.run(None, feeds)
-        os.kill(first._loaded.device.pid, signal.SIGKILL)
+        os.kill(first.executable.device.pid, signal.SIGKILL)
         with pytest.raises(htp.DeviceLost):
             _run_often(first, feeds)
         with htp.InferenceSession(model, soc="SM8475") as second:

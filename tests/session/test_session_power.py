@@ -30,8 +30,8 @@ def model() -> bytes:
 
 def votes(session: InferenceSession) -> list[dict[str, Any]]:
     """Power configs on the session's device."""
-    assert session._loaded is not None
-    configs: list[dict[str, Any]] = session._loaded.device.info()["power"]["configs"]
+    assert session.executable is not None
+    configs: list[dict[str, Any]] = session.executable.device.info()["power"]["configs"]
     return configs
 
 
@@ -119,7 +119,7 @@ def test_a_backend_config_reaches_device_context_graph_and_votes(
         )
     )
     with caplog.at_level(logging.WARNING), InferenceSession(model, backend_config=outer) as session:
-        loaded = session._loaded
+        loaded = session.executable
         assert loaded is not None
         named = loaded.graph.name
         assert loaded.device.soc == "SM8550"
@@ -143,8 +143,8 @@ def test_what_is_asked_for_directly_comes_first(model: bytes) -> None:
         queue_depth=5,
         backend_config=config,
     ) as session:
-        assert session._loaded is not None
-        assert session._loaded.device.soc == "SM8650"
+        assert session.executable is not None
+        assert session.executable.device.soc == "SM8650"
         assert votes(session)[0]["perf_profile"] == "burst"
 
 

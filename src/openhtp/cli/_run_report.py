@@ -16,7 +16,7 @@ from openhtp.cli._terminal import say, show
 from openhtp.records.profile import ProfileEvent
 from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session.options import CPU
-from openhtp.session.part_profile import PART
+from openhtp.session.profiling import PART
 from openhtp.session.range_check import LARGEST, Overflow
 
 _SHOWN = 12

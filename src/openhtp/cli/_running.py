@@ -25,9 +25,9 @@ from openhtp.records.trace import Trace
 from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
-from openhtp.session.assigned import AssignedPart
-from openhtp.session.part_profile import AnyProfile
+from openhtp.session.executable import AssignedPart
 from openhtp.session.pending import PendingRun
+from openhtp.session.profiling import AnyProfile
 from openhtp.session.range_check import Overflow, check_range
 
 Array = npt.NDArray[Any]

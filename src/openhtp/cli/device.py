@@ -22,7 +22,7 @@ from openhtp.options import DEVICE
 from openhtp.rpc import messages as ms, rendezvous
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.rpc_link import RpcLink
-from openhtp.session.loading import soc_of
+from openhtp.session.options import soc_of
 
 app = typer.Typer(help="Start, list and stop named devices.", no_args_is_help=True, add_completion=False)
 

@@ -29,7 +29,7 @@ from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.report.viewer_config import Features, Reader
 from openhtp.report.viewing import ViewRequest, view
-from openhtp.session.loading import soc_of
+from openhtp.session.options import soc_of
 from openhtp.zoo.feeds import random_feeds
 
 FOLDER = Path("profile")

@@ -24,7 +24,7 @@ from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
-from openhtp.session.loading import soc_of
+from openhtp.session.options import soc_of
 from openhtp.zoo.feeds import random_feeds
 
 

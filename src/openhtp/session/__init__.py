@@ -1,14 +1,14 @@
 """``InferenceSession``: ONNX Runtime's session, on the emulated HTP.
 
 Knows ONNX models (through the frontend) and the runtime's objects. Must not know how either works inside. Start at
-``inference.py``; ``options.py`` has the provider options, ``context_cache.py`` the EPContext files,
+``inference.py``: what a session is asked for (``options.py``) becomes an ``Executable`` (``executable.py``): the
+model ``on_htp.py``, ``in_parts.py`` or ``on_cpu.py``. ``context_cache.py`` has the EPContext files,
 ``prepared_model.py`` a model that is prepared while it runs.
 """
 
-from openhtp.session.assigned import AssignedPart
 from openhtp.session.binding import IOBinding
+from openhtp.session.executable import AssignedPart, ModelMetadata, NodeArg
 from openhtp.session.inference import InferenceSession
-from openhtp.session.metadata import ModelMetadata, NodeArg
 from openhtp.session.pending import PendingRun
 from openhtp.session.prepared_model import ModelEvent, PreparedModel
 from openhtp.session.values import OrtValue

@@ -13,16 +13,14 @@ import numpy.typing as npt
 
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, WrongState
-from openhtp.session.values import CPU, OrtValue, array_at, check_device
+from openhtp.session.executable import Array, check_fits
+from openhtp.session.values import CPU, OrtValue, array_at, array_of, check_device, move_to
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from openhtp.frontend.model import ValueType
+    from openhtp.session.executable import Executable
     from openhtp.session.inference import InferenceSession
-    from openhtp.session.loading import Loaded
-
-Array = npt.NDArray[Any]
 
 
 class IOBinding:
@@ -92,7 +90,7 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Array]:
         """Copies of the outputs of the last run."""
-        return [value._array.copy() for value in self.get_outputs()]
+        return [array_of(value).copy() for value in self.get_outputs()]
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
@@ -107,60 +105,53 @@ class IOBinding:
 
     def _bind_input(self, name: str, value: OrtValue) -> None:
         _check_name(name, "input", [item.name for item in self._session.get_inputs()])
-        self._session._make_reachable(value)
+        move_to(value, self._session.executable.value_context)
         self._inputs[name] = value
 
     def _bind_output(self, name: str, value: OrtValue | None) -> None:
         _check_name(name, "output", [item.name for item in self._session.get_outputs()])
         if value is not None:
-            if not value._array.flags.writeable:
+            if not array_of(value).flags.writeable:
                 raise InvalidArgument(f"output {name!r} is bound to an array that cannot be written")
-            self._session._make_reachable(value)
+            move_to(value, self._session.executable.value_context)
         self._outputs[name] = value
 
-    # What the session that runs it does
 
-    def _feeds(self) -> dict[str, Array]:
-        return {name: value._array for name, value in self._inputs.items()}
-
-    def _make_room(self, loaded: Loaded) -> None:
-        """Have a value for every output, in memory that the device writes."""
-        for name, value in self._outputs.items():
-            if value is None:
-                kind = loaded.outputs[name]
-                made = OrtValue(np.empty(kind.shape, kind.dtype), movable=True)
-                self._session._make_reachable(made)
-                self._outputs[name] = made
-
-    def _in_place(self, loaded: Loaded) -> dict[str, Array]:
-        """Where the graph itself may write outputs: those that are stored as the model declares them."""
-        found = {}
-        for name, value in self._outputs.items():
-            assert value is not None
-            array, kind, (dtype, shape) = value._array, loaded.outputs[name], loaded.stored[name]
-            _check_fits(name, array, kind)
-            if array.dtype == dtype and array.flags.c_contiguous:
-                found[name] = array if array.shape == shape else array.reshape(shape)
-        return found
-
-    def _store(self, results: dict[str, Array]) -> None:
-        """Take results that were not written in place."""
-        for name, result in results.items():
-            value = self._outputs[name]
-            if value is None:
-                self._outputs[name] = OrtValue(result)
-                continue
-            target = value._array
-            _check_fits(name, target, result)
-            np.copyto(target, result)
+# What the session that runs it does
 
 
-def _check_fits(name: str, bound: Array, given: Array | ValueType) -> None:
-    if bound.shape != given.shape or bound.dtype != given.dtype:
-        raise InvalidArgument(
-            f"output {name!r} is bound to {bound.dtype}{list(bound.shape)}; the model gives"
-            f" {given.dtype}{list(given.shape)}"
-        )
+def is_binding_of(binding: object, session: InferenceSession) -> bool:
+    """Whether a session made a binding."""
+    return isinstance(binding, IOBinding) and binding._session is session
+
+
+def feeds_of(binding: IOBinding) -> dict[str, Array]:
+    """The inputs, as they are now."""
+    return {name: array_of(value) for name, value in binding._inputs.items()}
+
+
+def targets_of(binding: IOBinding, executable: Executable) -> dict[str, Array]:
+    """Where outputs go. Those without a value get one, if there is memory for it that the device writes itself."""
+    for name, value in binding._outputs.items():
+        if value is None:
+            binding._outputs[name] = executable.room_for(name)
+    return {name: array_of(value) for name, value in binding._outputs.items() if value is not None}
+
+
+def output_names(binding: IOBinding) -> list[str]:
+    """The outputs in the order in which they were bound."""
+    return list(binding._outputs)
+
+
+def take_results(binding: IOBinding, results: Mapping[str, Array]) -> None:
+    """Take the results of a run; those that were written in place are there already."""
+    for name, result in results.items():
+        value = binding._outputs.get(name)
+        if value is None:
+            binding._outputs[name] = OrtValue(result)
+        elif array_of(value) is not result:
+            check_fits(name, array_of(value), result)
+            np.copyto(array_of(value), result)
 
 
 def _check_name(name: object, kind: str, known: list[str]) -> None:

@@ -20,6 +20,7 @@ from openhtp.runtime.objects.device import Device
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.power import PowerConfig
+    from openhtp.session.options import SessionRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class HostKind:
     library: str | None = None
     # Under which processes share it; None for this process's own.
     name: str | None = None
+
+
+def host_kind(request: SessionRequest) -> HostKind:
+    """The device that is asked for."""
+    # A CPU backend has no half precision and no device of its own.
+    transport = "inprocess" if request.options.backend == "cpu" else request.transport
+    threads = max(1, request.sess_options.intra_op_num_threads)
+    return HostKind(request.soc, threads, transport, request.options.library, request.device_name)
 
 
 class _Host:

@@ -10,38 +10,31 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
 from openhtp.config import Source, as_config
 from openhtp.core.checks import shown
-from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError
+from openhtp.core.errors import Aborted, BadModel, InvalidArgument, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.given import check_dims, check_path
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes
-from openhtp.frontend.partitioning import AssignedNode
-from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.calls.execution import Outputs
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
 from openhtp.runtime.objects.step_names import StepOps
-from openhtp.session import loading
-from openhtp.session.assigned import AssignedPart
-from openhtp.session.binding import IOBinding
-from openhtp.session.cpu import cpu_session
-from openhtp.session.feeding import arrays, check_run_options, checked_call, collected
-from openhtp.session.free_dimensions import free_dimensions
-from openhtp.session.metadata import ModelMetadata, NodeArg, metadata_of, node_args
-from openhtp.session.options import CPU, QNN, read_providers
-from openhtp.session.partition import PartitionedModel, in_parts, on_cpu
-from openhtp.session.pending import CarriedRun, Carrier, PendingRun, Results
+from openhtp.session.binding import IOBinding, feeds_of, is_binding_of, output_names, take_results, targets_of
+from openhtp.session.executable import Array, AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
+from openhtp.session.in_parts import load_in_parts
+from openhtp.session.on_cpu import CpuExecutable
+from openhtp.session.on_htp import load_on_htp
+from openhtp.session.options import CHECK_RANGE, CPU, QNN, SessionRequest, config_entries, read_providers, soc_of
+from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
+from openhtp.session.profiling import SessionRecorder
 from openhtp.session.range_check import RangeWatch
-from openhtp.session.recorder import Recorder
-from openhtp.session.values import OrtValue
+from openhtp.session.values import OrtValue, move_to
 
 log = logging.getLogger(__name__)
 
@@ -79,87 +72,58 @@ class InferenceSession:
         transport: str = "rpc",
         backend_config: Source | None = None,
     ) -> None:
-        given = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
-        self._source = bytes(given) if isinstance(given, bytes | bytearray | memoryview) else check_path(given)
+        content = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
+        source = bytes(content) if isinstance(content, bytes | bytearray | memoryview) else check_path(content)
         if sess_options is not None and not isinstance(sess_options, onnxruntime.SessionOptions):
             raise InvalidArgument(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
-        self._sess_options = sess_options or onnxruntime.SessionOptions()
+        sess_options = sess_options or onnxruntime.SessionOptions()
         names, options = read_providers(providers, provider_options)
         config = as_config(backend_config)
         self._soc = None if soc is None else find_soc(soc).name
-        self._plan = loading.Plan(
-            source=self._source,
-            options=options,
-            entries=loading.config_entries(self._sess_options),
-            soc=self._soc or options.soc or loading.soc_of(config),
-            threads=max(1, self._sess_options.intra_op_num_threads),
-            dims=check_dims(dims),
-            freeze=freeze,
-            ask=functools.partial(free_dimensions, self._sess_options),
-            queue_depth=None if queue_depth is None else check_depth(queue_depth),
-            transport=check_name(transport, "transport"),
-            device_name=None if device_name is None else check_name(device_name, "device"),
-            config=config,
-        )
-        self._loaded: loading.Loaded | None = None
-        self._fallback: Any = None
-        self._recorder = Recorder(self._plan, self._sess_options)
-        self._watch = RangeWatch.off()
         self._carrier = Carrier()
-        self._power = SessionPower(self._plan, wanted=False)
-        self._start(self._plan, names)
+        self._start(
+            SessionRequest(
+                source=source,
+                sess_options=sess_options,
+                options=options,
+                entries=config_entries(sess_options),
+                soc=self._soc or options.soc or soc_of(config),
+                dims=check_dims(dims),
+                freeze=freeze,
+                queue_depth=None if queue_depth is None else check_depth(queue_depth),
+                transport=check_name(transport, "transport"),
+                device_name=None if device_name is None else check_name(device_name, "device"),
+                config=config,
+            ),
+            names,
+        )
 
-    def _start(self, plan: loading.Plan, names: list[str]) -> None:
+    def _start(self, request: SessionRequest, names: list[str]) -> None:
         """Load the model and, if that went well, become the session of what was loaded."""
-        recorder = Recorder(plan, self._sess_options)
-        with SessionPower(plan, wanted=QNN in names).kept(self) as power:
-            loaded, fallback, used = self._load(plan, names)
-        self._stop()
-        self._power = power
-        self._plan, self._options, self._providers = plan, plan.options, used
-        self._loaded, self._fallback, self._wants_htp = loaded, fallback, QNN in names
-        if isinstance(fallback, PartitionedModel):
-            weakref.finalize(self, fallback.leave)
-        recorder.start(fallback if isinstance(fallback, PartitionedModel) else loaded)
-        self._recorder, self._watch = recorder, RangeWatch.off()
-        if loaded is None:
-            return
-        weakref.finalize(self, loaded.stay.leave)
-        # Only an HTP computes floats in half precision.
-        if plan.options.backend == "htp":
-            first_run = {"0": False, "1": True}.get(plan.entries.get(loading.CHECK_RANGE, ""))
-            self._watch = RangeWatch(plan.source, plan.dims, plan.freeze, first_run=first_run)
-
-    def _load(self, plan: loading.Plan, names: list[str]) -> tuple[loading.Loaded | None, Any, list[str]]:
-        """The model on an HTP, or else what runs it instead, and the providers that are used."""
-        refusal: UnsupportedError | None = None
-        if QNN in names:
+        begin_ns = time.monotonic_ns()
+        with SessionPower(request, wanted=QNN in names).kept(self) as power:
+            executable = _load(request, names, power)
             try:
-                return loading.load(plan), None, names if CPU in names else [*names, CPU]
-            except UnsupportedError as error:
-                parts = in_parts(plan, error, self._sess_options)
-                if parts is not None:
-                    return None, parts, names if CPU in names else [*names, CPU]
-                log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", error)
-                refusal = error
-        source = self._source
-        if plan.dims or plan.freeze:
-            source = with_fixed_inputs(source, plan.dims, plan.freeze, may_stay_open=True)
-        try:
-            return None, cpu_session(onnxruntime.InferenceSession, source, self._sess_options), [CPU]
-        except BadModel as error:
-            if refusal is None:
+                recorder = SessionRecorder(request, executable, begin_ns)
+            except BaseException:
+                executable.close()
                 raise
-            raise BadModel(f"the HTP cannot take the model ({refusal.message}), and {error.message}") from error
+        weakref.finalize(self, executable.leave)
+        self._request, self._executable, self._power, self._recorder = request, executable, power, recorder
+        self._providers = list(dict.fromkeys((*names, CPU))) if any(executable.graphs) else [CPU]
+        self._watch = RangeWatch.off()
+        if executable.half_precision:
+            first_run = {"0": False, "1": True}.get(request.entries.get(CHECK_RANGE, ""))
+            self._watch = RangeWatch(request.source, request.dims, request.freeze, first_run=first_run)
+
+    @property
+    def executable(self) -> Executable:
+        """The loaded model: on the HTP, in parts, or on the CPU."""
+        return self._executable
 
     def get_partition(self) -> list[AssignedPart]:
         """Which nodes run together, where, and why those on the CPU are not on the HTP; in running order."""
-        if isinstance(self._fallback, PartitionedModel):
-            return list(self._fallback.assigned)
-        if self._loaded is not None:
-            nodes = tuple(AssignedNode(node.name, node.op_type) for node in self._loaded.model.nodes)
-            return [AssignedPart(QNN, nodes)]
-        return [AssignedPart(CPU, on_cpu(self._plan, wanted=self._wants_htp))]
+        return self._executable.assigned
 
     def get_steps(self) -> list[list[StepOps]]:
         """Names and types of the nodes that each step of a profile computes, for every part; empty on the CPU."""
@@ -172,22 +136,20 @@ class InferenceSession:
     ) -> None:
         """Load the model anew with other providers or options. If that fails, the session stays as it was."""
         names, options = read_providers(providers, provider_options)
-        soc = self._soc or options.soc or loading.soc_of(self._plan.config)
-        self._start(dataclasses.replace(self._plan, options=options, soc=soc), names)
+        soc = self._soc or options.soc or soc_of(self._request.config)
+        close_previous = functools.partial(_close, self._power, self._executable, self._recorder)
+        self._start(dataclasses.replace(self._request, options=options, soc=soc), names)
+        close_previous()
 
     # Looking
 
     def get_inputs(self) -> list[NodeArg]:
         """What ``run`` takes."""
-        if self._loaded is None:
-            return [NodeArg(item.name, item.type, list(item.shape)) for item in self._fallback.get_inputs()]
-        return node_args(self._loaded.inputs)
+        return list(self._executable.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """What ``run`` returns."""
-        if self._loaded is None:
-            return [NodeArg(item.name, item.type, list(item.shape)) for item in self._fallback.get_outputs()]
-        return node_args(self._loaded.outputs)
+        return list(self._executable.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """None: constants are compiled in."""
@@ -199,19 +161,16 @@ class InferenceSession:
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Options of each provider, as given or by default."""
-        own = {QNN: dict(self._options.text), CPU: {}}
+        own = {QNN: dict(self._request.options.text), CPU: {}}
         return {name: own[name] for name in self._providers}
 
     def get_session_options(self) -> onnxruntime.SessionOptions:
         """The session options that it was made with."""
-        return self._sess_options
+        return self._request.sess_options
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says about itself."""
-        if self._loaded is None:
-            meta = self._fallback.get_modelmeta()
-            return ModelMetadata(**{name: getattr(meta, name) for name in ModelMetadata.__slots__})
-        return metadata_of(self._loaded.model)
+        return self._executable.metadata
 
     # Running
 
@@ -223,11 +182,8 @@ class InferenceSession:
     ) -> Results:
         """Run once; returns the named outputs, or all."""
         check_run_options(run_options)
-        if self._loaded is None:
-            return self._run_fallback(output_names, arrays(input_feed), run_options, self._recorder.profile())
-        names, feeds = checked_call(self._loaded, output_names, input_feed)
-        with self._power.during(run_options):
-            results = collected(self._loaded, names, self._execute(self._loaded, feeds, None))
+        names, feeds = self._executable.checked(output_names, input_feed)
+        results = self._run(names, feeds, run_options, {})
         self._watch.look(input_feed, names, results)
         return results
 
@@ -246,23 +202,14 @@ class InferenceSession:
         """
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
-        loaded, profile = self._loaded, self._recorder.profile()
-        begin = time.monotonic_ns()
-        if loaded is None:
-            carried = CarriedRun(profile)
-            feeds = {name: np.array(array) for name, array in arrays(input_feed).items()}
-            self._carrier.compute(
-                carried, lambda: self._run_fallback(output_names, feeds, run_options, carried.profile)
-            )
-            profile = None  # noted there
-            pending: PendingRun = carried
-        else:
-            names, feeds = checked_call(loaded, output_names, input_feed)
-            collect = functools.partial(collected, loaded, names)
-            pending = self._power.queued(run_options, self._carrier.queue, loaded.graph, feeds, collect, profile)
-            self._watch.follow(pending, input_feed, names)
-        if callback is not None or profile is not None:
-            pending.add_done_callback(lambda run: self._notified(run, callback, user_data, profile, begin))
+        names, feeds = self._executable.checked(output_names, input_feed)
+        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
+        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
+        noted = functools.partial(self._recorder.note, profile, begin_ns)
+        pending = self._executable.queue(call, self._carrier, noted)
+        self._watch.follow(pending, input_feed, names)
+        if callback is not None:
+            pending.add_done_callback(lambda run: _notify(run, callback, user_data))
         return pending
 
     def run_with_ort_values(
@@ -282,35 +229,26 @@ class InferenceSession:
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run once on what is bound. What lies in registered memory is read and written where it is."""
         check_run_options(run_options)
-        if not isinstance(iobinding, IOBinding) or iobinding._session is not self:
+        if not is_binding_of(iobinding, self):
             raise InvalidArgument(
                 f"iobinding is {shown(iobinding)}; expected what io_binding() of this session made"
             )
-        if self._loaded is None:
-            names = list(iobinding._outputs)
-            iobinding._store(dict(zip(names, self.run(names, iobinding._feeds()), strict=True)))
-            return
-        iobinding._make_room(self._loaded)
-        names, feeds = checked_call(self._loaded, list(iobinding._outputs), iobinding._feeds())
-        in_place = iobinding._in_place(self._loaded)
-        with self._power.during(run_options):
-            found = self._execute(self._loaded, feeds, in_place)
-        rest = [name for name in names if name not in in_place]
-        iobinding._store(dict(zip(rest, collected(self._loaded, rest, found), strict=True)))
+        names, feeds = self._executable.checked(output_names(iobinding), feeds_of(iobinding))
+        targets = targets_of(iobinding, self._executable)
+        results = self._run(names, feeds, run_options, targets)
+        take_results(iobinding, dict(zip(names, results, strict=True)))
 
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "npu", device_id: int = 0
     ) -> OrtValue:
         """A tensor of zeros in memory that this session's device reads and writes itself."""
         value = OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
-        self._make_reachable(value)
+        move_to(value, self._executable.value_context)
         return value
 
     def end_profiling(self) -> str:
         """Close the profile; returns the path of its file, empty if there is none."""
-        if self._loaded is None and not isinstance(self._fallback, PartitionedModel):
-            return str(self._fallback.end_profiling())
-        return self._recorder.end()
+        return self._executable.end_profiling() or self._recorder.end()
 
     def get_profiling_start_time_ns(self) -> int:
         """When the times of the profile begin, on the clock of ``time.monotonic_ns``; 0 without one."""
@@ -318,16 +256,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Give the graph and, with its last session, the device back. Later runs raise."""
-        self._stop()
-
-    def _stop(self) -> None:
-        self._power.close()
-        if self._loaded is not None:
-            self._loaded.stay.end()
-            self._loaded = loading.closed(self._loaded)
-        elif isinstance(self._fallback, PartitionedModel):
-            self._fallback.close()
-        self._recorder.end()
+        _close(self._power, self._executable, self._recorder)
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -336,52 +265,56 @@ class InferenceSession:
         self.close()
 
     def __repr__(self) -> str:
-        if isinstance(self._fallback, PartitionedModel):
-            return f"<InferenceSession on {self._plan.soc} and the CPU, in {len(self._fallback.assigned)} parts>"
-        if self._loaded is None:
-            return "<InferenceSession on the CPU>"
-        loaded = self._loaded
-        state = "closed" if loaded.is_closed else "ready"
-        return f"<InferenceSession {loaded.model.name!r} on {loaded.device.soc}, {state}>"
+        return f"<InferenceSession {self._executable}>"
 
-    def _run_fallback(
-        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any, profile: Any
+    def _run(
+        self, names: Sequence[str], feeds: dict[str, Array], run_options: Any, targets: Mapping[str, Array]
     ) -> Results:
-        """Run what is not on an HTP as a whole: in parts, or by ONNX Runtime."""
-        results: Results
-        if not isinstance(self._fallback, PartitionedModel):
-            results = self._fallback.run(output_names, feeds, run_options)
-            return results
-        begin = time.monotonic_ns()
-        with self._power.during(run_options):
-            results = self._fallback.run(output_names, feeds, run_options, profile)
-        self._recorder.note(profile, begin)
+        """Run once and wait, of what is checked."""
+        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
+        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
+        results = self._executable.run(call)
+        self._recorder.note(profile, begin_ns)
         return results
 
-    def _execute(self, loaded: loading.Loaded, feeds: Outputs, outputs: Outputs | None) -> Outputs:
-        """Run once and wait."""
-        profile, begin = self._recorder.profile(), time.monotonic_ns()
-        if loaded.asynchronous:
-            # As a queued run, so that it may come between queued ones: a graph takes one kind at a time.
-            found = loaded.graph.execute_async(feeds or None, outputs, profile=profile).result()
-        else:
-            found = loaded.graph.execute(feeds or None, outputs, profile=profile)
-        self._recorder.note(profile, begin)
-        return found
 
-    def _notified(
-        self, run: PendingRun, callback: Callback | None, user_data: Any, profile: Any, begin_ns: int
-    ) -> None:
-        self._recorder.note(profile, begin_ns)
-        if callback is None:
-            return
-        error = run.exception()
-        if error is not None:
-            callback([], user_data, str(error))
-        else:
-            callback(run.result(), user_data, "")
+def _load(request: SessionRequest, names: Sequence[str], power: SessionPower) -> Executable:
+    """The model on an HTP, otherwise in parts, otherwise on the CPU."""
+    if QNN not in names:
+        return CpuExecutable(request, htp_wanted=False)
+    try:
+        return load_on_htp(request, power)
+    except UnsupportedError as error:
+        refusal = error
+    parts = load_in_parts(request, refusal, power)
+    if parts is not None:
+        return parts
+    log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", refusal)
+    try:
+        return CpuExecutable(request, htp_wanted=True)
+    except BadModel as error:
+        raise BadModel(f"the HTP cannot take the model ({refusal.message}), and {error.message}") from error
 
-    def _make_reachable(self, value: OrtValue) -> None:
-        """Have a value lie where the device can read and write it, if it may move."""
-        if self._loaded is not None and not self._loaded.is_closed:
-            value._move_to(self._loaded.context)
+
+def _close(power: SessionPower, executable: Executable, recorder: SessionRecorder) -> None:
+    power.close()
+    executable.close()
+    recorder.end()
+
+
+def check_run_options(run_options: object) -> None:
+    """Refuse what are no run options, and runs that are not wanted any more."""
+    if run_options is None:
+        return
+    if not isinstance(run_options, onnxruntime.RunOptions):
+        raise InvalidArgument(f"run_options is {shown(run_options)}; expected onnxruntime.RunOptions, or None")
+    if run_options.terminate:
+        raise Aborted("the run was not begun: terminate is set in its run_options")
+
+
+def _notify(run: PendingRun, callback: Callback, user_data: Any) -> None:
+    error = run.exception()
+    if error is not None:
+        callback([], user_data, str(error))
+    else:
+        callback(run.result(), user_data, "")

@@ -1,4 +1,4 @@
-"""What a session makes of the options that it was given; which there are is in ``openhtp.options.PROVIDER``."""
+"""What a session is asked for: providers with their options (``openhtp.options.PROVIDER``), session options."""
 
 from __future__ import annotations
 
@@ -8,16 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnx import helper
+
+from openhtp.config import BackendConfig
 from openhtp.core.checks import is_showable, items_of, shown
 from openhtp.core.errors import InvalidArgument
+from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.frontend.fixing import Dims, Freeze
+from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.catalog import catalog, find_soc
-from openhtp.options import PROVIDER
+from openhtp.options import PROVIDER, ContextOrigin
 
 log = logging.getLogger(__name__)
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+DEFAULT_SOC = "SM8650"
+# Of ours: look into the first run for values that half precision cannot hold.
+CHECK_RANGE = "openhtp.check_range"
+CONFIG_KEYS = (
+    "session.disable_cpu_ep_fallback",
+    "ep.context_enable",
+    "ep.context_file_path",
+    "ep.context_embed_mode",
+    CHECK_RANGE,
+)
 
 _MOST_PROVIDERS = 100
+_PROBE_OPSET, _PROBE_IR = 17, 8
 _BACKENDS = {"qnnhtp": "htp", "libqnnhtp": "htp", "qnncpu": "cpu", "libqnncpu": "cpu"}
 
 
@@ -35,24 +52,110 @@ class ProviderOptions:
         return self.text[name]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequest:
+    """Everything that a session was asked for, checked."""
+
+    source: bytes | Path
+    sess_options: Any
+    options: ProviderOptions
+    entries: Mapping[str, str]
+    soc: str
+    dims: Dims | None
+    freeze: Freeze | None
+    queue_depth: int | None
+    transport: str
+    device_name: str | None
+    config: BackendConfig | None
+
+    def context_options(self, origin: ContextOrigin) -> dict[str, Any]:
+        """Options of the context: the config's, and over them what was asked for otherwise."""
+        options = {} if self.config is None else self.config.context_options(origin)
+        priority = self.options["qnn_context_priority"]
+        if priority != "normal" or "priority" not in options:
+            options["priority"] = priority
+        if self.queue_depth is not None:
+            options["queue_depth"] = self.queue_depth
+        return options
+
+    def graph_options(self, name: str) -> dict[str, Any]:
+        """Options of the graph, in the same way."""
+        options = {} if self.config is None else self.config.graph_options(name)
+        if self.options.vtcm_mb is not None:
+            options.pop("vtcm_bytes", None)
+            options["vtcm_mb"] = self.options.vtcm_mb
+        level = int(self.options["htp_graph_finalization_optimization_mode"])
+        if level:
+            options["optimization_level"] = level
+        return options
+
+    def fixed_model(self) -> bytes:
+        """The model with the sizes and values that were given; the data that lies beside a file is inside."""
+        return with_fixed_inputs(self.source, self.dims, self.freeze, ask=self.free_dimensions, may_stay_open=True)
+
+    def free_dimensions(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Sizes that the free dimension overrides of the session options give to inputs, by ``input.axis``.
+
+        ONNX Runtime does not tell what was set, so it is asked what becomes of a model that has these inputs and
+        no nodes: such a model is at peace with whatever else the options say.
+        """
+        graph = helper.make_graph([], "inputs", inputs, inputs)
+        opsets = [helper.make_opsetid("", _PROBE_OPSET)]
+        probe = helper.make_model(graph, opset_imports=opsets, ir_version=_PROBE_IR)
+        options = self.sess_options
+        # This session must not leave the files behind that the user's own session is asked for.
+        before = options.optimized_model_filepath, options.enable_profiling
+        options.optimized_model_filepath, options.enable_profiling = "", False
+        try:
+            session = onnxruntime.InferenceSession(probe.SerializeToString(), options)
+        except Exception as error:  # Options may hold anything, made for the user's own model.
+            log.warning("the free dimension overrides of the session options cannot be found out: %s", error)
+            return {}
+        finally:
+            options.optimized_model_filepath, options.enable_profiling = before
+        return {
+            f"{value.name}.{axis}": size
+            for value in session.get_inputs()
+            for axis, size in enumerate(value.shape)
+            if isinstance(size, int)
+        }
+
+
+def soc_of(config: BackendConfig | None) -> str:
+    """The chip that a config asks for, or the usual one."""
+    soc = None if config is None else config.device_options().get("soc")
+    return str(soc or DEFAULT_SOC)
+
+
+def config_entries(sess_options: Any) -> dict[str, str]:
+    """The session configuration entries that have an effect here."""
+    entries = {}
+    for key in CONFIG_KEYS:
+        try:
+            entries[key] = str(sess_options.get_session_config_entry(key))
+        except RuntimeError:  # which is how ONNX Runtime says that there is none
+            continue
+    return entries
+
+
 def read_providers(
     providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[list[str], ProviderOptions]:
     """Names in order of preference, and the QNN provider's options."""
-    given = [QNN, CPU] if providers is None else items_of(providers, _MOST_PROVIDERS)
-    if given is None:
+    wanted = [QNN, CPU] if providers is None else items_of(providers, _MOST_PROVIDERS)
+    if wanted is None:
         raise InvalidArgument(f"providers is {shown(providers)}; expected a list of names, or None")
-    given = given or [QNN, CPU]
-    theirs = [{}] * len(given) if provider_options is None else items_of(provider_options, _MOST_PROVIDERS)
-    if theirs is None or len(theirs) != len(given):
+    wanted = wanted or [QNN, CPU]
+    options_of = [{}] * len(wanted) if provider_options is None else items_of(provider_options, _MOST_PROVIDERS)
+    if options_of is None or len(options_of) != len(wanted):
         raise InvalidArgument(
-            f"provider_options is {shown(provider_options)} for {len(given)} providers; expected a list with one"
+            f"provider_options is {shown(provider_options)} for {len(wanted)} providers; expected a list with one"
             " mapping each"
         )
     names: list[str] = []
     options: Mapping[str, Any] = {}
-    for item, beside in zip(given, theirs, strict=True):
+    for item, beside in zip(wanted, options_of, strict=True):
         name, own = item if isinstance(item, tuple) and len(item) == 2 else (item, beside)
         if not isinstance(name, str) or name not in (QNN, CPU):
             raise InvalidArgument(f"provider {shown(name)} is unknown; expected {QNN} or {CPU}")
@@ -64,10 +167,10 @@ def read_providers(
     return names, check_options(options)
 
 
-def check_options(given: Mapping[str, Any]) -> ProviderOptions:
+def check_options(options: Mapping[str, Any]) -> ProviderOptions:
     """Check values; keys that the provider's document does not have are reported and left alone, as it does."""
     known = {}
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in PROVIDER:
             log.warning("provider option %s is not known here and has no effect", shown(name))
             continue

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
 from openhtp.core import status as st
 from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
@@ -19,11 +20,11 @@ from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import AtOnce
-from openhtp.session.part_profile import AnyProfile
+from openhtp.session.executable import Results, RunCall
+from openhtp.session.profiling import AnyProfile
 
 log = logging.getLogger(__name__)
 
-Results = list[npt.NDArray[Any]]
 Collect = Callable[[Outputs], Results]
 
 
@@ -178,8 +179,8 @@ class Carrier:
                 return PendingRun(execution, collect, profile)
             except QueueFull:
                 log.debug("the queue is full; a thread of the session waits for a place")
-        run, held = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
-        self._submit(run, lambda: (graph.execute_async(held or None, profile=profile), collect))
+        run, copies = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
+        self._submit(run, lambda: (graph.execute_async(copies or None, profile=profile), collect))
         return run
 
     def _submit(self, run: CarriedRun, enqueue: Callable[[], tuple[Execution, Collect]]) -> None:
@@ -199,9 +200,18 @@ class Carrier:
 
         self._carry(accept)
 
-    def compute(self, run: CarriedRun, work: Callable[[], Results]) -> None:
-        """Have ``work`` make the results."""
-        self._carry(lambda: run._end(work))
+    def compute(self, call: RunCall, work: Callable[[RunCall], Results], noted: Callable[[], None]) -> PendingRun:
+        """Have ``work`` make the results, of the inputs as they are now; ``noted`` is called before it is over."""
+        run = CarriedRun(call.profile)
+        copied = replace(call, feeds={name: np.array(array) for name, array in call.feeds.items()})
+
+        def results() -> Results:
+            outputs = work(copied)
+            noted()
+            return outputs
+
+        self._carry(lambda: run._end(results))
+        return run
 
     def _carry(self, task: Callable[[], None]) -> None:
         self._waiting.add(task)

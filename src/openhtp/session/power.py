@@ -6,22 +6,21 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec
+from typing import Any
 
 from openhtp.config import CoreConfig
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import PROVIDER
 from openhtp.runtime.objects.power import PowerConfig
-from openhtp.session import hosts, loading
-from openhtp.session.pending import PendingRun
+from openhtp.session.hosts import Stay, host_kind
+from openhtp.session.options import SessionRequest
 
 # What a run may ask for, by ONNX Runtime's names; the second of each is that of later providers.
 _BEFORE = ("qnn.htp_perf_mode", "qnn.perf_mode")
 _AFTER = ("qnn.htp_perf_mode_post_run",)
 _LATENCY = ("qnn.rpc_control_latency",)
 
-_P = ParamSpec("_P")
 _NO_VOTE = "default"
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 
@@ -32,21 +31,21 @@ class SessionPower:
     A mode of ``default`` asks for nothing. Without any vote no device is started for it.
     """
 
-    def __init__(self, plan: loading.Plan, *, wanted: bool) -> None:
-        self._stay = hosts.Stay(loading.host_kind(plan))
+    def __init__(self, request: SessionRequest, *, wanted: bool) -> None:
+        self._stay = Stay(host_kind(request))
         core = CoreConfig(perf_profile=_NO_VOTE)
-        if plan.config is not None and plan.config.cores:
-            core = plan.config.cores[0]
-        mode = plan.options["htp_performance_mode"]
+        if request.config is not None and request.config.cores:
+            core = request.config.cores[0]
+        mode = request.options["htp_performance_mode"]
         self._mode = core.perf_profile if mode == _NO_VOTE else mode
-        latency = int(plan.options["rpc_control_latency"])
+        latency = int(request.options["rpc_control_latency"])
         self._times: dict[str, int | None] = {
             "rpc_polling_us": core.rpc_polling_us,
             "rpc_control_latency_us": latency or core.rpc_control_latency_us,
             "adaptive_polling_us": core.adaptive_polling_us,
             "hmx_timeout_us": core.hmx_timeout_us,
         }
-        if wanted and plan.options.backend == "htp":
+        if wanted and request.options.backend == "htp":
             self._vote(self._mode, latency)
 
     @contextlib.contextmanager
@@ -72,16 +71,6 @@ class SessionPower:
             if after is not None:
                 after()
 
-    def queued(
-        self, run_options: Any, queue: Callable[_P, PendingRun], *args: _P.args, **named: _P.kwargs
-    ) -> PendingRun:
-        """The same for a run that is queued: its votes stand from now on, what it leaves from its end on."""
-        after = self.before(run_options)
-        pending = queue(*args, **named)
-        if after is not None:
-            pending.add_done_callback(lambda run: after())
-        return pending
-
     def before(self, run_options: Any) -> Callable[[], None] | None:
         """Vote as a run's options say; returns what is to be done when it is over."""
         if run_options is None:
@@ -102,9 +91,9 @@ class SessionPower:
         if mode == _NO_VOTE and not latency_us and self._stay.claim.power is None:
             return
         times = {**self._times, **({"rpc_control_latency_us": latency_us} if latency_us else {})}
-        self._held().set_perf_profile("system_settings" if mode == _NO_VOTE else mode, **times)
+        self._config().set_perf_profile("system_settings" if mode == _NO_VOTE else mode, **times)
 
-    def _held(self) -> PowerConfig:
+    def _config(self) -> PowerConfig:
         """The config, made when the first vote comes, and again if the device's process went away."""
         claim = self._stay.claim
         config = claim.power

@@ -21,14 +21,13 @@ from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.latches import Latch
 from openhtp.core.threads import OwnThread
-from openhtp.frontend.context_model import write_context_model
 from openhtp.frontend.given import check_path
+from openhtp.session.executable import NodeArg, Results
 from openhtp.session.inference import Callback, InferenceSession
-from openhtp.session.loading import DEFAULT_SOC, SDK_VERSION
-from openhtp.session.metadata import NodeArg
 from openhtp.session.model_cache import CacheEntry
-from openhtp.session.options import CPU, QNN
-from openhtp.session.pending import PendingRun, Results
+from openhtp.session.on_htp import HtpExecutable
+from openhtp.session.options import CPU, DEFAULT_SOC, QNN
+from openhtp.session.pending import PendingRun
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +90,11 @@ class PreparedModel:
     ) -> None:
         self._begin_s = time.monotonic()
         self._source = check_path(path)
-        self._given = dict(provider_options or {})
+        self._provider_options = dict(provider_options or {})
         self._make: Callable[..., InferenceSession] = functools.partial(InferenceSession, soc=soc, **options)
-        shown_options = sorted((name, repr(value)) for name, value in {**options, **self._given}.items())
+        shown_options = sorted(
+            (name, repr(value)) for name, value in {**options, **self._provider_options}.items()
+        )
         folder = path_of(cache)
         if folder is None:
             raise InvalidArgument(f"cache is {shown(cache)}; expected a folder for compiled models")
@@ -109,7 +110,7 @@ class PreparedModel:
             self._note("prepared fast")
         self._served: _Served | None = _Served(session)
         _models.add(self)
-        if self._best or session._loaded is None:
+        if self._best or not isinstance(session.executable, HtpExecutable):
             self._settled.unlock()
             return
         OwnThread(self._improve, name="openhtp-prepare").start()
@@ -232,7 +233,7 @@ class PreparedModel:
     # Preparing
 
     def _prepared(self, level: str) -> InferenceSession:
-        options = {_LEVEL: level, **self._given}
+        options = {_LEVEL: level, **self._provider_options}
         return self._make(self._source, providers=[(QNN, options), CPU])
 
     def _cached(self) -> InferenceSession | None:
@@ -240,13 +241,13 @@ class PreparedModel:
         if not self._entry.exists():
             return None
         try:
-            session = self._make(self._entry.path, providers=[(QNN, self._given)])
+            session = self._make(self._entry.path, providers=[(QNN, self._provider_options)])
         except QnnError as error:
             self._note("refused what the cache has", str(error))
             return None
-        graph = None if session._loaded is None else session._loaded.graph
+        executable = session.executable
         # What another machine, user or version prepared runs, but had to be compiled again: make it anew.
-        self._best = graph is not None and not graph.was_outdated
+        self._best = isinstance(executable, HtpExecutable) and not executable.graph.was_outdated
         self._note("loaded from the cache", "" if self._best else "it had to be compiled again")
         return session
 
@@ -280,20 +281,10 @@ class PreparedModel:
         return session
 
     def _save(self, session: InferenceSession) -> None:
-        loaded = session._loaded
-        if loaded is None or self._over.is_open:
+        executable = session.executable
+        if not isinstance(executable, HtpExecutable) or self._over.is_open:
             return
-        binary = loaded.context.get_binary()
-        self._entry.store(
-            write_context_model(
-                loaded.graph.name,
-                loaded.inputs,
-                loaded.outputs,
-                binary,
-                version=SDK_VERSION,
-                metadata=loaded.model.metadata,
-            )
-        )
+        self._entry.store(executable.context_model(executable.context.get_binary()))
         self._note("saved", str(self._entry.path))
 
     def _replace(self, session: InferenceSession) -> None:

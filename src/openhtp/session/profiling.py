@@ -1,31 +1,127 @@
-"""Profiles of runs as rows of a CSV file, in the columns of the QNN provider; beside it a log for the viewer."""
+"""What the runs of a session cost: the profile of a run in parts, and the files that are written of all runs.
+
+Provider options ask for rows of a CSV file and a log for the viewer, ``SessionOptions.enable_profiling`` for a
+file of events as ONNX Runtime writes it.
+"""
 
 from __future__ import annotations
 
 import csv
+import functools
+import json
+import os
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from openhtp.frontend.partitioning import AssignedNode
+from openhtp.records.profile import ProfileEvent, walk
 from openhtp.report.profile_rows import COLUMNS, csv_rows
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_log import ProfileLog
+from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
+from openhtp.session.options import QNN, SessionRequest
 
+if TYPE_CHECKING:
+    from openhtp.session.executable import AssignedPart, Executable
+    from openhtp.session.on_cpu import NodeTime
+
+PART = 90_004
+"""Ours: a part of a model, with the events of its graph below, or of its nodes if it is on the CPU. Measured."""
+NODE = 90_005
+"""Ours: a node of a part on the CPU. Measured, by ONNX Runtime."""
+_WHOLE, _STEPS = 400, 407
 # Runs that the log holds, from the first on: it is kept in memory until the session ends.
 _MOST_LOGGED = 1000
 
 
-class ProfileFile:
+@dataclass(slots=True)
+class PartRun:
+    """One part of a run, and its profile if it is on the HTP. Times are 0 until it is over."""
+
+    provider: str
+    nodes: tuple[AssignedNode, ...]
+    profile: Profile | None
+    begin_ns: int = 0
+    end_ns: int = 0
+    node_times: tuple[NodeTime, ...] = ()
+
+    @property
+    def events(self) -> tuple[ProfileEvent, ...]:
+        """Of its graph on the HTP, or of its nodes on the CPU."""
+        if self.profile is not None:
+            return self.profile.events()
+        return tuple(ProfileEvent(NODE, f"{each.name} ({each.op})", each.us, "us") for each in self.node_times)
+
+
+class PartsProfile:
+    """Filled by one run; read like a ``Profile``."""
+
+    def __init__(self, level: str, assigned: Sequence[AssignedPart], profiles: Sequence[Profile | None]) -> None:
+        self.level = level
+        self.parts = tuple(
+            PartRun(part.provider, part.nodes, profile) for part, profile in zip(assigned, profiles, strict=True)
+        )
+
+    @property
+    def tells_nodes(self) -> bool:
+        """Whether the nodes of parts on the CPU are to be told, too."""
+        return self.level not in ("off", "basic")
+
+    @contextmanager
+    def timing(self, number: int) -> Iterator[Profile | None]:
+        """Around one part; gives what its graph is to fill."""
+        part = self.parts[number]
+        part.begin_ns = time.monotonic_ns()
+        yield part.profile
+        part.end_ns = time.monotonic_ns()
+
+    def events(self) -> tuple[ProfileEvent, ...]:
+        """The parts in their order, and the whole; those of an HTP have the events of their graphs."""
+        run = [(number, part) for number, part in enumerate(self.parts) if part.end_ns]
+        if not run:
+            return ()
+        events = [
+            ProfileEvent(
+                PART,
+                f"part {number + 1} on {part.provider}, {len(part.nodes)} nodes",
+                (part.end_ns - part.begin_ns) // 1000,
+                "us",
+                events=part.events,
+            )
+            for number, part in run
+        ]
+        whole = run[-1][1].end_ns - run[0][1].begin_ns
+        return (*events, ProfileEvent(_WHOLE, "All parts (execute) time", whole // 1000, "us"))
+
+    def event(self, number: int) -> ProfileEvent | None:
+        """The first event with this API number, wherever it is in the tree."""
+        return next((event for event in walk(self.events()) if event.type == number), None)
+
+    def __repr__(self) -> str:
+        return f"<PartsProfile {self.level}, {len(self.parts)} parts>"
+
+
+AnyProfile = Profile | PartsProfile
+"""Of a run as a whole, or in parts."""
+
+
+class ProfileRows:
     """Appends the events of each run; rows of one run stay together. ``<name>_qnn.log`` is written at the end."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        place = Path(path)
+        file = Path(path)
         self._lock = threading.Lock()
-        self._file = place.open("w", newline="", encoding="utf-8")
+        self._file = file.open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._file)
         self._rows.writerow(COLUMNS)
-        self._log = ProfileLog(place.with_name(f"{place.stem}_qnn.log"), app="OnnxRuntime")
+        self._log = ProfileLog(file.with_name(f"{file.stem}_qnn.log"), app="OnnxRuntime")
         self._logged = 0
 
     def add(self, profile: Profile) -> None:
@@ -45,3 +141,129 @@ class ProfileFile:
         with self._lock:
             self._file.close()
             self._log.close()
+
+
+class EventFile:
+    """Collects events and writes them at the end: a JSON list, times in microseconds since ``start_ns``."""
+
+    def __init__(self, prefix: str, start_ns: int) -> None:
+        self.start_ns = start_ns
+        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
+        self.path = f"{prefix}_{stamp}.json"
+        self._events: list[dict[str, Any]] = []
+        self._is_open = True
+
+    def add(
+        self, category: str, name: str, begin_ns: int, end_ns: int, args: dict[str, Any] | None = None
+    ) -> None:
+        """Something that took time."""
+        if self._is_open:
+            self._events.append(
+                {
+                    "cat": category,
+                    "pid": os.getpid(),
+                    "tid": threading.get_native_id(),
+                    "dur": max(0, end_ns - begin_ns) // 1000,
+                    "ts": max(0, begin_ns - self.start_ns) // 1000,
+                    "ph": "X",
+                    "name": name,
+                    "args": args or {},
+                }
+            )
+
+    def add_part(self, part: PartRun, number: int, ops: Sequence[StepOps]) -> None:
+        """One part of a run: its steps on the HTP, or all its nodes on the CPU."""
+        if part.profile is not None:
+            self.add_steps(part.profile, part.provider, ops, part.end_ns)
+        elif part.end_ns:
+            kinds, names = [node.op_type for node in part.nodes], [node.name for node in part.nodes]
+            self.add_nodes(part.provider, number, names, kinds, part.begin_ns, part.end_ns)
+
+    def add_steps(self, profile: Profile, provider: str, ops: Sequence[StepOps], end_ns: int) -> None:
+        """Every step of a run that ended then, with the ops that it computes."""
+        steps = profile.event(_STEPS)
+        times = [] if steps is None else [step.value * 1000 for step in steps.events]
+        # The device tells how long each took; that the last one ended with the run.
+        at = end_ns - sum(times)
+        for index, duration in enumerate(times):
+            names, kinds = ops[index] if index < len(ops) else ((f"step {index}",), ("",))
+            self.add_nodes(provider, index, names, kinds, at, at + duration)
+            at += duration
+
+    def add_nodes(
+        self, provider: str, index: int, names: Sequence[str], kinds: Sequence[str], begin_ns: int, end_ns: int
+    ) -> None:
+        """Nodes that ran together."""
+        args = {
+            "op_name": "+".join(dict.fromkeys(kinds)),
+            "provider": provider,
+            "node_index": str(index),
+            "nodes": list(names),
+        }
+        self.add("Node", f"{names[0]}_kernel_time", begin_ns, end_ns, args)
+
+    def close(self) -> None:
+        """Write the file; events that come later are dropped."""
+        if self._is_open:
+            self._is_open = False
+            Path(self.path).write_text(json.dumps(self._events, indent=0), encoding="utf-8")
+
+
+class SessionRecorder:
+    """Of one loaded model. Without being asked for anything it profiles nothing."""
+
+    def __init__(self, request: SessionRequest, executable: Executable, begin_ns: int) -> None:
+        """``begin_ns``: when loading began."""
+        self._executable = executable
+        self._events: EventFile | None = None
+        self._rows: ProfileRows | None = None
+        self._level: str | None = None
+        config, options = request.config, request.options
+        self._max_events = None if config is None else config.max_events
+        if not any(executable.graphs):
+            return  # ONNX Runtime has all of it, and profiles by itself
+        level = options["profiling_level"]
+        if level == "off" and config is not None:
+            level = config.profiling_level or "off"
+        if level != "off" and options["profiling_file_path"]:
+            self._rows = ProfileRows(options["profiling_file_path"])
+        if request.sess_options.enable_profiling:
+            self._events = EventFile(request.sess_options.profile_file_prefix, begin_ns)
+            self._events.add("Session", "session_initialization", begin_ns, time.monotonic_ns())
+            level = "detailed" if level == "off" else level
+        self._level = None if level == "off" else level
+
+    @property
+    def start_ns(self) -> int:
+        """When the times of the events begin; 0 without them."""
+        return 0 if self._events is None else self._events.start_ns
+
+    def profile(self) -> AnyProfile | None:
+        """For the next run: a profile, if one is wanted."""
+        return None if self._level is None else self._executable.new_profile(self._level, self._max_events)
+
+    def note(self, profile: AnyProfile | None, begin_ns: int) -> None:
+        """A run is over: write down what it cost, wherever that is asked for."""
+        if profile is None:
+            return
+        end_ns = time.monotonic_ns()
+        parts = (PartRun(QNN, (), profile, end_ns=end_ns),) if isinstance(profile, Profile) else profile.parts
+        for number, part in enumerate(parts):
+            if part.profile is not None and self._rows is not None:
+                self._rows.add(part.profile)
+            if self._events is not None:
+                self._events.add_part(part, number, self.step_ops[number])
+        if self._events is not None:
+            self._events.add("Session", "model_run", begin_ns, end_ns)
+
+    @functools.cached_property
+    def step_ops(self) -> list[list[StepOps]]:
+        """What the steps of each part compute; of a whole model, of the one."""
+        return [[] if graph is None else ops_of_steps(graph) for graph in self._executable.graphs]
+
+    def end(self) -> str:
+        """Close all files; returns the path of the first, empty if there is none."""
+        files: list[ProfileRows | EventFile] = [file for file in (self._events, self._rows) if file is not None]
+        for file in files:
+            file.close()
+        return files[0].path if files else ""

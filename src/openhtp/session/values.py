@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from openhtp.core import tidying
 from openhtp.core.checks import items_of, shown, whole_number
@@ -20,9 +19,7 @@ from openhtp.engine.onnx_graph import onnx_type
 from openhtp.frontend.onnx_reader import value_type
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.mem import Mem
-from openhtp.session.metadata import type_in_words
-
-Array = npt.NDArray[Any]
+from openhtp.session.executable import Array, type_in_words
 
 CPU, NPU = "cpu", "npu"
 
@@ -87,13 +84,13 @@ class OrtValue:
 
     def update_inplace(self, np_arr: Array) -> None:
         """Overwrite the tensor with an array of the same shape and type."""
-        given = np.asarray(np_arr)
-        if given.shape != self._array.shape or given.dtype != self._array.dtype:
+        content = np.asarray(np_arr)
+        if content.shape != self._array.shape or content.dtype != self._array.dtype:
             raise InvalidArgument(
-                f"np_arr is {given.dtype}{list(given.shape)}; the value is"
+                f"np_arr is {content.dtype}{list(content.shape)}; the value is"
                 f" {self._array.dtype}{list(self._array.shape)}"
             )
-        np.copyto(self._array, given)
+        np.copyto(self._array, content)
 
     def device_name(self) -> str:
         """``cpu``, or ``npu`` if it lies in memory that the device shares."""
@@ -134,16 +131,22 @@ class OrtValue:
     def __repr__(self) -> str:
         return f"<OrtValue {self.data_type()}{self.shape()} on {self.device_name()}>"
 
-    def _move_to(self, context: Context) -> None:
-        """Lie in memory registered with a context from now on, if it may move and is not there already."""
-        if not self._movable or not self._array.nbytes:
-            return
-        mem = context.register_memory(self._array.nbytes)
-        array = mem.array("value", shape=self._array.shape, dtype=self._array.dtype)
-        np.copyto(array, self._array)
-        self._array, self._mem, self._movable = array, mem, False
-        # Not here and now, which is wherever the garbage collector happened to run.
-        weakref.finalize(self, tidying.post, (_take_back, (mem,))).atexit = False
+
+def array_of(value: OrtValue) -> Array:
+    """The tensor as an array; unlike ``numpy()``, this leaves the value free to move."""
+    return value._array
+
+
+def move_to(value: OrtValue, context: Context | None) -> None:
+    """Have a value lie in memory registered with a context, if it may move and is not there already."""
+    if context is None or not value._movable or not value._array.nbytes:
+        return
+    mem = context.register_memory(value._array.nbytes)
+    array = mem.array("value", shape=value._array.shape, dtype=value._array.dtype)
+    np.copyto(array, value._array)
+    value._array, value._mem, value._movable = array, mem, False
+    # Not here and now, which is wherever the garbage collector happened to run.
+    weakref.finalize(value, tidying.post, (_take_back, (mem,))).atexit = False
 
 
 def _take_back(mem: Mem) -> None:

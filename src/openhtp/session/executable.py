@@ -1,0 +1,165 @@
+"""What a session asks of a loaded model, wherever it runs, and the words in which both describe it.
+
+Knows ONNX Runtime's words for a model. Three modules implement ``Executable``: ``on_htp.py``, ``in_parts.py`` and
+``on_cpu.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.core.checks import items_of, shown
+from openhtp.core.errors import InvalidArgument
+from openhtp.frontend.model import ValueType
+from openhtp.frontend.onnx_reader import value_type
+from openhtp.frontend.partitioning import AssignedNode
+
+if TYPE_CHECKING:
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.graph import Graph
+    from openhtp.session.pending import Carrier, PendingRun
+    from openhtp.session.profiling import AnyProfile
+    from openhtp.session.values import OrtValue
+
+Array = npt.NDArray[Any]
+Results = list[Array]
+
+_WORDS = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPart:
+    """What runs together: the provider, and its nodes with the reason why they are on the CPU."""
+
+    provider: str
+    nodes: tuple[AssignedNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """Name, type and shape of an input or output, in ONNX Runtime's words."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetadata:
+    """What the file says about itself."""
+
+    graph_name: str
+    producer_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunCall:
+    """One run that was asked for, checked."""
+
+    names: Sequence[str]
+    feeds: dict[str, Array]
+    run_options: Any
+    profile: Any
+    # Arrays of the caller's for some of the outputs.
+    targets: Mapping[str, Array]
+
+
+class Executable(Protocol):
+    """A loaded model. ``str()`` says where it runs."""
+
+    inputs: list[NodeArg]
+    outputs: list[NodeArg]
+    metadata: ModelMetadata
+    # The graph of each part; None for a part on the CPU.
+    graphs: Sequence[Graph | None]
+    # Whether all its floats are computed so, as on an HTP.
+    half_precision: bool
+    # Gives its device back soon, and waits for nothing: for finalizers, which must not hold the executable itself.
+    leave: Callable[[], object]
+
+    @property
+    def assigned(self) -> list[AssignedPart]:
+        """Which nodes run together and where, in running order."""
+
+    @property
+    def value_context(self) -> Context | None:
+        """The context in whose memory values may lie; None if runs copy them in any case."""
+
+    def room_for(self, output: str) -> OrtValue | None:
+        """A value for an output in that memory; None where there is none."""
+
+    def new_profile(self, level: str, max_events: int | None = None) -> AnyProfile | None:
+        """A profile for one run; None if ONNX Runtime profiles by itself."""
+
+    def checked(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+    ) -> tuple[Sequence[str], dict[str, Array]]:
+        """Check what a caller wants of a run: the names of its outputs, and its inputs as ``run`` takes them."""
+
+    def run(self, call: RunCall) -> Results:
+        """Run once and wait; outputs that could be written into their target are that target."""
+
+    def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
+        """Have a run done later; ``noted`` is called when it is over, before any callback."""
+
+    def end_profiling(self) -> str:
+        """The file of ONNX Runtime's own profile; empty if there is none."""
+
+    def close(self) -> None:
+        """Free what it has on a device."""
+
+
+def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
+    """The names of the outputs that are asked for: those that are given, or all."""
+    names = list(known) if output_names is None else items_of(output_names, len(known) + 1)
+    if names is None:
+        raise InvalidArgument(f"output_names is {shown(output_names)}; expected a list of names, or None")
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise InvalidArgument(f"no output is called {shown(name)}; the model has {', '.join(known)}")
+    return names or list(known)
+
+
+def check_feed(feeds: object, required: Sequence[str]) -> None:
+    """Refuse what is no mapping, or lacks a required input."""
+    if not isinstance(feeds, Mapping):
+        raise InvalidArgument(f"input_feed is a {type(feeds).__name__}; expected a mapping of names to arrays")
+    missing = [name for name in required if name not in feeds]
+    if missing:
+        raise InvalidArgument(f"required inputs {missing} are missing from the feed {list(feeds)}")
+
+
+def check_fits(name: str, target: Array, result: Array | ValueType) -> None:
+    """Refuse a target of another type or shape than the output has."""
+    if target.shape != result.shape or target.dtype != result.dtype:
+        raise InvalidArgument(
+            f"output {name!r} is bound to {target.dtype}{list(target.shape)}; the model gives"
+            f" {result.dtype}{list(result.shape)}"
+        )
+
+
+def type_in_words(dtype: np.dtype[Any]) -> str:
+    """``tensor(float)`` and its like."""
+    return f"tensor({_WORDS.get(dtype.name, dtype.name)})"
+
+
+def node_args(values: Mapping[str, ValueType]) -> list[NodeArg]:
+    """Inputs or outputs as ONNX Runtime lists them."""
+    return [NodeArg(name, type_in_words(kind.dtype), list(kind.shape)) for name, kind in values.items()]
+
+
+def described(value: Any) -> NodeArg:
+    """An input or output as its file has it; sizes that are left open are names, or None."""
+    kind = value.type.tensor_type
+    shape = [dim.dim_value if dim.dim_value > 0 else dim.dim_param or None for dim in kind.shape.dim]
+    return NodeArg(value.name, type_in_words(value_type(kind.elem_type, value.name)), shape)

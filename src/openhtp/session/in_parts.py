@@ -1,0 +1,187 @@
+"""A model that runs in parts: what an HTP can take on the device, the rest on ONNX Runtime's CPU kernels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+from openhtp.core.errors import QnnError, UnsupportedError, UnsupportedFeature, WrongState
+from openhtp.frontend.onnx_reader import parse_model, read_model
+from openhtp.frontend.partitioning import ModelPart, partition
+from openhtp.runtime.objects.graph import Graph
+from openhtp.session.executable import (
+    Array,
+    AssignedPart,
+    ModelMetadata,
+    Results,
+    RunCall,
+    check_feed,
+    checked_names,
+    described,
+)
+from openhtp.session.hosts import Stay, host_kind
+from openhtp.session.on_cpu import CpuPart, ProfiledCpuSession
+from openhtp.session.on_htp import HtpExecutable, begin_context, compose
+from openhtp.session.options import CPU, QNN, SessionRequest
+from openhtp.session.pending import Carrier, PendingRun
+from openhtp.session.power import SessionPower
+from openhtp.session.profiling import PartsProfile
+
+log = logging.getLogger(__name__)
+
+_Runner = HtpExecutable | CpuPart | ProfiledCpuSession
+
+
+def load_in_parts(request: SessionRequest, error: UnsupportedError, power: SessionPower) -> PartsExecutable | None:
+    """The model as parts, some of them on the HTP; None if none can be. ``error``: why not as a whole."""
+    try:
+        parts = partition(request.fixed_model())
+    except QnnError as problem:
+        log.debug("the model cannot be taken apart: %s", problem)
+        parts = []
+    if request.entries.get("session.disable_cpu_ep_fallback") == "1":
+        raise _refusal(parts, error)
+    if not any(part.on_htp for part in parts):
+        return None
+    executable = PartsExecutable(request, parts, power)
+    log.warning(
+        "the HTP cannot take all of this model: %d nodes run on the CPU, in %d parts in all (get_partition() tells"
+        " why; the first: %s)",
+        sum(len(part.nodes) for part in parts if not part.on_htp),
+        len(parts),
+        error,
+    )
+    return executable
+
+
+def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> UnsupportedError:
+    """Why a model that must not use the CPU is refused: all nodes with their reasons."""
+    reasons = [
+        f"{node.name!r} ({node.op_type}): {node.reason}" for part in parts for node in part.nodes if node.reason
+    ]
+    if len(reasons) < 2:
+        return first
+    count = sum(len(part.nodes) for part in parts)
+    return type(first)(
+        f"{len(reasons)} of {count} nodes cannot run on the HTP, and session.disable_cpu_ep_fallback is set:"
+        f" {'; '.join(reasons)}",
+        first.status,
+    )
+
+
+class PartsExecutable:
+    """The parts, loaded, which run one after the other. The graphs on the HTP share a context."""
+
+    half_precision = False
+    value_context = None
+
+    def __init__(self, request: SessionRequest, parts: Sequence[ModelPart], power: SessionPower) -> None:
+        if request.entries.get("ep.context_enable") == "1":
+            raise UnsupportedFeature(
+                f"ep.context_enable: the model runs in {len(parts)} parts, and a context file holds one graph; end"
+                " the model before the nodes that an HTP cannot take, or leave ep.context_enable"
+            )
+        proto = parse_model(request.fixed_model())
+        constants = {tensor.name for tensor in proto.graph.initializer}
+        self.inputs = [described(value) for value in proto.graph.input if value.name not in constants]
+        self.outputs = [described(value) for value in proto.graph.output]
+        self.metadata = ModelMetadata(
+            graph_name=proto.graph.name,
+            producer_name=proto.producer_name,
+            domain=proto.domain,
+            description=proto.doc_string,
+            graph_description=proto.graph.doc_string,
+            version=proto.model_version,
+            custom_metadata_map={item.key: item.value for item in proto.metadata_props},
+        )
+        self._power, self._is_closed = power, False
+        self._parts = list(parts)
+        self.stay = Stay(host_kind(request))
+        self.leave: Callable[[], object] = self.stay.leave
+        try:
+            context = begin_context(request, self.stay)
+            self._loaded: list[HtpExecutable | CpuPart] = [
+                CpuPart(part.model, request.sess_options)
+                if part.imported is None
+                else compose(request, self.stay, context, read_model(part.model), part.imported, power)
+                for part in parts
+            ]
+        except BaseException:
+            self.stay.end()
+            raise
+        self.graphs: Sequence[Graph | None] = [loaded.graph for loaded in self._loaded]
+        self._where = f"on {request.soc} and the CPU, in {len(parts)} parts"
+
+    @property
+    def assigned(self) -> list[AssignedPart]:
+        """The parts in running order."""
+        return [AssignedPart(QNN if part.on_htp else CPU, part.nodes) for part in self._parts]
+
+    def room_for(self, output: str) -> None:
+        """None: results are arrays of their own."""
+
+    def new_profile(self, level: str, max_events: int | None = None) -> PartsProfile:
+        """A profile for one run; so many events of each part are kept."""
+        profiles = [loaded.new_profile(level, max_events) for loaded in self._loaded]
+        return PartsProfile(level, self.assigned, profiles)
+
+    def checked(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, Any]]:
+        """The names of the outputs that are asked for, and the inputs; each part checks the form of its own."""
+        if self._is_closed:
+            raise WrongState("the session was closed")
+        names = checked_names(output_names, [item.name for item in self.outputs])
+        check_feed(feeds, [item.name for item in self.inputs])
+        return names, dict(feeds)
+
+    def run(self, call: RunCall) -> Results:
+        """Run part after part."""
+        if self._is_closed:
+            raise WrongState("the session was closed")
+        profile: PartsProfile | None = call.profile
+        with self._power.during(call.run_options), ExitStack() as stack:
+            runners: list[_Runner] = list(self._loaded)
+            if profile is not None and profile.tells_nodes:
+                runners = [
+                    stack.enter_context(part.profiled()) if isinstance(part, CpuPart) else part
+                    for part in self._loaded
+                ]
+            values = self._run_parts(runners, call.feeds, call.run_options, profile)
+        return [values[name] for name in call.names]
+
+    def _run_parts(
+        self,
+        runners: Sequence[_Runner],
+        feeds: Mapping[str, Any],
+        run_options: Any,
+        profile: PartsProfile | None,
+    ) -> dict[str, Array]:
+        values = dict(feeds)
+        for number, (part, runner) in enumerate(zip(self._parts, runners, strict=True)):
+            part_feeds = {name: values[name] for name in part.inputs}
+            with nullcontext() if profile is None else profile.timing(number) as part_profile:
+                results = runner.run_part(part.outputs, part_feeds, run_options, part_profile)
+            values.update(zip(part.outputs, results, strict=True))
+        for number, runner in enumerate(runners):
+            if profile is not None and isinstance(runner, ProfiledCpuSession):
+                profile.parts[number].node_times = runner.times()
+        return values
+
+    def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
+        """Have a thread of the session run it."""
+        return carrier.compute(call, self.run, noted)
+
+    def end_profiling(self) -> str:
+        """Empty: the session profiles."""
+        return ""
+
+    def close(self) -> None:
+        """Free the context and let go of the device."""
+        self._is_closed = True
+        self.stay.end()
+
+    def __str__(self) -> str:
+        return self._where
