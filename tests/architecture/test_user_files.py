@@ -23,6 +23,7 @@ OWN = {
     "cli/_device_status.py": "/proc",
     "cli/_running.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null",
+    "cli/main.py": "the package's own files",
     "core/status_words.py": "a resource of the package",
     "core/writing.py": "writes",
     "cost/published/__init__.py": "resources of the package",

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from openhtp.cli.main import app
+from openhtp.cli.main import _Overview, app
 from openhtp.vendor.library import find_library
 from tests.waiting import PATIENCE_S
 
@@ -51,6 +52,26 @@ def test_help_names_every_command(run) -> None:
     for command in ("bench", "demo", "device", "doctor", "estimate", "plan", "quantize", "run", "run-scenario"):
         assert command in text
     assert "openhtp 0." in run("--version")
+
+
+def test_help_says_of_every_command_what_that_says_of_itself() -> None:
+    folder = typer.main.get_command(app)
+    context = folder.make_context("openhtp", ["--version"], resilient_parsing=True)
+    overview = _Overview(name="openhtp")
+    for name in overview.list_commands(context):
+        purpose = overview.get_command(context, name).help
+        assert purpose
+        assert purpose == folder.get_command(context, name).help
+
+
+def test_help_imports_no_command() -> None:
+    source = (
+        "import sys; from openhtp.cli.main import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert {"openhtp.cli.plan", "openhtp.runtime", "numpy", "onnxruntime"} & set(loaded) == set()
+    assert "openhtp.cli.main" in loaded
 
 
 @pytest.mark.parametrize(

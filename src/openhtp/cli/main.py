@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import openhtp.cli
 from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, say, settle_streams
@@ -40,7 +42,8 @@ class _Folder(TyperGroup):
         """Print help in boxes, as every command's own help is. Errors of usage have none (see ``app``)."""
         from typer import rich_utils
 
-        rich_utils.rich_format_help(obj=self, ctx=ctx, markup_mode="rich")
+        overview = _Overview(name=self.name, params=self.params, help=self.help)
+        rich_utils.rich_format_help(obj=overview, ctx=ctx, markup_mode="rich")
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; if its reader has gone, or on Ctrl-C, end with the status that shells expect."""
@@ -56,6 +59,27 @@ class _Folder(TyperGroup):
             if hasattr(error, "format_message") and isinstance(words, str):
                 vars(error)["message"] = printable(words)
             raise
+
+
+class _Overview(_Folder):
+    """The commands with what each is for, read in their files: to import them all takes seconds."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command that can be listed, not run."""
+        return TyperCommand(cmd_name, help=_purpose(cmd_name.replace("-", "_")))
+
+
+def _purpose(word: str) -> str | None:
+    """The help of a group's ``app``, or the docstring of the function that is the command."""
+    tree = ast.parse(Path(openhtp.cli.__path__[0], f"{word}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            for keyword in node.value.keywords:
+                if keyword.arg == "help" and ast.unparse(node.targets[0]) == "app":
+                    return str(ast.literal_eval(keyword.value))
+        elif isinstance(node, ast.FunctionDef) and node.name == word:
+            return ast.get_docstring(node)
+    return None
 
 
 app = typer.Typer(
