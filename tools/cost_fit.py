@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from cost_prior import PADDING, WORDS, factors, make_prior
 from cost_slopes import time_and_slopes
-
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.place import place
 from openhtp.core.kinds import MATRIX_KINDS
 from openhtp.core.number_format import NumberFormat
 from openhtp.cost.amounts import UNITS, unit_of
 from openhtp.cost.demand import AMOUNTS, DMA_AMOUNTS, demands
-from openhtp.cost.published import Latency
 from openhtp.hw.catalog import find_soc
+from published import Latency
 
 MEAN_SIGMA, SPREAD_SIGMA = 0.25, 0.2
 _GROUPS = (64, 128, 200, 280, 400, 600, 1000, 10_000)

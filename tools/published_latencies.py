@@ -1,4 +1,4 @@
-"""Makes the tables of ``openhtp.cost.published`` from published latencies and the networks they are of."""
+"""Makes the tables of ``tools/published`` from published latencies and the networks they are of."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from openhtp.compiler.driver import compile_graph
 from openhtp.compiler.sizes import KernelSize, sizes_of
-from openhtp.cost.published import RATIOS, SOURCE, WHOLE
 from openhtp.frontend.onnx_import import load
+from published import RATIOS, SOURCE, WHOLE
 
-DATA = Path(__file__).parent.parent / "src/openhtp/cost/published"
+DATA = Path(__file__).parent / "published"
 # Kernels are the same for every SoC that the latencies are of.
 TARGET = "SM8650"
 

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
-from openhtp.testing.agreement import (
+from openhtp.vendor import oracle
+from vendor_agreement.agreement import (
     VENDOR_SHARE,
     Agreement,
     Deviation,
@@ -28,11 +29,10 @@ from openhtp.testing.agreement import (
     read_deviations,
     summarize,
 )
-from openhtp.testing.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
-from openhtp.testing.graph_report import GraphReport, compare_graphs
-from openhtp.testing.random_graphs import Offered
-from openhtp.testing.rows import Row
-from openhtp.vendor import oracle
+from vendor_agreement.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
+from vendor_agreement.graph_report import GraphReport, compare_graphs
+from vendor_agreement.random_graphs import Offered
+from vendor_agreement.rows import Row
 
 ROOT = Path(__file__).parent.parent
 DEVIATIONS = ROOT / "tests" / "vendor" / "deviations.toml"

@@ -26,10 +26,10 @@ OWN = {
     "cli/main.py": "the package's own files",
     "core/status_words.py": "a resource of the package",
     "core/writing.py": "writes",
-    "cost/published/__init__.py": "resources of the package",
+    "cost/accuracy.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/entrance.py": "/dev/null",
-    "cost/llm_fit.py": "a resource of the package",
+    "cost/llm_rates.py": "a resource of the package",
     "llm/tokenizer.py": "bytes that came through core/files.py",
     "engine/cutting.py": "opens sessions, not files",
     "engine/prepared.py": "opens sessions, not files",
@@ -51,7 +51,6 @@ OWN = {
     "sweeping/identity.py": "the package's own files",
     "sweeping/page.py": "a resource of the package",
     "sweeping/store_file.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
-    "testing/agreement.py": "tables of the project",
     "vendor/library.py": "the head of the library that is to be loaded",
 }
 

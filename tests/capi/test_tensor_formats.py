@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.testing.native_head import NativeHead
+from tests.engine.native_head import NativeHead
 
 PLACES = (0, 96)
 

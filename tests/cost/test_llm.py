@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from llm_fit import fitted_rates, left_out, published
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.cost.llm import estimate_llm
-from openhtp.cost.llm_fit import left_out, published
+from openhtp.cost.llm_rates import llm_rates
 from openhtp.cost.llm_shapes import PRESETS, LlmShape
 
 
@@ -22,9 +23,20 @@ def test_models_left_out_in_turn_are_met() -> None:
 
 def test_what_is_printed_leaves_out_clones_too() -> None:
     found = estimate_llm("llama-3.2-3b")
-    assert found.decode_error == statistics.median(abs(row.decode) for row in left_out())
+    assert found.decode_error == pytest.approx(statistics.median(abs(row.decode) for row in left_out()))
     assert 0.05 < found.decode_error <= 0.10
     assert 0.05 < found.ttft_error < 0.20
+
+
+def test_the_package_has_the_rates_of_this_fit() -> None:
+    fitted, kept = fitted_rates(), llm_rates()
+    assert kept.decode_error == pytest.approx(fitted.decode_error)
+    assert kept.ttft_error == pytest.approx(fitted.ttft_error)
+    for line, again in ((kept.token, fitted.token), (kept.single, fitted.single)):
+        assert line.work is again.work
+        assert line.factors == pytest.approx(again.factors), "run tools/llm_fit.py"
+        assert line.slower == pytest.approx(again.slower)
+        assert line.unit_ms == pytest.approx(again.unit_ms)
 
 
 def test_known_sizes() -> None:

@@ -14,7 +14,6 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.cost import NumberFormat, estimate as estimate_program
 from openhtp.cost.model import estimate_kernels
-from openhtp.cost.published import published_kernels
 from openhtp.cost.running import Tuning, packed_share
 from openhtp.engine.ort import OrtEngine
 from openhtp.estimation import compiled, estimate, with_options
@@ -23,6 +22,7 @@ from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.qnn_program import QnnProgram
+from published import published_kernels
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cost_fit import Fit
 from openhtp.cost import NumberFormat
+from openhtp.cost.accuracy import accuracy_report
 from openhtp.cost.batch import Setting, price_many
 from openhtp.cost.model import estimate_kernels
-from openhtp.cost.published import Latency, published_kernels, published_latencies
 from openhtp.hw.catalog import find_soc
+from published import Latency, published_kernels, published_latencies
+from published.accuracy import report
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/cost-model.md"
@@ -61,11 +65,19 @@ def test_networks_that_were_not_in_the_fit_are_near_enough():
     assert p90 <= 0.35
 
 
-@pytest.mark.slow
-def test_the_fit_can_be_repeated(published, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    from cost_fit import Fit
+def test_the_package_has_the_report_of_these_times():
+    kept, computed = accuracy_report(), report()
+    assert (kept.source, kept.times, kept.networks) == (computed.source, computed.times, computed.networks)
+    assert kept.rank_correlation == pytest.approx(computed.rank_correlation)
+    assert list(kept.groups) == list(computed.groups)
+    for name, rows in computed.groups.items():
+        for row, again in zip(kept.groups[name], rows, strict=True):
+            assert astuple(row)[0] == astuple(again)[0]
+            assert astuple(row)[1:] == pytest.approx(astuple(again)[1:]), "run tools/fit_cost_model.py report"
 
+
+@pytest.mark.slow
+def test_the_fit_can_be_repeated(published):
     kernels, rows = published
     fit = Fit(kernels, rows)
     errors = np.abs(np.expm1(fit.cross_validate()))
@@ -75,11 +87,8 @@ def test_the_fit_can_be_repeated(published, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_fit_finds_parameters_that_are_known(published, monkeypatch):
+def test_the_fit_finds_parameters_that_are_known(published):
     """Times made by the model itself must give the model back."""
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    from cost_fit import Fit
-
     kernels, rows = published
     made = []
     for row in rows:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.engine.native_head import NativeHead
 
 import openhtp as htp
 from openhtp.core import hmx_layout as hmx
 from openhtp.core.errors import QnnError
 from openhtp.engine import native_kv
 from openhtp.engine.native_kv import Mirror
-from openhtp.testing.native_head import NativeHead
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
-from openhtp.testing.differential import exact_results, run_calls
+from vendor_agreement.differential import exact_results, run_calls
 
 
 def spec(name: str, shape: tuple[int, ...], dtype: DType, quant: ScaleOffset | None = None) -> TensorSpec:

@@ -14,9 +14,9 @@ import pytest
 
 from openhtp.core.dtype import DType
 from openhtp.ops import op_names
-from openhtp.testing.agreement import Agreement, Deviation, measure, read_deviations, summarize
-from openhtp.testing.differential import Case, draw_case, rows_of
-from openhtp.testing.rows import Row
+from vendor_agreement.agreement import Agreement, Deviation, measure, read_deviations, summarize
+from vendor_agreement.differential import Case, draw_case, rows_of
+from vendor_agreement.rows import Row
 
 ROOT = Path(__file__).parents[2]
 DEVIATIONS = read_deviations(Path(__file__).with_name("deviations.toml"))

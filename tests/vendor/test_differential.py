@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from openhtp.core.dtype import DType
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
-from openhtp.testing.agreement import Agreement, measure, read_deviations, summarize
-from openhtp.testing.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
+from vendor_agreement.agreement import Agreement, measure, read_deviations, summarize
+from vendor_agreement.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
 
 DEVIATIONS = read_deviations(Path(__file__).with_name("deviations.toml"))
 SOC = "SM8650"

@@ -16,9 +16,9 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
-from openhtp.testing.agreement import read_deviations, summarize
-from openhtp.testing.differential import NotOffered, draw_case, rows_of
-from openhtp.testing.graph_agreement import (
+from vendor_agreement.agreement import read_deviations, summarize
+from vendor_agreement.differential import NotOffered, draw_case, rows_of
+from vendor_agreement.graph_agreement import (
     judge,
     offered_rows,
     run_graph_ours,
@@ -26,8 +26,8 @@ from openhtp.testing.graph_agreement import (
     same_inside,
     takes,
 )
-from openhtp.testing.graph_report import GraphReport, compare_graphs
-from openhtp.testing.random_graphs import Dice, GraphNode, Offered, RandomGraph, draw_graph
+from vendor_agreement.graph_report import GraphReport, compare_graphs
+from vendor_agreement.random_graphs import Dice, GraphNode, Offered, RandomGraph, draw_graph
 
 T = TypeVar("T")
 SOC = "SM8650"

@@ -15,7 +15,7 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops._types import _WORDS
-from openhtp.testing.differential import Case, Row, run_ours, run_vendor
+from vendor_agreement.differential import Case, Row, run_ours, run_vendor
 
 SOC = "SM8650"
 UNITS = {"u8": ScaleOffset(1 / 256, 0), "u16": ScaleOffset(1 / 65536, 0)}

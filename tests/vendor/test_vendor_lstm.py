@@ -8,7 +8,7 @@ import pytest
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import find_op
 from openhtp.ops.lstm import PROJECTION
-from openhtp.testing.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
+from vendor_agreement.differential import NotOffered, draw_case, rows_of, run_ours, run_vendor
 
 # Half precision, through a chain of half a dozen operations on numbers around 1.
 SLACK = 4e-3

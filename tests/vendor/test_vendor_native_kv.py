@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.engine.native_head import NativeHead
 
 import openhtp as htp
 from openhtp import llm
 from openhtp.core.errors import QnnError
 from openhtp.core.hmx_layout import round_up
-from openhtp.testing.native_head import NativeHead
 
 pytestmark = pytest.mark.vendor
 

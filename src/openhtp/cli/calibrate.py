@@ -9,8 +9,7 @@ import typer
 
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
-from openhtp.cost.accuracy import Accuracy, accuracy, rank_correlation
-from openhtp.cost.published import SOURCE, published_latencies
+from openhtp.cost.accuracy import Accuracy, accuracy_report
 
 _SHOWN = ("SoC and precision", "family")
 
@@ -23,19 +22,20 @@ def calibrate(
 ) -> None:
     """Show how well modelled times agree with published ones, in families that the fit had not seen."""
     with errors_reported():
-        found, ranks = accuracy(), rank_correlation()
-        rows = published_latencies()
-        networks = {row.network for row in rows}
-        say(f"{len(rows)} published times of {len(networks)} networks ({SOURCE}).")
-        show(_table("Modelled against published times", [*found["all"], *found["precision"]]))
+        calibration = accuracy_report()
+        groups, ranks = calibration.groups, calibration.rank_correlation
+        say(f"{calibration.times} published times of {calibration.networks} networks ({calibration.source}).")
+        show(_table("Modelled against published times", [*groups["all"], *groups["precision"]]))
         if report:
             for name in _SHOWN:
-                show(_table(f"By {name}", found[name]))
+                show(_table(f"By {name}", groups[name]))
         lowest = min(ranks, key=lambda soc: ranks[soc])
         say(f"Rank correlation by SoC is {ranks[lowest]:.3f} ({lowest}) or better.", "dim")
         say("Each family was predicted by a fit without it. The fit is tools/fit_cost_model.py.", "dim")
-        document = {name: [asdict(row) for row in groups] for name, groups in found.items()}
-        write_json(json_file, {"source": SOURCE, "times": "modelled", "rank_correlation": ranks, **document})
+        document = {name: [asdict(row) for row in rows] for name, rows in groups.items()}
+        write_json(
+            json_file, {"source": calibration.source, "times": "modelled", "rank_correlation": ranks, **document}
+        )
 
 
 def _table(title: str, rows: list[Accuracy]) -> Sheet:

@@ -1,16 +1,12 @@
-"""How well the model does on published times: in families that its fits had not seen, and with all of them."""
+"""How far modelled times are from published ones, as ``tools/fit_cost_model.py`` found and wrote it down."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
 from dataclasses import dataclass
+from importlib import resources
 
-import numpy as np
-
-from openhtp.core.number_format import NumberFormat
-from openhtp.cost.model import band_of
-from openhtp.cost.published import Latency, held_out_times, published_latencies
-from openhtp.cost.rates import fitted_parameters
+import msgspec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,51 +21,19 @@ class Accuracy:
     covered: float
 
 
-def accuracy() -> dict[str, list[Accuracy]]:
-    """Rows by SoC and precision, by SoC, by precision, by family, and one for all; all held out."""
-    rows = list(zip(published_latencies(), held_out_times(), strict=True))
-    return {
-        "all": _grouped(rows, lambda row: "families kept out of the fit"),
-        "SoC and precision": _grouped(rows, lambda row: f"{row.soc} {row.precision}"),
-        "SoC": _grouped(rows, lambda row: row.soc),
-        "precision": _grouped(rows, lambda row: row.precision),
-        "family": _grouped(rows, lambda row: row.family),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyReport:
+    """All groups, by what they have in common; each family of networks was predicted by a fit without it."""
+
+    source: str
+    times: int
+    networks: int
+    rank_correlation: dict[str, float]
+    groups: dict[str, list[Accuracy]]
 
 
-def rank_correlation() -> dict[str, float]:
-    """Spearman's, of modelled and measured times of each SoC."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for row, modelled in zip(published_latencies(), held_out_times(), strict=True):
-        found.setdefault(row.soc, []).append((row.us, modelled))
-    return {soc: _spearman(np.array(pairs)) for soc, pairs in sorted(found.items())}
-
-
-def _spearman(pairs: np.ndarray) -> float:
-    ranks = pairs.argsort(axis=0).argsort(axis=0)
-    return float(np.corrcoef(ranks[:, 0], ranks[:, 1])[0, 1])
-
-
-def _grouped(rows: Iterable[tuple[Latency, float]], key: Callable[[Latency], str]) -> list[Accuracy]:
-    groups: dict[str, list[tuple[Latency, float]]] = {}
-    for row, modelled in rows:
-        groups.setdefault(key(row), []).append((row, modelled))
-    return [_accuracy(name, groups[name]) for name in sorted(groups)]
-
-
-def _accuracy(name: str, rows: list[tuple[Latency, float]]) -> Accuracy:
-    errors = np.array([modelled / row.us - 1.0 for row, modelled in rows])
-    inside = [_inside(row, modelled) for row, modelled in rows]
-    return Accuracy(
-        name=name,
-        count=len(rows),
-        median=float(np.median(np.abs(errors))),
-        p90=float(np.quantile(np.abs(errors), 0.9)),
-        bias=float(np.median(errors)),
-        covered=float(np.mean(inside)),
-    )
-
-
-def _inside(row: Latency, modelled: float) -> bool:
-    band = band_of(fitted_parameters(), NumberFormat(row.precision), extrapolated=False)
-    return modelled * band.low <= row.us <= modelled * band.high
+@functools.cache
+def accuracy_report() -> AccuracyReport:
+    """The report on the parameters that this package has."""
+    data = resources.files("openhtp.cost").joinpath("accuracy.json").read_bytes()
+    return msgspec.json.decode(data, type=AccuracyReport)

@@ -1,6 +1,6 @@
 """How fast language models run: decoding is bound by what it reads, a prefill pass by what it multiplies.
 
-How long both take is fitted to published rates (``llm_fit.py``), and every result says how far off models were
+How long both take is fitted to published rates (``llm_rates.py``), and every result says how far off models were
 that had no part in the fit. Everything here is modelled.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
-from openhtp.cost.llm_fit import median_errors, whole_fit
+from openhtp.cost.llm_rates import llm_rates
 from openhtp.cost.llm_shapes import PRESETS, WEIGHT_BITS, LlmShape
 from openhtp.hw.catalog import find_soc
 
@@ -60,26 +60,24 @@ def estimate_llm(
 
     ``model`` is a preset's name or a shape, ``accepted`` how many tokens a decoding pass yields (speculation).
     """
-    name, shape = _found_shape(model)
+    name, shape = _shape_of(model)
     chip = find_soc(soc).name
     if precision not in WEIGHT_BITS:
         raise InvalidArgument(f"precision is {shown(precision)}; expected one of {', '.join(WEIGHT_BITS)}")
-    for what, given in (("context", context), ("prompt", prompt)):
-        number = whole_number(given)
+    for what, tokens in (("context", context), ("prompt", prompt)):
+        number = whole_number(tokens)
         if number is None or number < 1:
-            raise InvalidArgument(f"{what} is {shown(given)}; expected a number of tokens")
+            raise InvalidArgument(f"{what} is {shown(tokens)}; expected a number of tokens")
     if prompt > context:
         raise InvalidArgument(f"a prompt of {prompt} tokens does not fit a context of {context}")
     if not isinstance(accepted, int | float) or accepted < 1:
         raise InvalidArgument(f"accepted is {shown(accepted)}; expected 1 or more tokens a pass")
-    made, errors = whole_fit(), median_errors()
-    decode, single = (
-        made.decode_ms(shape, chip, precision, context),
-        made.pass_ms(shape, chip, precision, context),
-    )
+    rates = llm_rates()
+    decode = rates.decode_ms(shape, chip, precision, context)
+    single = rates.pass_ms(shape, chip, precision, context)
     rate = 1e3 * accepted / decode
-    spread = max(0.1, 2 * errors[0]) * (1 if made.knows(chip) else 3)
-    reading = made.decode_ms(shape, chip, precision, 0)
+    spread = max(0.1, 2 * rates.decode_error) * (1 if rates.knows(chip) else 3)
+    reading = rates.decode_ms(shape, chip, precision, 0)
     retile = [shape.kv_bytes(context) / gbs / _GB * 1e3 for gbs in _RETILE_GBS]
     return LlmEstimate(
         model=name,
@@ -94,17 +92,17 @@ def estimate_llm(
         pass_ms=single,
         decode_ms=decode,
         bound_by="weights" if 2 * reading > decode else "attention",
-        decode_error=errors[0],
-        ttft_error=errors[1],
-        fitted=made.knows(chip),
+        decode_error=rates.decode_error,
+        ttft_error=rates.ttft_error,
+        fitted=rates.knows(chip),
         native_gain_ms=(min(retile), max(retile)),
     )
 
 
-def _found_shape(model: str | LlmShape) -> tuple[str, LlmShape]:
+def _shape_of(model: str | LlmShape) -> tuple[str, LlmShape]:
     if isinstance(model, LlmShape):
         return "own shape", model
-    found = PRESETS.get(model.lower()) if isinstance(model, str) else None
-    if found is None:
+    shape = PRESETS.get(model.lower()) if isinstance(model, str) else None
+    if shape is None:
         raise InvalidArgument(f"model is {shown(model)}; expected one of {', '.join(PRESETS)}, or an LlmShape")
-    return model.lower(), found
+    return model.lower(), shape

@@ -18,7 +18,7 @@ from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import Node, OpDef, find_op
 from openhtp.ops._resolve import filled_params
-from openhtp.testing.rows import Row
+from vendor_agreement.rows import Row
 
 Array = npt.NDArray[Any]
 

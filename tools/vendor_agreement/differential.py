@@ -26,7 +26,9 @@ from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import OpDef, find_op, resolve
 from openhtp.ops._node import Shape
 from openhtp.ops._types import TypeRow, type_word
-from openhtp.testing.drawing import (
+from openhtp.vendor import oracle
+from openhtp.vendor.forms import params_of
+from vendor_agreement.drawing import (
     draw_data,
     input_encoding,
     moves_values,
@@ -35,9 +37,7 @@ from openhtp.testing.drawing import (
     real_inputs,
     resolved_node,
 )
-from openhtp.testing.rows import Row, samples_of
-from openhtp.vendor import oracle
-from openhtp.vendor.forms import params_of
+from vendor_agreement.rows import Row, samples_of
 
 Array = npt.NDArray[Any]
 

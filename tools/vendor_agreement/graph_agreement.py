@@ -20,13 +20,13 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
-from openhtp.testing.agreement import Agreement, measure_output
-from openhtp.testing.differential import NotOffered, draw_case, exact_results, rows_of, run_calls
-from openhtp.testing.drawing import real_values
-from openhtp.testing.random_graphs import RandomGraph
-from openhtp.testing.rows import Row
 from openhtp.vendor import oracle
 from openhtp.vendor.forms import params_of
+from vendor_agreement.agreement import Agreement, measure_output
+from vendor_agreement.differential import NotOffered, draw_case, exact_results, rows_of, run_calls
+from vendor_agreement.drawing import real_values
+from vendor_agreement.random_graphs import RandomGraph
+from vendor_agreement.rows import Row
 
 Array = npt.NDArray[Any]
 Results = dict[str, Array]

@@ -23,9 +23,9 @@ from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import find_op
-from openhtp.testing.differential import with_outputs
-from openhtp.testing.drawing import draw_data, input_encoding, moves_values, narrowed, real_values
-from openhtp.testing.rows import Row, samples_of
+from vendor_agreement.differential import with_outputs
+from vendor_agreement.drawing import draw_data, input_encoding, moves_values, narrowed, real_values
+from vendor_agreement.rows import Row, samples_of
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.tensor import TensorSpec
-from openhtp.testing.differential import Case
-from openhtp.testing.rows import Row
+from vendor_agreement.differential import Case
+from vendor_agreement.rows import Row
 
 Array = npt.NDArray[Any]
 

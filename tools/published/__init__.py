@@ -12,7 +12,7 @@ import gzip
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from openhtp.compiler.sizes import KernelSize
@@ -67,7 +67,7 @@ class Latency:
 
 
 def _text(name: str) -> str:
-    data = resources.files("openhtp.cost.published").joinpath(name).read_bytes()
+    data = Path(__file__).with_name(name).read_bytes()
     return (gzip.decompress(data) if name.endswith(".gz") else data).decode()
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from openhtp.engine.ort import OrtEngine
-from openhtp.testing.agreement import Agreement
-from openhtp.testing.differential import NotOffered
-from openhtp.testing.graph_agreement import judge, run_graph_ours, run_graph_vendor, same_inside, takes
-from openhtp.testing.random_graphs import Dice, Offered, draw_graph
+from vendor_agreement.agreement import Agreement
+from vendor_agreement.differential import NotOffered
+from vendor_agreement.graph_agreement import judge, run_graph_ours, run_graph_vendor, same_inside, takes
+from vendor_agreement.random_graphs import Dice, Offered, draw_graph
 
 
 @dataclass(slots=True)
