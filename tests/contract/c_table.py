@@ -94,11 +94,16 @@ class Context:
         options = client_graph.GraphOptions(priority=None if priority is None else Priority.parse(priority))
         return Graph(self, self.held.create_graph(name, options))
 
+    def free(self) -> None:
+        self.held.free()
+
 
 class Graph:
     def __init__(self, context: Context, held: client_graph.Graph) -> None:
         self.context = context
         self.held = held
+        # Each is called back and written to, whether or not a test still looks at it.
+        self._sent: list[Execution] = []
 
     def add_tensor(self, name: str, shape: tuple[int, ...], dtype: str, *, kind: str) -> TensorSpec:
         spec = TensorSpec(name, shape, DType.parse(dtype), None, TensorKind.parse(kind))
@@ -124,6 +129,7 @@ class Graph:
         signal: Signal | None = None,
     ) -> Execution:
         made = Execution(self, inputs, notify, notify_param)
+        self._sent.append(made)
         made.send(signal)
         return made
 

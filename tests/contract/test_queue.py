@@ -1,8 +1,8 @@
 """The queue's contract, by the same tests wherever there is a queue.
 
 That is: in Python and through the table of functions of our own C library; on a device process, on a thread of
-this process and on a device with a name; on the virtual clock; and on the vendor's library. Contexts have the
-queue depth that a test needs, and the default where it needs none.
+this process and on a device with a name; each with a queue depth that is configured, and with the default one; on
+the virtual clock; and on the vendor's library.
 
 ``Rig.stall`` makes the device busy until ``Rig.go_on``: it is held, or the virtual device simply has not been run
 yet. No test waits for time to pass.
@@ -30,14 +30,16 @@ from tests.contract import c_table
 from tests.waiting import PATIENCE_S
 
 STEP_NS = 1_000_000
+DEFAULT_DEPTH = 10
 
 
 class Rig:
     """A device on one of the clocks, and what differs between them."""
 
-    def __init__(self, clock: str, backend: Any, **options: Any) -> None:
+    def __init__(self, clock: str, backend: Any, *, is_depth_given: bool = True, **options: Any) -> None:
         self.clock = clock
         self.backend = backend
+        self._is_depth_given = is_depth_given
         self.device = (
             virtual_device(backend, step_ns=STEP_NS) if clock == "virtual" else backend.create_device(**options)
         )
@@ -49,6 +51,12 @@ class Rig:
     @property
     def computing(self) -> htp.Device:
         return self.device.computing if self.is_c else self.device
+
+    def context(self, depth: int) -> tuple[Any, int]:
+        """A context whose queue is so deep, or has the default depth, and how deep that is."""
+        if self._is_depth_given:
+            return self.device.create_context(queue_depth=depth), depth
+        return self.device.create_context(), DEFAULT_DEPTH
 
     def stall(self) -> None:
         hold(self.computing)
@@ -88,8 +96,13 @@ PLACES: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.fixture(params=["depth", "default depth"])
+def is_depth_given(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "depth")
+
+
 @pytest.fixture(params=["virtual", *PLACES, pytest.param("vendor", marks=pytest.mark.vendor)])
-def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, is_depth_given: bool) -> Iterator[Rig]:
     kind: str = request.param
     options = dict(PLACES.get(kind, {}))
     if kind.endswith("named"):
@@ -98,13 +111,13 @@ def rig(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         for variable, value in options.items():
             monkeypatch.setenv(variable, value)
         through_c = c_table.Backend(request.getfixturevalue("lib_dir"))
-        yield Rig(kind, through_c)
+        yield Rig(kind, through_c, is_depth_given=is_depth_given)
         through_c.free()
         return
     if kind == "vendor" and find_library() is None:
         pytest.skip("the onnxruntime-qnn package is not installed")
     with htp.Backend(library="vendor" if kind == "vendor" else None) as backend:
-        yield Rig(kind, backend, **options)
+        yield Rig(kind, backend, is_depth_given=is_depth_given, **options)
 
 
 class Log:
@@ -126,17 +139,18 @@ class Log:
 
 
 def test_equal_priority_completes_in_order(rig: Rig) -> None:
-    graph = relu_graph(rig.device.create_context(queue_depth=30))
-    log = Log(30)
+    context, depth = rig.context(30)
+    graph = relu_graph(context)
+    log = Log(depth)
     rig.stall()
-    executions = [graph.execute_async({"x": ramp()}, notify=log, notify_param=n) for n in range(30)]
+    executions = [graph.execute_async({"x": ramp()}, notify=log, notify_param=n) for n in range(depth)]
     rig.go_on()
     executions[-1].result(PATIENCE_S)
-    assert log.wait() == [(n, 0) for n in range(30)]
+    assert log.wait() == [(n, 0) for n in range(depth)]
 
 
 def test_higher_priority_overtakes_waiting_ones(rig: Rig) -> None:
-    context = rig.device.create_context()
+    context, _ = rig.context(4)
     low = relu_graph(context, "low", priority="low")
     high = relu_graph(context, "high", priority="high")
     log = Log(4)
@@ -153,34 +167,36 @@ def test_higher_priority_overtakes_waiting_ones(rig: Rig) -> None:
 
 
 def test_depth_bounds_what_is_accepted(rig: Rig) -> None:
-    context = rig.device.create_context(queue_depth=3)
+    context, depth = rig.context(3)
     graph = relu_graph(context)
     rig.stall()
-    executions = [graph.execute_async({"x": ramp()}) for _ in range(3)]
-    assert context.pending == 3
+    executions = [graph.execute_async({"x": ramp()}) for _ in range(depth)]
+    assert context.pending == depth
     signal = rig.backend.create_signal(timeout_us=3000)
     # A full queue blocks: with a timeout signal the call gives up and is refused, not accepted.
     if rig.clock != "virtual":
         with pytest.raises(htp.TimedOut, match="place in the queue"):
             graph.execute_async({"x": ramp()}, signal=signal)
-        assert context.pending == 3
+        assert context.pending == depth
     rig.go_on()
-    fourth = graph.execute_async({"x": ramp()})
-    for execution in (*executions, fourth):
+    one_more = graph.execute_async({"x": ramp()})
+    for execution in (*executions, one_more):
         execution.result(PATIENCE_S)
     assert context.pending == 0
 
 
 def test_blocked_submitter_goes_on_when_a_place_is_free(rig: Rig) -> None:
-    graph = relu_graph(rig.device.create_context(queue_depth=1))
-    results = [graph.execute_async({"x": ramp() + n}) for n in range(5)]  # blocks four times
+    context, depth = rig.context(1)
+    graph = relu_graph(context)
+    results = [graph.execute_async({"x": ramp() + n}) for n in range(depth + 4)]  # blocks four times
     for n, execution in enumerate(results):
         # The vendor's library is off by one unit in the last place of a float32.
         np.testing.assert_allclose(execution.result(PATIENCE_S)["y"], np.maximum(ramp() + n, 0), rtol=1e-6)
 
 
 def test_abort_ends_a_waiting_execution_only(rig: Rig) -> None:
-    graph = relu_graph(rig.device.create_context())
+    context, _ = rig.context(3)
+    graph = relu_graph(context)
     abort = rig.backend.create_signal()
     log = Log(3)
     rig.stall()
@@ -196,7 +212,8 @@ def test_abort_ends_a_waiting_execution_only(rig: Rig) -> None:
 
 
 def test_timeout_runs_from_the_call(rig: Rig) -> None:
-    graph = relu_graph(rig.device.create_context())
+    context, _ = rig.context(3)
+    graph = relu_graph(context)
     rig.stall()
     blocker = graph.execute_async({"x": ramp()})
     late = graph.execute_async({"x": ramp()}, signal=rig.backend.create_signal(timeout_us=1500))
@@ -210,7 +227,8 @@ def test_timeout_runs_from_the_call(rig: Rig) -> None:
 def test_cancel(rig: Rig) -> None:
     if rig.is_c:
         pytest.skip("the C interface cancels by signals alone")
-    graph = relu_graph(rig.device.create_context())
+    context, _ = rig.context(2)
+    graph = relu_graph(context)
     rig.stall()
     first = graph.execute_async({"x": ramp()})
     second = graph.execute_async({"x": ramp()})
@@ -223,7 +241,7 @@ def test_cancel(rig: Rig) -> None:
 
 
 def test_sync_and_async_share_one_queue(rig: Rig) -> None:
-    context = rig.device.create_context()
+    context, _ = rig.context(4)
     a, b = relu_graph(context, "a"), relu_graph(context, "b")
     queued = [a.execute_async({"x": ramp()}) for _ in range(3)]
     b.execute({"x": ramp()})
@@ -234,12 +252,13 @@ def test_sync_and_async_share_one_queue(rig: Rig) -> None:
 
 
 def test_every_accepted_call_notifies_exactly_once(rig: Rig) -> None:
-    graph = relu_graph(rig.device.create_context(queue_depth=300))
-    log = Log(120)
-    signals = [rig.backend.create_signal() if n % 3 == 0 else None for n in range(120)]
+    context, depth = rig.context(120)
+    graph = relu_graph(context)
+    log = Log(depth)
+    signals = [rig.backend.create_signal() if n % 3 == 0 else None for n in range(depth)]
     rig.stall()
     executions = [
-        graph.execute_async({"x": ramp()}, notify=log, notify_param=n, signal=signals[n]) for n in range(120)
+        graph.execute_async({"x": ramp()}, notify=log, notify_param=n, signal=signals[n]) for n in range(depth)
     ]
     for n, signal in enumerate(signals):
         if signal is not None and n % 2 == 0:
@@ -248,6 +267,84 @@ def test_every_accepted_call_notifies_exactly_once(rig: Rig) -> None:
     for execution in executions:
         execution.exception(PATIENCE_S)
     seen = log.wait()
-    assert sorted(param for param, _ in seen) == list(range(120))
+    assert sorted(param for param, _ in seen) == list(range(depth))
     aborted = {param for param, status in seen if status == 6031}
-    assert aborted == {n for n in range(1, 120) if n % 6 == 0} | ({0} & aborted)
+    assert aborted == {n for n in range(1, depth) if n % 6 == 0} | ({0} & aborted)
+
+
+def test_a1_first_calls_come_from_many_threads_at_once(rig: Rig) -> None:
+    if rig.clock == "virtual":
+        pytest.skip("the virtual device stands still until its only thread runs it")
+    context, _ = rig.context(6)
+    graphs = [relu_graph(context, f"g{n}") for n in range(3)]
+    together = threading.Barrier(6)
+    failed: list[BaseException] = []
+
+    def call(number: int) -> None:
+        x = ramp() - number
+        try:
+            together.wait(PATIENCE_S)
+            if number % 2:
+                y = graphs[0].execute_async({"x": x}).result(PATIENCE_S)["y"]
+            else:
+                y = graphs[number // 3 + 1].execute({"x": x})["y"]
+            np.testing.assert_allclose(y, np.maximum(x, 0), rtol=1e-6)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not failed
+
+
+def test_a2_new_graphs_are_made_after_asynchronous_calls(rig: Rig) -> None:
+    context, _ = rig.context(3)
+    first = relu_graph(context, "first")
+    first.execute_async({"x": ramp()}).result(PATIENCE_S)
+    second = relu_graph(context, "second")
+    for graph in (second, first, second):
+        y = graph.execute_async({"x": ramp()}).result(PATIENCE_S)["y"]
+        np.testing.assert_allclose(y, np.maximum(ramp(), 0), rtol=1e-6)
+
+
+def test_a_callback_may_call_back_in(rig: Rig) -> None:
+    if rig.clock == "virtual":
+        pytest.skip("the virtual device stands still until its only thread runs it")
+    context, depth = rig.context(2)
+    graph, other = relu_graph(context), relu_graph(context, "other")
+    log = Log(depth + 4)
+    left = [4]
+
+    def again(param: object, status: int) -> None:
+        other.execute({"x": ramp()})
+        if left[0]:
+            left[0] -= 1
+            graph.execute_async({"x": ramp()}, notify=again, notify_param=param)
+        log(param, status)
+
+    for n in range(depth):
+        graph.execute_async({"x": ramp()}, notify=again, notify_param=n)
+    assert {status for _, status in log.wait()} == {0}
+
+
+def test_a_context_is_freed_with_a_full_queue(rig: Rig) -> None:
+    if rig.clock == "virtual":
+        pytest.skip("the virtual device stands still until its only thread runs it")
+    context, depth = rig.context(3)
+    graph = relu_graph(context)
+    log = Log(depth)
+    rig.stall()
+    for n in range(depth):
+        graph.execute_async({"x": ramp()}, notify=log, notify_param=n)
+    freeing = threading.Thread(target=context.free)
+    freeing.start()
+    rig.go_on()
+    freeing.join(PATIENCE_S)
+    seen = log.wait()
+    assert sorted(param for param, _ in seen) == list(range(depth))  # each once, however it ended
+    assert {status for _, status in seen} <= {0, 6039}
+    survivor, _ = rig.context(3)
+    relu_graph(survivor).execute({"x": ramp()})
