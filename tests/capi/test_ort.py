@@ -23,6 +23,7 @@ from openhtp.tools.replay import replay
 from tests.capi.conftest import ROOT
 from tests.capi.ort_models import CASES, Case, feeds_of, float_model, quantized_model
 from tests.capi.ort_sessions import on_cpu, session
+from tests.waiting import PATIENCE_S
 
 pytestmark = [
     pytest.mark.vendor,
@@ -85,6 +86,7 @@ OPTIONS = [
     *[{"qnn_context_priority": level} for level in ("low", "normal", "normal_high", "high")],
     *[{"htp_graph_finalization_optimization_mode": mode} for mode in "0123"],
     {"vtcm_mb": "4"},
+    {"vtcm_mb": "100"},
     {"rpc_control_latency": "100"},
     {"soc_model": "57"},
     {"soc_model": "69", "enable_htp_fp16_precision": "1"},
@@ -129,7 +131,7 @@ def test_profiles_are_written(level: str, library: str, add: onnx.ModelProto, tm
     assert ("NODE" in text) == (level != "basic")
 
 
-def test_run_options_and_workloads(library: str, add: onnx.ModelProto) -> None:
+def test_run_options(library: str, add: onnx.ModelProto) -> None:
     from openhtp.engine.onnxruntime import onnxruntime as ort
 
     feeds = feeds_of(ADD, 1)
@@ -138,6 +140,56 @@ def test_run_options_and_workloads(library: str, add: onnx.ModelProto) -> None:
     run.add_run_config_entry("qnn.htp_perf_mode", "burst")
     run.add_run_config_entry("qnn.htp_perf_mode_post_run", "power_saver")
     agree(add, made.run(None, feeds, run), on_cpu(add, feeds))
+
+
+def test_a_workload_changes_between_runs(library: str, add: onnx.ModelProto) -> None:
+    feeds = feeds_of(ADD, 1)
+    wanted = on_cpu(add, feeds)
+    made = session(add, library)
+    agree(add, made.run(None, feeds), wanted)
+    for word in ("Efficient", "Default"):
+        made.set_ep_dynamic_options({"ep.dynamic.workload_type": word})
+        agree(add, made.run(None, feeds), wanted)
+
+
+@pytest.mark.parametrize("transport", ["inprocess", "rpc"])
+def test_sessions_whose_own_threads_ran_are_destroyed(library: str, transport: str) -> None:
+    """Their destructor joins those threads while it holds the interpreter's lock; once, it never returned."""
+    program = textwrap.dedent(f"""
+        import sys, threading
+        sys.path.insert(0, {str(ROOT)!r})
+        from openhtp.engine.onnxruntime import onnxruntime as ort
+        from tests.capi.ort_models import CASES, feeds_of, quantized_model
+        from tests.capi.ort_sessions import devices, on_cpu
+        case = next(case for case in CASES if case.op == "Add")
+        model, feeds = quantized_model(case, on_cpu).SerializeToString(), feeds_of(case, 1)
+        for parallel in (False, True, False):
+            options = ort.SessionOptions()
+            options.log_severity_level = 4
+            options.intra_op_num_threads = options.inter_op_num_threads = 3
+            if parallel:
+                options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            options.add_provider_for_devices(devices(), {{"backend_path": {library!r}}})
+            session = ort.InferenceSession(model, options)
+            over = threading.Event()
+            if parallel:
+                session.run(None, feeds)
+            else:
+                session.run_async(None, feeds, lambda results, over, error: over.set(), over)
+                assert over.wait({PATIENCE_S})
+            del session
+        print("all destroyed")
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OPENHTP_TRANSPORT": transport},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.stdout == "all destroyed\n", done.stderr[-2000:]
 
 
 def test_shared_memory_of_the_provider(lib_dir: Path, library: str, tmp_path: Path) -> None:
