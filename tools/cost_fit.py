@@ -15,8 +15,8 @@ from cost_prior import PADDING, WORDS, factors, make_prior
 from cost_slopes import time_and_slopes
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.place import place
-from openhtp.core.kinds import MATRIX_KINDS
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import MATRIX_KINDS
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.amounts import UNITS, unit_of
 from openhtp.cost.demand import AMOUNTS, DMA_AMOUNTS, demands
 from openhtp.hw.catalog import find_soc

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.rates import Padding
 from openhtp.hw.catalog import find_soc
 

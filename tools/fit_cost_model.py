@@ -20,8 +20,8 @@ import numpy as np
 from cost_fit import Fit
 from cost_prior import PADDING, WORDS, factors
 from openhtp.compiler.sizes import KernelSize
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.rates import Parameters, fitted_parameters, parameters_from
 from openhtp.hw.catalog import find_soc

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from openhtp.core import errors
-from openhtp.core.status import ALL, Status
-from openhtp.core.status_words import words_for
+from openhtp.core.status import ALL, Status, words_for
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "openhtp"

@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from openhtp.core.groups import GroupRegistration
 from openhtp.core.priority import Priority
+from openhtp.core.value_kinds import GroupRegistration
 '''
 
 

@@ -39,9 +39,8 @@ _NAMES_OF = {
         "UsageError",
         "WrongState",
     ),
-    "openhtp.core.groups": ("GroupRegistration",),
-    "openhtp.core.levels": ("LogLevel", "ProfileLevel"),
-    "openhtp.core.notify": ("NotifyType",),
+    "openhtp.core.value_kinds": ("GroupRegistration",),
+    "openhtp.core.enumerations": ("LogLevel", "NotifyType", "ProfileLevel"),
     "openhtp.core.priority": ("Priority",),
     "openhtp.core.quant": ("AxisScaleOffset", "ScaleOffset"),
     "openhtp.core.status": ("Status",),
@@ -80,6 +79,11 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
     from openhtp import config as config, llm as llm, onnx as onnx, ort as ort, testing as testing, zoo as zoo
     from openhtp.capi.paths import backend_path as backend_path, system_path as system_path
     from openhtp.core.dtype import DType as DType
+    from openhtp.core.enumerations import (
+        LogLevel as LogLevel,
+        NotifyType as NotifyType,
+        ProfileLevel as ProfileLevel,
+    )
     from openhtp.core.errors import (
         Aborted as Aborted,
         BadBinary as BadBinary,
@@ -103,13 +107,11 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
         UsageError as UsageError,
         WrongState as WrongState,
     )
-    from openhtp.core.groups import GroupRegistration as GroupRegistration
-    from openhtp.core.levels import LogLevel as LogLevel, ProfileLevel as ProfileLevel
-    from openhtp.core.notify import NotifyType as NotifyType
     from openhtp.core.priority import Priority as Priority
     from openhtp.core.quant import AxisScaleOffset as AxisScaleOffset, ScaleOffset as ScaleOffset
     from openhtp.core.status import Status as Status
     from openhtp.core.tensor import TensorKind as TensorKind, TensorSpec as TensorSpec
+    from openhtp.core.value_kinds import GroupRegistration as GroupRegistration
     from openhtp.estimation import estimate as estimate
     from openhtp.hw.power import (
         DcvsVote as DcvsVote,

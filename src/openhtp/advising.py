@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from openhtp.compiler.driver import program_for
 from openhtp.compiler.rewrites.sub_to_conv import sub_to_conv
 from openhtp.compiler.sizes import KernelSize, sizes_of
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.cost.model import estimate_kernels
 from openhtp.estimation import compiled

@@ -24,7 +24,7 @@ OWN = {
     "cli/_running.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null",
     "cli/main.py": "the package's own files",
-    "core/status_words.py": "a resource of the package",
+    "core/status.py": "a resource of the package",
     "core/writing.py": "writes",
     "cost/accuracy.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
@@ -48,9 +48,9 @@ OWN = {
     "session/model_cache.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "runtime/instruments/saver.py": "writes",
-    "sweeping/identity.py": "the package's own files",
-    "sweeping/page.py": "a resource of the package",
-    "sweeping/store_file.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
+    "sweeping/engine.py": "the package's own files",
+    "sweeping/results.py": "a resource of the package",
+    "sweeping/store.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
     "vendor/library.py": "the head of the library that is to be loaded",
 }
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from openhtp.abi.numbers import EncodingKind, MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.core.dtype import DType
-from openhtp.core.memtype import MemType
+from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec

@@ -14,8 +14,8 @@ import pytest
 from openhtp.abi.layout import pointer_list
 from openhtp.abi.structs import struct
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import QnnError
-from openhtp.core.levels import ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpContextOption
 from openhtp.core.quant import ScaleOffset

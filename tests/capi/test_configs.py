@@ -16,7 +16,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.graph import GraphHeld
-from openhtp.core.levels import ProfileLevel
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.option_numbers import (
     CUSTOM,
     ContextOption,

@@ -20,7 +20,7 @@ from openhtp.abi.numbers import MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import tensor_struct
 from openhtp.core.dtype import DType
-from openhtp.core.memtype import MemType
+from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec

@@ -12,7 +12,7 @@ import pytest
 
 from openhtp.abi.structs import struct
 from openhtp.core.dtype import DType
-from openhtp.core.levels import ProfileLevel
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
 from openhtp.core.quant import ScaleOffset

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned
 from openhtp.compiler.vtcm.place import place, tiles_of
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.core.units import MIB
 from openhtp.program.placement import Move, Placed, RangeRole
 

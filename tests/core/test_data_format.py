@@ -8,8 +8,8 @@ import pytest
 import openhtp as htp
 from openhtp.abi.reading import spec_of
 from openhtp.abi.writing import tensor_struct
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.program.records import TensorRecord, tensor_spec
 

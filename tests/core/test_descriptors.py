@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from openhtp.core import files
-from openhtp.core.descriptors import Descriptor
 from openhtp.core.errors import BadModel
+from openhtp.core.files import Descriptor
 from tests.hostile.interrupting import Interrupting, places_of
 from tests.hostile.leaks import open_files
 

@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.kinds import MATRIX_KINDS, VECTOR_KINDS
-from openhtp.core.opcall import OpCall
+from openhtp.core.opcall import MATRIX_KINDS, VECTOR_KINDS, OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.cost import Bound, KernelSize, NumberFormat, estimate, sizes_of

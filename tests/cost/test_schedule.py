@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from openhtp.compiler.driver import program_for
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.cost import estimate, schedule_of
 from openhtp.estimation import compiled
 from openhtp.hw.clocks import Clocks

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.core.heap import WORTH_GIVING_BACK
+from openhtp.core.machine import WORTH_GIVING_BACK
 from openhtp.device import core
 from tests.waiting import wait_until
 

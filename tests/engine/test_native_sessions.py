@@ -162,7 +162,7 @@ import numpy as np
 from pathlib import Path
 from openhtp.engine import native
 native._FOLDER = Path({str(sessions_folder)!r})
-from openhtp.core.heap import give_back_freed
+from openhtp.core.machine import give_back_freed
 from tests.engine.test_native_sessions import product
 side = native.native()
 def resident():

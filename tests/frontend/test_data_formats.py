@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import openhtp as htp
 from openhtp import onnx
-from openhtp.core.data_format import DataFormat
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import BadModel
 from openhtp.frontend.data_formats import read_data_formats
 

@@ -17,8 +17,8 @@ import openhtp
 import openhtp as htp
 from openhtp.onnx import load
 from openhtp.planning import parse_scenario
-from openhtp.planning.amount import expected_requests
-from openhtp.planning.ranges import RANGES
+from openhtp.planning.keys import RANGES
+from openhtp.planning.parsing import expected_requests
 from tests.conftest import relu_graph
 from tests.hostile.leaks import Holdings
 from tests.hostile.probe import Neighbour

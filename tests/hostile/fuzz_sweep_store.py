@@ -11,7 +11,7 @@ from pathlib import Path
 import openhtp
 from openhtp.cli.sweep import _print
 from openhtp.sweeping import load_results
-from openhtp.sweeping.page import result_to_html
+from openhtp.sweeping.results import result_to_html
 from openhtp.sweeping.store import FILE
 from tests.hostile.leaks import Holdings
 from tests.hostile.tally import Budget, Watch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ops_cases import all_cases, make_case, real
 
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.opcall import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.ops import find_op, op_names, resolve
 from openhtp.ops._opdef import OpDef
 

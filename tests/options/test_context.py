@@ -6,7 +6,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.groups import GroupRegistration
+from openhtp.core.value_kinds import GroupRegistration
 from openhtp.options import CONTEXT, ContextOrigin
 
 SWITCHING = {"is_persistent_binary": True, "memory_limit_hint": 1}

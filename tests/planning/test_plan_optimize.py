@@ -4,7 +4,7 @@ import pytest
 
 from openhtp.core.priority import Priority
 from openhtp.planning import optimize, parse_scenario
-from openhtp.planning.explain import overload
+from openhtp.planning.optimize import overload
 
 DEVICE = "device: {hvx: 1, hmx: 1, vtcm_mb: 1, eviction: 1}\n"
 

@@ -10,8 +10,7 @@ import pytest
 import openhtp
 import openhtp.planning
 from openhtp.planning import BadScenario, load_scenario, parse_scenario
-from openhtp.planning.keys import LLM, LLM_SHAPE
-from openhtp.planning.ranges import RANGES, TIME, in_words
+from openhtp.planning.keys import LLM, LLM_SHAPE, RANGES, TIME, in_words
 
 DOCS = Path(__file__).parents[2] / "docs/scheduling.md"
 DEVICE = ("cores", "dma_gbs", "eviction")

@@ -15,7 +15,7 @@ from tests.planning.test_plan_parsing import BAD, GOOD
 from tests.planning.test_plan_ranges import scenario_with
 
 from openhtp.planning import keys, parse_scenario
-from openhtp.planning.ranges import RANGES, TIME
+from openhtp.planning.keys import RANGES, TIME
 from openhtp.planning.schema import PATH, schema
 
 ROOT = Path(__file__).parents[2]

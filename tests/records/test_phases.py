@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from openhtp.core.enumerations import Outcome
 from openhtp.core.errors import FormatError
-from openhtp.core.outcome import Outcome
 from openhtp.records.phases import EndedJob, Interval, Moment, Phase, Phases, client_phases, moments, phases_of
 from openhtp.records.trace import (
     Granted,

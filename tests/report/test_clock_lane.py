@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openhtp.core.outcome import Outcome
+from openhtp.core.enumerations import Outcome
 from openhtp.records.phases import Phases, phases_of
 from openhtp.records.trace import ClocksChanged, JobEnded, Queued, Trace, Track, Units
 from openhtp.records.wire import trace_from_bytes, trace_to_bytes

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.core.groups import GroupRegistration
 from openhtp.core.status import QNN_GRAPH_ERROR_DISABLED
+from openhtp.core.value_kinds import GroupRegistration
 from openhtp.device import loading
 from openhtp.device.server import Server
 from tests.conftest import ramp, relu_graph

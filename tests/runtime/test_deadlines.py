@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import openhtp as htp
-from openhtp.core.outcome import Outcome
+from openhtp.core.enumerations import Outcome
 from openhtp.device.config import DeviceConfig
 from openhtp.records.phases import phases_of
 from openhtp.records.trace import Queued

@@ -8,8 +8,7 @@ import weakref
 import pytest
 
 import openhtp as htp
-from openhtp.core.profile_events import EVENT_NAMES
-from openhtp.records.profile import Method, walk
+from openhtp.records.profile import EVENT_NAMES, Method, walk
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 

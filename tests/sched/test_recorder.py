@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openhtp.core.outcome import Outcome
+from openhtp.core.enumerations import Outcome
 from openhtp.core.units import MIB
 from openhtp.records.trace import (
     Granted,

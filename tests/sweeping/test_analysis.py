@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import openhtp
-from openhtp.sweeping.analysis import pareto, sensitivity
+from openhtp.sweeping.results import pareto, sensitivity
 from openhtp.sweeping.study import Axis, Objective, PointResult, StudyPoint
 from tests.sweeping.studies import estimates
 from tests.sweeping.test_run import Here

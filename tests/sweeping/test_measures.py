@@ -8,8 +8,8 @@ import pytest
 import openhtp
 from openhtp.planning import plan
 from openhtp.sweeping import BadStudy, load_study
-from openhtp.sweeping.files import Files, read_all
 from openhtp.sweeping.measures import find_measure
+from openhtp.sweeping.study import Files, read_all
 from openhtp.sweeping.worker import measure
 from openhtp.zoo import tiny_mlp
 from tests.sweeping.studies import SCENARIO, plans

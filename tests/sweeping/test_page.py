@@ -8,8 +8,8 @@ import re
 import pytest
 
 import openhtp
-from openhtp.sweeping import page as page_module
-from openhtp.sweeping.page import result_to_html
+from openhtp.sweeping import results as results_module
+from openhtp.sweeping.results import result_to_html
 from tests.browser import inked, settle
 from tests.sweeping.studies import estimates
 from tests.sweeping.test_run import Here
@@ -45,7 +45,7 @@ def test_data(result):
 
 
 def test_a_large_study_keeps_its_front(result, monkeypatch):
-    monkeypatch.setattr(page_module, "MOST_POINTS", 50)
+    monkeypatch.setattr(results_module, "MOST_POINTS", 50)
     data = data_of(result_to_html(result))
     assert len(data["point"]) <= 60
     assert sum(data["front"]) == len(result.front)

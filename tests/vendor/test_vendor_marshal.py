@@ -11,8 +11,8 @@ import pytest
 from vendor_cases import add_recipe, conv_case, softmax_case
 
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import LogLevel
 from openhtp.core.errors import BadBinary, DeviceLost, InvalidArgument, QnnError, TimedOut, UnsupportedFeature
-from openhtp.core.levels import LogLevel
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor import wire

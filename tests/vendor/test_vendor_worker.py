@@ -13,6 +13,7 @@ import pytest
 from vendor_cases import ADD_SHAPE, add_case, add_recipe, conv_case
 
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import (
     BadBinary,
     FormatError,
@@ -24,7 +25,6 @@ from openhtp.core.errors import (
     UnsupportedOp,
     WrongState,
 )
-from openhtp.core.levels import ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.accuracy import Accuracy, AccuracyReport
 from openhtp.cost.model import band_of
 from openhtp.cost.rates import fitted_parameters

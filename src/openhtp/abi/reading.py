@@ -26,8 +26,8 @@ from openhtp.abi.numbers import (
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import Array
 from openhtp.core import status as st
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset

@@ -12,7 +12,6 @@ from openhtp.capi import handles, rowless
 from openhtp.capi.clipping import clipped
 from openhtp.capi.rowless import OptionPlace
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.groups import GroupRegistration
 from openhtp.core.option_numbers import (
     CUSTOM,
     ContextOption,
@@ -22,7 +21,7 @@ from openhtp.core.option_numbers import (
     PrecisionNumber,
 )
 from openhtp.core.precision import FloatPrecision
-from openhtp.core.value_kinds import GroupMembership
+from openhtp.core.value_kinds import GroupMembership, GroupRegistration
 from openhtp.hw.soc import SocSpec
 from openhtp.options import (
     CONTEXT,

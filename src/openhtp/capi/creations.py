@@ -17,8 +17,8 @@ from openhtp.capi.device import DeviceHeld
 from openhtp.capi.entries import answers, null
 from openhtp.capi.graph import GraphHeld
 from openhtp.capi.signals import SignalHeld
+from openhtp.core.enumerations import NotifyType
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.notify import NotifyType
 from openhtp.options import CONTEXT
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.graph import Graph

@@ -10,7 +10,7 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.capi.native_calls import natives
 from openhtp.core import status as st
-from openhtp.core.levels import LogLevel
+from openhtp.core.enumerations import LogLevel
 from openhtp.runtime.objects.log import Log
 
 

@@ -15,8 +15,8 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import MemType
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
-from openhtp.core.memtype import MemType
 from openhtp.core.tensor import MAX_RANK
 from openhtp.runtime.objects.mem import Mem
 

@@ -16,8 +16,8 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.levels import ProfileLevel
 from openhtp.core.option_numbers import ProfileOption
 from openhtp.runtime.objects.profile import Profile, ProfileEvent
 

@@ -9,9 +9,8 @@ from rich.text import Text
 from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import console, say, say_lines, show
 from openhtp.planning import Advice, PlanResult
-from openhtp.planning.comparing import side_by_side
 from openhtp.planning.limits import Exceeded
-from openhtp.planning.result import ClientSummary
+from openhtp.planning.result import ClientSummary, side_by_side
 from openhtp.report.gantt import marks_to_text
 
 LARGE = 20_000

@@ -20,7 +20,6 @@ from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
 from openhtp.hw.catalog import find_soc
 from openhtp.memory.advice import MemoryAdvice, advise
-from openhtp.memory.describing import context_from_words, contexts_from_document, size_in_bytes
 from openhtp.memory.ledger import largest_backup
 from openhtp.memory.needs import needs_of
 from openhtp.memory.planning import (
@@ -29,8 +28,11 @@ from openhtp.memory.planning import (
     Load,
     MapIo,
     MemoryPlan,
+    context_from_words,
+    contexts_from_document,
     io_after_each,
     plan_memory,
+    size_in_bytes,
 )
 from openhtp.report.domains import act_in_words, plan_to_html, remedies, what_failed
 from openhtp.runtime.binaries.opening import open_given

@@ -17,11 +17,10 @@ from openhtp.cli._monte_carlo import monte_carlo_command
 from openhtp.cli._plan_report import LARGE, print_advice, print_exceeded, print_results
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, write_file, write_json
 from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
-from openhtp.planning.amount import expected_requests
-from openhtp.planning.comparing import side_by_side
 from openhtp.planning.limits import Exceeded, exceeded, read_limit
-from openhtp.planning.reading import file_text
-from openhtp.planning.rewriting import rewritten
+from openhtp.planning.parsing import expected_requests
+from openhtp.planning.reading import file_text, rewritten
+from openhtp.planning.result import side_by_side
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, svg_to_png
 from openhtp.report.timeline import marks_to_html

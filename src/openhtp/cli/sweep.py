@@ -32,7 +32,7 @@ from openhtp.cli._terminal import (
 )
 from openhtp.hw.catalog import find_soc
 from openhtp.sweeping import Standing, SweepResult, load_results, load_study, sweep as run_sweep
-from openhtp.sweeping.page import result_to_html
+from openhtp.sweeping.results import result_to_html
 from openhtp.sweeping.study import PointResult
 
 _CAUSES = 8

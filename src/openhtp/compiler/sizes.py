@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from openhtp.compiler import geometry
-from openhtp.core.kinds import MATRIX_KINDS, MOVES_NOTHING
-from openhtp.core.number_format import NumberFormat, precision_of
+from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING
+from openhtp.core.precision import NumberFormat, precision_of
 from openhtp.ops import Node, find_op
 from openhtp.program.htp_program import HtpProgram, Kernel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openhtp.compiler.sizes import sizes_of
 from openhtp.compiler.vtcm.place import placements
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.program.htp_program import HtpProgram
 
 

@@ -1,7 +1,7 @@
-"""Reading files that a caller named: regular ones of bounded size, and nothing else.
+"""Reading files that a caller named: regular ones of bounded size, and nothing else. Descriptors have an owner.
 
-A path may lead to a device that never ends (``/dev/zero``), a pipe that nobody writes to, or a folder. Whoever
-reads a path that was given goes through here; a test looks for those who do not.
+A path may lead to a device that never ends (``/dev/zero``), a pipe that nobody writes to, or a folder. All code
+that reads a path of a caller's goes through here; a test looks for code that does not.
 """
 
 from __future__ import annotations
@@ -10,12 +10,41 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from os import close
 from pathlib import Path
 
-from openhtp.core.descriptors import Descriptor
 from openhtp.core.errors import QnnError
 from openhtp.core.units import bytes_in_words
+
+
+class Descriptor:
+    """Owns a descriptor from the first moment to the last, whatever interrupts come in between."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, make: Callable[..., int], *arguments: object) -> None:
+        """``make(*arguments)`` opens it, and is a function in C."""
+        self._held: list[int] = []
+        # One call into C: the descriptor is in the list before an interrupt can come.
+        self._held.extend(map(make, *([argument] for argument in arguments)))
+
+    @property
+    def number(self) -> int:
+        """The descriptor itself; -1 when it is closed."""
+        return self._held[0] if self._held else -1
+
+    def close(self) -> None:
+        """Close it. Again does nothing."""
+        try:
+            # Likewise: taken out of the list and closed by one call, so that no other's is closed by the next.
+            deque(map(close, iter(self._held.pop, None)), maxlen=0)
+        except (AttributeError, IndexError):  # it was closed before, or interrupted before there was anything
+            return
+
+    __del__ = close
+
 
 _KINDS = {
     stat.S_IFDIR: "a folder",

@@ -1,4 +1,9 @@
-"""One use of an operation: which op, on which tensors, with which parameters."""
+"""One use of an operation (which op, on which tensors, with which parameters), and which ops cost alike.
+
+A kind is a row of ``parameters.toml``; ops of one kind share its rates. An op's own file says its kind
+(``OpDef.kind``). Some kinds depend on more than the op: the compiler tells those apart when it makes kernels
+(``compiler/passes/assign_kinds.py``).
+"""
 
 from __future__ import annotations
 
@@ -19,3 +24,41 @@ class OpCall:
     outputs: tuple[TensorSpec, ...]
     params: Mapping[str, Any] = field(default_factory=dict)
     package: str = "qti.aisw"
+
+
+MATRIX_KINDS = ("conv", "dilated", "stem", "group", "conv3d", "fully_connected", "matmul")
+"""Done by the HMX. A stem is a convolution of an image, which has too few channels to fill the unit."""
+
+VECTOR_KINDS = (
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "affine",
+    "clamp",
+    "prelu",
+    "unary",
+    "silu",
+    "softmax",
+    "norm",
+    "batchnorm",
+    "pool",
+    "reduce",
+    "resize",
+    "depthwise",
+    "move",
+    "concat",
+    "gather",
+    "transpose",
+    "permute",
+    "reshape",
+    "image_norm",
+    "image_layout",
+)
+"""Done by the HVX. ``affine`` has a constant operand; the last two are what happens to an image on its way in."""
+
+HELPER_KINDS = ("convert", "stem_pack")
+"""What the HVX does for the HMX: results back to their stored type, and pixels into the depth of a stem."""
+
+MOVES_NOTHING = "reshape"
+"""The kind of what only gives data another shape: no unit is busy with it, and it makes nothing."""

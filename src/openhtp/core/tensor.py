@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from openhtp.core import status as st
 from openhtp.core.checks import member_of, shown
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import Encoding
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from openhtp.core.checks import is_encodable, items_of, real_number, whole_number
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.groups import GroupRegistration
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.priority import Priority
 
@@ -172,6 +171,19 @@ class Names:
         if names is None or not all(isinstance(name, str) and name for name in names):
             raise RefusedValue(self.words)
         return tuple(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRegistration:
+    """How a context says that it shares buffers with others.
+
+    ``first`` is the context that began the group, None to begin one. ``max_spill_fill_buffer`` is the size in
+    bytes of the one buffer that all graphs of the group use in turn: as much as the largest of them needs. A
+    context that joins may leave it out, or repeat it.
+    """
+
+    max_spill_fill_buffer: int = 0
+    first: object = None
 
 
 @dataclass(frozen=True, slots=True)

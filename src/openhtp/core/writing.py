@@ -14,7 +14,7 @@ import stat
 import time
 from pathlib import Path
 
-from openhtp.core.descriptors import Descriptor
+from openhtp.core.files import Descriptor
 
 _PATIENCE_S = 5.0
 # Why there can be no new file in a folder where an old one may well be written to.

@@ -9,7 +9,7 @@ written by ``tools/fit_cost_model.py``.
 """
 
 from openhtp.compiler.sizes import KernelSize, sizes_of
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.batch import Priced, Setting, price_many
 from openhtp.cost.model import Bound, Estimate, OpTime, estimate
 from openhtp.cost.schedule import schedule_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.compiler.sizes import KernelSize
-from openhtp.core.kinds import MATRIX_KINDS
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import MATRIX_KINDS
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.demand import DMA_AMOUNTS, demands
 from openhtp.cost.rates import Parameters, SocRates, prices
 from openhtp.cost.timeline import Busy, Floats, Ints

@@ -15,7 +15,7 @@ import numpy as np
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.place import place
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.core.units import MIB
 from openhtp.cost.amounts import Amounts, Speeds
 from openhtp.cost.demand import MEGA

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from openhtp.compiler.sizes import KernelSize
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, MOVES_NOTHING, VECTOR_KINDS
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import HELPER_KINDS, MATRIX_KINDS, MOVES_NOTHING, VECTOR_KINDS
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.rates import Padding
 from openhtp.program.placement import Move, Placed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 
 MAC_PJ = {NumberFormat.W8A8: 0.23, NumberFormat.W8A16: 0.5, NumberFormat.FLOAT: 1.5}
 """One multiply-accumulate: multiplier and adder; 8 by 16 bits lies between the two that are published."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from openhtp.compiler.sizes import KernelSize
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.hw.soc import SocSpec
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.compiler.sizes import KernelSize, sizes_of
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.energy import energy_class_of, energy_pj
 from openhtp.cost.formats import most_common
 from openhtp.cost.rates import Band, Parameters, fitted_parameters

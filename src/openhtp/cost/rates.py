@@ -12,8 +12,8 @@ from importlib import resources
 from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.core.kinds import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
+from openhtp.core.precision import NumberFormat
 from openhtp.hw.catalog import catalog
 from openhtp.hw.soc import SocSpec
 

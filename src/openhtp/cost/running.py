@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.place import DEFAULT_LEVEL, placements
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.amounts import Amounts, Speeds
 from openhtp.cost.formats import precisions_of, verify_offered
 from openhtp.cost.rates import FoundRates, Parameters, find_rates

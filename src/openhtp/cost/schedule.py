@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from openhtp.compiler.sizes import sizes_of
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.cost.rates import fitted_parameters
 from openhtp.cost.running import Run, Tuning
 from openhtp.hw.clocks import FULL, Clocks

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from openhtp.core.heap import WORTH_GIVING_BACK, give_back_freed
+from openhtp.core.machine import WORTH_GIVING_BACK, give_back_freed
 from openhtp.device.answers import Answer, timed
 from openhtp.device.clock import Clock
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph

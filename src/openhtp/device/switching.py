@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core.errors import QnnError
-from openhtp.core.heap import give_back_freed
+from openhtp.core.machine import give_back_freed
 from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceContext, DeviceGraph, Unloaded
 from openhtp.device.jobs import Job

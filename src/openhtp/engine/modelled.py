@@ -10,8 +10,7 @@ from openhtp.compiler.vtcm_peak import vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.engine.protocol import Arrays
-from openhtp.program.htp_program import HtpProgram
-from openhtp.program.spilling import spill_fill_bytes
+from openhtp.program.htp_program import HtpProgram, spill_fill_bytes
 
 
 class ModelledRun:

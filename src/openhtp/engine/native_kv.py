@@ -20,7 +20,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, Side, tokens_to_native
-from openhtp.program.native_kv import NativeKv
+from openhtp.program.htp_program import NativeKv
 
 log = logging.getLogger(__name__)
 

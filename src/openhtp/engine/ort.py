@@ -30,10 +30,8 @@ from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged
 from openhtp.engine.workshop import Workshop, give_back_copies
 from openhtp.hw.soc import SocSpec
-from openhtp.program.htp_program import HtpProgram
-from openhtp.program.native_kv import NativeKv
+from openhtp.program.htp_program import HtpProgram, NativeKv, spill_fill_bytes
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
-from openhtp.program.spilling import spill_fill_bytes
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from openhtp.engine.strips import RowWindow, is_channel_last
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.container import digest, make_section, quick_checksum, read_together
-from openhtp.program.htp_program import HtpProgram
-from openhtp.program.native_kv import NativeKv
+from openhtp.program.htp_program import HtpProgram, NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.sources import FileSource, ReadBuffers
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from openhtp.core import processors
-from openhtp.core.heap import give_back_freed
+from openhtp.core import machine
+from openhtp.core.machine import give_back_freed
 
 if TYPE_CHECKING:
     from openhtp.engine.native import SharedForms
@@ -64,7 +64,7 @@ class Making:
 @cache
 def _helpers() -> ThreadPoolExecutor:
     """Threads that help all workshops of the process; they stay, as starting some takes as long as a session."""
-    return ThreadPoolExecutor(processors.available(), thread_name_prefix="openhtp-sessions")
+    return ThreadPoolExecutor(machine.processor_count(), thread_name_prefix="openhtp-sessions")
 
 
 class _Busy:
@@ -173,8 +173,8 @@ class Workshop:
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
         """
         with _busy:
-            count = min(self._threads(todo) - 1, len(todo) - 1, processors.available() - _busy.count)
-            here = -1 if any(making.starts_threads for making, _ in todo) else processors.current()
+            count = min(self._threads(todo) - 1, len(todo) - 1, machine.processor_count() - _busy.count)
+            here = -1 if any(making.starts_threads for making, _ in todo) else machine.current_processor()
             helping = [_helpers().submit(self._help, todo, here) for _ in range(count)]
             self._do_next(todo)
             for helper in helping:
@@ -182,14 +182,14 @@ class Workshop:
                     helper.result()
 
     def _threads(self, todo: Iterable[tuple[Making, Future[SegmentSession]]]) -> int:
-        available = processors.available()
+        available = machine.processor_count()
         if self._all_threads:
             return available
         is_short = sum(making.cost for making, _ in todo) <= _SHORT
         return _THREADS if is_short or available > _THREADS else 1
 
     def _help(self, todo: deque[tuple[Making, Future[SegmentSession]]], whose: int) -> None:
-        with processors.away_from(whose):
+        with machine.away_from(whose):
             self._do_next(todo)
 
     def _do_next(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from openhtp.core.data_format import DataFormat
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import BadModel, error_context
 from openhtp.core.files import read_file
 from openhtp.ir.graph import Graph

@@ -1,4 +1,4 @@
-"""One SoC's HTP: units, memory and the features that come with its architecture."""
+"""One SoC's HTP: units, memory, the features of its architecture, and the systems that its clients run on."""
 
 from __future__ import annotations
 
@@ -72,3 +72,6 @@ class SocSpec:
     def dma_gbs(self) -> float:
         """Bandwidth between VTCM and DDR for saving and restoring; an estimate where none was measured."""
         return self.stream_gbs if self.stream_gbs is not None else DEFAULT_STREAM_GBS
+
+
+PLATFORMS = ("android", "linux", "qnx", "windows")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.ir.graph import Graph

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec

@@ -8,7 +8,7 @@ from openhtp.core.option_numbers import HtpDeviceOption, HtpGraphOption
 from openhtp.core.units import MIB
 from openhtp.core.value_kinds import Choice, Flag, Text, Whole
 from openhtp.hw.catalog import find_soc
-from openhtp.hw.platforms import PLATFORMS
+from openhtp.hw.soc import PLATFORMS
 from openhtp.options._table import Number, Option, Table
 
 HOSTS = ("process", "thread")

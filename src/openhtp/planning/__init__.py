@@ -20,11 +20,10 @@ from typing import Any
 
 from openhtp.core.checks import items_of, path_of, real_number, shown
 from openhtp.core.errors import InvalidArgument
-from openhtp.planning.amount import expected_requests
+from openhtp.planning.keys import MAX_DETAILED
 from openhtp.planning.models import ModelTime
 from openhtp.planning.optimize import Advice, optimize
-from openhtp.planning.parsing import load_scenario, parse_scenario
-from openhtp.planning.ranges import MAX_DETAILED
+from openhtp.planning.parsing import expected_requests, load_scenario, parse_scenario
 from openhtp.planning.reading import BadScenario
 from openhtp.planning.result import ClientSummary, PlanResult
 from openhtp.planning.scenario import Scenario

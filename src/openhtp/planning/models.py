@@ -13,7 +13,7 @@ from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.hw.clocks import Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.planning import keys
-from openhtp.planning.ranges import DIM, FROZEN
+from openhtp.planning.keys import DIM, FROZEN
 from openhtp.planning.scenario import DEFAULT_STEPS, ModelChoice
 from openhtp.planning.voting import Ballot
 

@@ -1,7 +1,11 @@
-"""From the values of a file to a ``Scenario``, with every check that can be made before anything runs."""
+"""From the values of a file to a ``Scenario``, with every check that can be made before anything runs.
+
+One check counts the requests that a scenario will make: a slip in the unit can ask for years.
+"""
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +17,13 @@ from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, bytes_in_words
 from openhtp.core.validating import KeyPlace, WrittenFields, WrittenValue
 from openhtp.hw.catalog import find_soc
-from openhtp.hw.platforms import PLATFORMS
-from openhtp.hw.soc import DEFAULT_STREAM_GBS, SocSpec
+from openhtp.hw.soc import DEFAULT_STREAM_GBS, PLATFORMS, SocSpec
 from openhtp.planning import keys
-from openhtp.planning.amount import verify_amount
+from openhtp.planning.keys import MAX_CLIENTS, MAX_REQUESTS, RANGES, ranged
 from openhtp.planning.models import ModelCache, ModelRun, Models, ModelTime, read_choice
-from openhtp.planning.ranges import MAX_CLIENTS, RANGES, ranged
 from openhtp.planning.reading import BadScenario, read_file, read_mapping, read_text
 from openhtp.planning.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, RequestSource, Scenario
-from openhtp.planning.switched_reading import read_switching
+from openhtp.planning.switching import read_switching
 from openhtp.planning.talking import read_talk, slack_of
 from openhtp.planning.voting import ballots, read_profile, read_votes
 from openhtp.sched.events import ClientKind
@@ -371,3 +373,70 @@ class _Sources:
 
 
 __all__ = ["BadScenario", "load_scenario", "parse_scenario"]
+
+
+_SHOWN = 20
+
+
+def verify_amount(scenario: Scenario, events: WrittenValue, places: list[WrittenValue]) -> None:
+    """Refuse ``after`` chains that lead back to themselves, and more requests than are planned.
+
+    ``places`` says where each source stands in the file.
+    """
+    try:
+        amounts = expected_requests(scenario)
+    except graphlib.CycleError as error:
+        # The sorter tells the ring from the one who comes first; "after" reads the other way.
+        ring = [scenario.clients[number].name for number in reversed(error.args[1])]
+        shown = ring if len(ring) <= _SHOWN else [*ring[: _SHOWN - 1], "...", ring[-1]]
+        events.fail(f"a cycle: {' after '.join(shown)}")
+    total = 0
+    for at, amount in zip(places, amounts, strict=True):
+        total += amount
+        if total > MAX_REQUESTS:
+            at.fail(f"about {total:.2g} requests up to here; more than {MAX_REQUESTS:.2g} are not planned")
+
+
+def expected_requests(scenario: Scenario) -> list[int]:
+    """An upper estimate for each source; beyond what is planned it only says so.
+
+    Followers multiply: whoever follows twice a client that follows twice is asked four times.
+
+    Raises:
+        graphlib.CycleError: a client follows itself.
+    """
+    of_client: dict[int, list[int]] = {}
+    follows: dict[int, set[int]] = {}
+    for number, source in enumerate(scenario.sources):
+        of_client.setdefault(source.client, []).append(number)
+        if source.after is not None:
+            follows.setdefault(source.client, set()).add(source.after)
+    amounts = [0] * len(scenario.sources)
+    of_clients: dict[int, int] = {}
+    for client in dict.fromkeys((*graphlib.TopologicalSorter(follows).static_order(), *of_client)):
+        for number in of_client.get(client, ()):
+            amounts[number] = _requests(scenario, scenario.sources[number], of_clients)
+        of_clients[client] = sum(amounts[number] for number in of_client.get(client, ()))
+    return amounts
+
+
+def _requests(scenario: Scenario, source: RequestSource, of_clients: dict[int, int]) -> int:
+    talk = scenario.clients[source.client].talk
+    runs = 1 if talk is None else talk.runs
+    counts = [MAX_REQUESTS + 1]
+    if source.count is not None:
+        counts.append(source.count)
+    if source.after is not None:
+        return min(*counts, of_clients[source.after]) * runs
+    gap = _shortest_gap(source, scenario.clients[source.client])
+    if gap:
+        ends = [end for end in (source.until_ns, scenario.duration_ns) if end is not None]
+        counts += [max(0, end - source.start_ns) // gap + 1 for end in ends]
+    return min(counts) * source.burst * runs
+
+
+def _shortest_gap(source: RequestSource, client: ClientSpec) -> int:
+    if source.pattern is not Pattern.CLOSED:
+        return source.gap_ns
+    run = source.run_ns if client.timeout_ns is None else min(source.run_ns, client.timeout_ns)
+    return max(1, (source.gap_ns + run) // source.in_flight)

@@ -1,21 +1,22 @@
-"""What a plan says: the table, the fixed JSON format, and the marks that all pictures are drawn from."""
+"""What plans say: the table, the fixed JSON format, and the marks that all pictures are drawn from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from openhtp.core.units import MIB, SECOND
 from openhtp.planning.scenario import Scenario
 from openhtp.planning.simulate import ClientFigures, PlanRun
 from openhtp.records.phases import Interval, client_phases
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.lanes import HMX, HVX, VTCM, lanes_of, on_core, phases_to_marks
-from openhtp.report.marks import Mark
+from openhtp.report.lanes import CLIENTS, HMX, HVX, VTCM, kind_of, lanes_of, on_core, phases_to_marks
+from openhtp.report.marks import Counter, Flow, Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,3 +225,24 @@ def _cells(scenario: Scenario, holders: Iterable[Interval]) -> dict[str, str | N
                 filled[key] = inside
                 cells[key] = name
     return cells
+
+
+Lanes = list[tuple[str, str]]
+
+
+def side_by_side(results: Sequence[PlanResult]) -> tuple[list[Mark], Lanes]:
+    """Marks and lanes: all of a single plan; of several their clients, in groups by policy."""
+    if len(results) == 1:
+        return results[0].marks(), results[0].lanes()
+    marks: list[Mark] = []
+    lanes: Lanes = []
+    for number, result in enumerate(results):
+        policy = result.scenario.policy.name
+        for mark in result.marks():
+            if isinstance(mark, Flow):
+                both = {"from_group": f"{policy}.{mark.from_group}", "to_group": f"{policy}.{mark.to_group}"}
+                marks.append(replace(mark, number=mark.number * len(results) + number, **both))
+            elif isinstance(mark, Counter) or kind_of(mark.group) == CLIENTS:
+                marks.append(replace(mark, group=f"{policy}.{mark.group}"))
+        lanes += [(f"{policy}.{group}", lane) for group, lane in result.lanes() if kind_of(group) == CLIENTS]
+    return marks, lanes

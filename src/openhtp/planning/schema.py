@@ -16,9 +16,9 @@ from openhtp.core.validating import MAX_TEXT
 from openhtp.cost.llm_shapes import PRESETS
 from openhtp.hw.catalog import catalog
 from openhtp.hw.perf_profiles import PERF_PROFILES
-from openhtp.hw.platforms import PLATFORMS
+from openhtp.hw.soc import PLATFORMS
 from openhtp.planning import keys
-from openhtp.planning.ranges import DIM, FROZEN, MAX_CLIENTS, RANGES, TIME, NumberRange
+from openhtp.planning.keys import DIM, FROZEN, MAX_CLIENTS, RANGES, TIME, NumberRange
 from openhtp.planning.scenario import UNITS
 from openhtp.planning.voting import CORNERS, HMX_CORNERS
 

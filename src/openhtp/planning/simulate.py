@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from openhtp.planning.clockwork import Clockwork
 from openhtp.planning.scenario import Scenario
 from openhtp.planning.sources import PlannedRequest, Traffic
-from openhtp.planning.switched import Board
+from openhtp.planning.switching import Board
 from openhtp.records.phases import Phases
 from openhtp.records.trace import ClocksChanged
 from openhtp.sched.actions import Finish, Outcome

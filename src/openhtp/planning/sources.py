@@ -16,7 +16,7 @@ from msgspec import Struct
 from openhtp.hw.clocks import Clocks
 from openhtp.planning.clockwork import Clockwork, PaceAt
 from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario, Talk
-from openhtp.planning.switched import Board
+from openhtp.planning.switching import Board
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller, VirtualLoop

@@ -10,7 +10,7 @@ from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.cost.llm_shapes import PRESETS, LlmShape
 from openhtp.planning import keys
-from openhtp.planning.ranges import RANGES, ranged
+from openhtp.planning.keys import RANGES, ranged
 from openhtp.planning.scenario import ClientSpec, Talk
 
 # What ``chunk: auto`` chooses from: tokens of a prefill pass, and parts that a pass is split into.

@@ -13,7 +13,7 @@ from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.power import FIRST_ARCH_WITH_HMX_VOTES, DcvsVote, HmxCorner, HmxVote, VoltageCorner
 from openhtp.hw.soc import SocSpec
 from openhtp.planning import keys
-from openhtp.planning.ranges import ranged
+from openhtp.planning.keys import ranged
 
 CORNERS = tuple(corner.name.lower() for corner in VoltageCorner)
 HMX_CORNERS = tuple(corner.name.lower() for corner in HmxCorner)

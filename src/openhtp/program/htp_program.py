@@ -13,14 +13,59 @@ from typing import Any
 
 import numpy.typing as npt
 
+from openhtp.core.hmx_layout import BLOCK, Side, round_up
 from openhtp.core.tensor import TensorSpec
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Work
 from openhtp.options import OptionValues
-from openhtp.program.native_kv import NativeKv
 from openhtp.program.qnn_program import QnnProgram
+
+
+@dataclass(frozen=True, slots=True)
+class NativeTensor:
+    """An input or output in the HMX weight layout, and which half of the cache it is: ``key`` or ``value``."""
+
+    name: str
+    side: str
+
+    @property
+    def half(self) -> Side:
+        """The side as the layout knows it."""
+        return Side[self.side.upper()]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskInput:
+    """The attention mask, and which stored numbers in it let a place take part."""
+
+    name: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeKv:
+    """Native caches of one graph: where new tokens go is in ``index``, ``tokens`` of them come at a time."""
+
+    index: str
+    tokens: int
+    context: int
+    caches: tuple[NativeTensor, ...]
+    outputs: tuple[NativeTensor, ...] = ()
+    mask: MaskInput | None = None
+    strict: bool = False
+
+    @property
+    def last_index(self) -> int:
+        """The highest place at which a pass still has room."""
+        return self.context - round_up(self.tokens)
+
+    def place(self, index: int) -> int:
+        """Where new tokens land: places are taken in whole blocks."""
+        return -(-index // BLOCK) * BLOCK
+
 
 Array = npt.NDArray[Any]
 
@@ -172,3 +217,20 @@ class HtpProgram:
     def def_use(self) -> DefUse[Kernel]:
         """Which kernel makes and which ones read each tensor."""
         return DefUse(self.kernels, self.source.output_names)
+
+
+_PAGE = 4096
+
+
+def spill_fill_bytes(program: HtpProgram) -> int:
+    """How much of what is alive at once does not fit into the graph's VTCM, at most; in whole pages."""
+    vtcm = program.options.vtcm_bytes or program.soc.vtcm_bytes
+    changes = [0] * (len(program.kernels) + 2)
+    for buffer in program.buffers:
+        changes[buffer.first] += buffer.nbytes
+        changes[buffer.last + 1] -= buffer.nbytes
+    alive = peak = 0
+    for change in changes:
+        alive += change
+        peak = max(peak, alive)
+    return -(-max(0, peak - vtcm) // _PAGE) * _PAGE

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from openhtp.core.outcome import Outcome
+from openhtp.core.enumerations import Outcome
 from openhtp.records.trace import (
     ClocksChanged,
     Granted,

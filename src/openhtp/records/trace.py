@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from openhtp.core.outcome import Outcome
+from openhtp.core.enumerations import Outcome
 
 
 class TransferDirection(enum.Enum):

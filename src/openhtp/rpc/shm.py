@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.descriptors import Descriptor
 from openhtp.core.errors import InvalidArgument, OutOfMemory
+from openhtp.core.files import Descriptor
 from openhtp.core.units import bytes_in_words
 
 # Numbers of fcntl(2); older Python versions do not name them all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from openhtp.core.outcome import Outcome as Outcome  # part of ``Finish``, so it can be had from here
+from openhtp.core.enumerations import Outcome as Outcome  # part of ``Finish``, so it can be had from here
 
 
 class Start(Struct, frozen=True, tag=True, gc=False):

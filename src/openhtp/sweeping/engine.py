@@ -1,14 +1,20 @@
-"""Where points are measured: workers behind one protocol. ``pool.py`` has them here, ``on_ray.py`` anywhere."""
+"""Where points are measured: workers behind one protocol. ``pool.py`` has them here, ``on_ray.py`` anywhere.
+
+Results of two different versions of OpenHTP are not mixed, so each worker tells its ``identity``.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from msgspec import Struct
 
 from openhtp.core.errors import ResourceError, UsageError
-from openhtp.sweeping.identity import identity
+from openhtp.core.version import VERSION
 from openhtp.sweeping.study import PointResult, Study, StudyPoint
 
 
@@ -73,3 +79,17 @@ def verify_identity(theirs: str, where: str) -> None:
             f"the worker {where} has OpenHTP {theirs}, this is {identity()}: install the same there."
             " What is finished is kept"
         )
+
+
+_SUFFIXES = (".py", ".toml")
+
+
+@functools.cache
+def identity() -> str:
+    """``0.4.0+3fa9c1d2``: equal where the code is equal."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return f"{VERSION}+{digest.hexdigest()[:8]}"

@@ -13,10 +13,8 @@ from typing import Any
 import msgspec
 
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, verify_identity
-from openhtp.sweeping.files import read_all
-from openhtp.sweeping.identity import identity
-from openhtp.sweeping.study import Study
+from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, identity, verify_identity
+from openhtp.sweeping.study import Study, read_all
 
 _AHEAD = 2
 """Tasks per core: one that runs, and one on its way."""

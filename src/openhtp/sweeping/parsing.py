@@ -12,7 +12,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.files import digest_of
 from openhtp.core.validating import WrittenValue, did_you_mean
 from openhtp.hw.catalog import catalog, find_soc
-from openhtp.planning.ranges import NumberRange
+from openhtp.planning.keys import NumberRange
 from openhtp.planning.reading import BadScenario, read_file, read_mapping
 from openhtp.sweeping.measures import find_measure, measure_names
 from openhtp.sweeping.study import (

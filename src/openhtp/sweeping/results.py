@@ -1,4 +1,4 @@
-"""The outcome of a study, and its forms: plain values, and a Parquet file."""
+"""The outcome of a study: its best points and what they depend on, as plain values, a Parquet file or a page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
 from openhtp.core.errors import UnsupportedFeature, error_context
 from openhtp.core.writing import write_file
-from openhtp.sweeping.analysis import Effect, best, losses_of, pareto, sensitivity
+from openhtp.report.page import CHARTS, filled_page
 from openhtp.sweeping.store import Store, open_store
-from openhtp.sweeping.study import Objective, PointResult, Scalar, Study, feasible, verify_row
+from openhtp.sweeping.study import Axis, Objective, PointResult, Scalar, Study, feasible, verify_row
 
 
 class SweepResult:
@@ -160,3 +165,132 @@ def load_results(folder: str | Path) -> SweepResult:
     """
     with open_store(Path(folder)) as store:
         return SweepResult.of(store)
+
+
+Losses = npt.NDArray[np.float64]
+
+_BINS = 16
+"""Parts into which an axis with more values than this is cut."""
+
+
+class Effect(Struct, frozen=True):
+    """How much of the spread of an objective one axis explains by itself, 0 to 1."""
+
+    axis: str
+    share: float
+
+
+def losses_of(rows: Sequence[PointResult], objectives: Sequence[Objective]) -> Losses:
+    """Rows by objectives, smaller is better."""
+    return np.array([[each.loss(row) for each in objectives] for row in rows]).reshape(len(rows), len(objectives))
+
+
+def best(rows: Sequence[PointResult], objective: Objective, count: int) -> list[PointResult]:
+    """The best rows for one objective; equal ones in the study's order."""
+    return sorted(rows, key=lambda row: (objective.loss(row), row.point.number))[:count]
+
+
+def pareto(losses: Losses) -> list[int]:
+    """Rows that no other row beats, being at least as good everywhere and better somewhere; in order.
+
+    Rows are met in order of their sum, in which nothing comes before what beats it.
+    """
+    if not len(losses):
+        return []
+    spread = np.ptp(losses, axis=0)
+    order = np.argsort(
+        ((losses - losses.min(axis=0)) / np.where(spread > 0, spread, 1)).sum(axis=1), kind="stable"
+    )
+    left = order
+    front: list[int] = []
+    while len(left):
+        first = left[0]
+        front.append(int(first))
+        one = losses[first]
+        others = losses[left]
+        beaten = (others >= one).all(axis=1) & (others > one).any(axis=1)
+        beaten[0] = True  # it is taken
+        left = left[~beaten]
+    return sorted(front)
+
+
+def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Objective) -> list[Effect]:
+    """Which axis matters: the variance of the means of its values, over the whole variance; largest first.
+
+    Of a full grid these are the main effects; what is left of 1 is due to axes acting together.
+    """
+    losses = losses_of(rows, [objective])[:, 0]
+    whole = float(losses.var()) if len(losses) else 0.0
+    effects = []
+    for axis in axes:
+        groups = _groups([row.point.values[axis.name] for row in rows])
+        share = 0.0
+        if whole > 0:
+            counts = np.bincount(groups)
+            means = np.bincount(groups, losses) / np.maximum(counts, 1)
+            share = float((counts * (means - losses.mean()) ** 2).sum() / (len(losses) * whole))
+        effects.append(Effect(axis.name, round(min(1.0, share), 6)))
+    return sorted(effects, key=lambda effect: -effect.share)
+
+
+def _groups(values: Sequence[Scalar]) -> npt.NDArray[np.intp]:
+    """A number for each value; neighbours share one where there are too many."""
+    if all(isinstance(value, (int, float)) for value in values):
+        distinct, groups = np.unique(np.array(values, dtype=float), return_inverse=True)
+        if len(distinct) > _BINS:
+            groups = groups * _BINS // len(distinct)
+        return groups.astype(np.intp)
+    numbers: dict[Scalar, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.intp)
+
+
+MOST_POINTS = 20_000
+"""Points that a page holds; of more, the front and an even part of the others."""
+_MOST_NUMBERS = 40
+_MOST_CAUSES = 20
+
+
+def result_to_html(result: SweepResult) -> str:
+    """Return the page."""
+    study = result.study
+    front = {row.point.number for row in result.front}
+    rows = _shown(result.measured, front)
+    objectives = [objective.name for objective in study.objectives]
+    others = (
+        [name for name, value in (rows[0].measured or {}).items() if not isinstance(value, str)] if rows else []
+    )
+    axes = {axis.name for axis in study.axes}
+    numbers = [name for name in dict.fromkeys([*objectives, *others]) if name not in axes][:_MOST_NUMBERS]
+    data: dict[str, Any] = {
+        "study": study.name,
+        "measure": study.measure,
+        "times": "measured" if study.measure == "live" else "modelled",
+        "total": len(result.rows),
+        "feasibleTotal": len(result.feasible),
+        "failedTotal": len(result.failed),
+        "axes": [{"name": axis.name, "values": axis.values or None} for axis in study.varied],
+        "fixed": {axis.name: axis.values[0] for axis in study.axes if len(axis.values) == 1},
+        "objectives": [{"name": each.name, "largest": each.largest} for each in study.objectives],
+        "constraints": [str(each) for each in study.constraints],
+        "each": study.each,
+        "numbers": numbers,
+        "point": [row.point.number for row in rows],
+        "values": {axis.name: [row.point.values[axis.name] for row in rows] for axis in study.varied},
+        "measured": {name: [(row.measured or {}).get(name) for row in rows] for name in numbers},
+        "feasible": [feasible(study, row) for row in rows],
+        "front": [row.point.number in front for row in rows],
+        "sensitivity": {
+            name: [[effect.axis, effect.share] for effect in effects]
+            for name, effects in result.sensitivity().items()
+        },
+        "failures": [[cause, count] for cause, count, _ in result.causes()[:_MOST_CAUSES]],
+    }
+    template = resources.files("openhtp.sweeping").joinpath("templates/page.html").read_text(encoding="utf-8")
+    return filled_page(template, data, CHARTS)
+
+
+def _shown(rows: Sequence[PointResult], front: set[int]) -> list[PointResult]:
+    if len(rows) <= MOST_POINTS:
+        return list(rows)
+    step = -(-len(rows) // MOST_POINTS)
+    return [row for place, row in enumerate(rows) if row.point.number in front or place % step == 0]

@@ -16,12 +16,9 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from openhtp.core.errors import QnnError
-from openhtp.sweeping.engine import WorkerAnswer, WorkerTask
-from openhtp.sweeping.files import Files
-from openhtp.sweeping.identity import identity
-from openhtp.sweeping.measures import Measurer, find_measure
-from openhtp.sweeping.measures._kind import Measured
-from openhtp.sweeping.study import PointResult, Study, StudyPoint
+from openhtp.sweeping.engine import WorkerAnswer, WorkerTask, identity
+from openhtp.sweeping.measures import Measured, Measurer, find_measure
+from openhtp.sweeping.study import Files, PointResult, Study, StudyPoint
 
 _SERVED: dict[str, Measurer] = {}
 """The measurer of the study that was last asked for, by its fingerprint: a process serves one at a time."""

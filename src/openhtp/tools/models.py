@@ -14,8 +14,8 @@ from typing import Any
 from openhtp.config import BackendConfig, parse_config
 from openhtp.core.errors import BadModel, InvalidArgument, QnnError
 from openhtp.core.files import read_file
-from openhtp.core.groups import GroupRegistration
 from openhtp.core.tensor import TensorKind
+from openhtp.core.value_kinds import GroupRegistration
 from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.data_formats import Formats, with_data_formats
 from openhtp.frontend.onnx_import import load

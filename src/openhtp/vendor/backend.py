@@ -22,8 +22,8 @@ from openhtp.abi.writing import (
     tensor_param,
 )
 from openhtp.core import status as st
+from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpDeviceOption
 from openhtp.core.tensor import TensorKind, TensorSpec

@@ -13,8 +13,8 @@ from openhtp.abi.numbers import BACKEND_ID_HTP, LIBRARY_NAME
 from openhtp.abi.structs import struct
 from openhtp.abi.tables import CORE, functions
 from openhtp.core import status as st
+from openhtp.core.enumerations import LogLevel
 from openhtp.core.errors import FormatError, QnnError, UnsupportedFeature
-from openhtp.core.levels import LogLevel
 from openhtp.core.option_numbers import GlobalOption
 from openhtp.vendor.failures import failure, status_for
 from openhtp.vendor.logs import LogSink

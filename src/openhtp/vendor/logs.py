@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from openhtp.abi.tables import LogCallback
-from openhtp.core.levels import LogLevel
+from openhtp.core.enumerations import LogLevel
 
 logger = logging.getLogger("openhtp.vendor.qnn")
 

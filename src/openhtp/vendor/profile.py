@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from openhtp.abi.structs import struct
 from openhtp.core import status as st
-from openhtp.core.levels import ProfileLevel
-from openhtp.core.profile_events import EVENT_NAMES, EVENT_UNITS
+from openhtp.core.enumerations import ProfileLevel
+from openhtp.records.profile import EVENT_NAMES, EVENT_UNITS
 from openhtp.vendor.handles import Owner
 
 if TYPE_CHECKING:

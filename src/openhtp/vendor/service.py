@@ -16,8 +16,8 @@ from typing import Any
 
 from openhtp.abi.writing import Array, Params
 from openhtp.core import status as st
+from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InternalError, InvalidArgument, InvalidHandle, QnnError
-from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorSpec
 from openhtp.hw.power import DcvsVote

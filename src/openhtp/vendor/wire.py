@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from openhtp.core import errors
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorKind, TensorSpec

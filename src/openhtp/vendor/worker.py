@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from openhtp.abi.writing import Array, Params, as_stored
+from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import DeviceLost, InvalidArgument, TimedOut
-from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec

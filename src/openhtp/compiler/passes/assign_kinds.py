@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.core.kinds import MATRIX_KINDS, MOVES_NOTHING
-from openhtp.core.opcall import OpCall
+from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.ops import find_op
 from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel, Unit
 

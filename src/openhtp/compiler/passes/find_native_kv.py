@@ -13,15 +13,14 @@ from typing import NoReturn
 import numpy as np
 
 from openhtp.core import status as st
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.hmx_layout import BLOCK, HEAD_DIM_MULTIPLE, MOST_NEW_TOKENS, sizes_problem
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
-from openhtp.program.htp_program import HtpProgram, Kernel
-from openhtp.program.native_kv import MaskInput, NativeKv, NativeTensor
+from openhtp.program.htp_program import HtpProgram, Kernel, MaskInput, NativeKv, NativeTensor
 
 _NATIVE = DataFormat.HMX_WEIGHT_LAYOUT
 _FIRST_ARCH = 69

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from openhtp.compiler.sizes import KernelSize, sizes_of
 from openhtp.compiler.vtcm.place import place, spilled_bytes
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.precision import NumberFormat
 from openhtp.program.htp_program import HtpProgram
 
 

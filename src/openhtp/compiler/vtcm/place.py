@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned
 from openhtp.compiler.vtcm.spill import Lump, walk
-from openhtp.core.kinds import MOVES_NOTHING
-from openhtp.core.number_format import NumberFormat
+from openhtp.core.opcall import MOVES_NOTHING
+from openhtp.core.precision import NumberFormat
 from openhtp.program.placement import DmaTransfer, Move, Placed, Placement, RangeRole
 
 # Weights are fetched ahead of their kernel into a ring at the end of VTCM: as far ahead as it holds them.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st, tidying
+from openhtp.core.enumerations import NotifyType
 from openhtp.core.errors import Aborted, InternalError, QnnError
 from openhtp.core.latches import Promise
-from openhtp.core.notify import NotifyType
 from openhtp.core.threads import OwnThread
 from openhtp.runtime.calls.interrupt import Interrupt
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import WrongState
-from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.records.profile import NOTHING_TOLD, DeviceProfile, Method, ProfileEvent
 from openhtp.rpc.frames import Record

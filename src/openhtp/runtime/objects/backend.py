@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st, tidying
+from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.levels import LogLevel, ProfileLevel
 from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE, PROFILE
 from openhtp.runtime.calls.notify import Notifier

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.checks import is_showable, items_of, shown, whole_number
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import Encoding

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.groups import GroupRegistration
 from openhtp.core.limits import MAX_COMPRESSED_GRAPHS, MAX_SHARED_WEIGHT_GRAPHS
+from openhtp.core.value_kinds import GroupRegistration
 from openhtp.options import CONTEXT, Arguments, ContextOrigin, OptionValues
 from openhtp.options.context import CONCURRENT, CONCURRENT_ARCH, CONCURRENT_PLATFORMS, SHARING_WITH_VA
 from openhtp.rpc import messages as ms

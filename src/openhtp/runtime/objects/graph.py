@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy.typing as npt
 
 from openhtp.compiler.driver import CompileOptions, portable_program
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import error_context
 from openhtp.core.locks import make_lock
 from openhtp.core.priority import Priority

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from openhtp.core.enumerations import LogLevel
 from openhtp.core.foreign_text import printable
-from openhtp.core.levels import LogLevel
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import finish
 from openhtp.runtime.objects.lifecycle import Life, State

@@ -6,8 +6,8 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import UnsupportedError
-from openhtp.core.levels import ProfileLevel
 from openhtp.hw.clocks import FULL, Clocks
 
 if TYPE_CHECKING:

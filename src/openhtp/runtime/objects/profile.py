@@ -6,8 +6,8 @@ import time
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import InvalidArgument, WrongState
-from openhtp.core.levels import ProfileLevel
 from openhtp.records.profile import Message, Method, ProfileEvent, RunTimes, walk
 from openhtp.records.schematic import Schematic
 from openhtp.runtime.calls.sheet import Executed, Sheet

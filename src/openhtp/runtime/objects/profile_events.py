@@ -5,7 +5,7 @@ Host times are measured; cycles, and what belongs to an op, are modelled for the
 
 from __future__ import annotations
 
-from openhtp.core.levels import ProfileLevel
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
 from openhtp.hw.catalog import find_soc
 from openhtp.records.profile import ProfileEvent

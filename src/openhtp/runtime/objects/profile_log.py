@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from openhtp.core.checks import path_of, shown
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
-from openhtp.core.levels import ProfileLevel
 from openhtp.core.version import VERSION
 from openhtp.core.writing import write_file
 from openhtp.records.profile import Message, ProfileLogContent

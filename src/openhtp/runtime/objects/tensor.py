@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from openhtp.core.data_format import DataFormat
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
 

@@ -7,8 +7,55 @@ study can be checked without measuring anything. Start at ``estimate.py``. Must 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from openhtp.sweeping.measures._kind import Measure, Measurer
+from openhtp.core.errors import QnnError
+from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
+
+Measured = dict[str, Scalar] | QnnError | OSError
+"""Numbers by name, or what came in between."""
+
+
+class Measurer(Protocol):
+    """Measures points of one study; lives in a worker, and keeps what it has compiled or read."""
+
+    def run(self, points: Sequence[Values]) -> list[Measured]:
+        """Measure some points, each for itself: one that fails spoils no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Axes, needs and numbers of one measure.
+
+    ``families`` are beginnings of names of axes (``clients.``), ``each`` ends of names of numbers (``.p99_us``).
+    ``chunk`` is how many points a worker gets at first; later on, as many as it does in a moment.
+    """
+
+    axes: tuple[str, ...]
+    families: tuple[str, ...] = ()
+    needs: tuple[str, ...]
+    numbers: tuple[str, ...]
+    each: tuple[str, ...] = ()
+    objectives: tuple[Objective, ...]
+    files: Callable[[Study], list[str]]
+    make: Callable[[Study, Files], Measurer]
+    chunk: int = 1
+
+    def takes(self, axis: str) -> bool:
+        """Whether it has that axis."""
+        return axis in self.axes or any(axis.startswith(f) and len(axis) > len(f) for f in self.families)
+
+    def gives(self, number: str) -> bool:
+        """Whether it measures that number."""
+        return number in self.numbers or number.endswith(self.each)
+
+
+def values_of(study: Study, axis: str) -> tuple[Scalar, ...]:
+    """All values of an axis; none if the study does not have it."""
+    return next((each.values for each in study.axes if each.name == axis), ())
+
 
 __all__ = ["Measure", "Measurer", "find_measure", "measure_names"]
 

@@ -16,10 +16,9 @@ from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.frontend.quantize import quantize_model
 from openhtp.hw.catalog import find_soc
 from openhtp.session.accuracy import OutputReport, compare_outputs
-from openhtp.sweeping.files import Files
-from openhtp.sweeping.measures._kind import Measure, Measured, values_of
+from openhtp.sweeping.measures import Measure, Measured, values_of
 from openhtp.sweeping.measures.estimate import DIMS, dims_of, numbers_of
-from openhtp.sweeping.study import Objective, Scalar, Study, Values
+from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
 
 LAYERS = "layers."
 _TYPES = {NumberFormat.W8A8: ("u8", "u8"), NumberFormat.W8A16: ("u16", "u8")}

@@ -13,9 +13,8 @@ from openhtp.hw.catalog import find_soc
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
-from openhtp.sweeping.files import Files
-from openhtp.sweeping.measures._kind import Measure, Measured, values_of
-from openhtp.sweeping.study import Objective, Scalar, Study, Values
+from openhtp.sweeping.measures import Measure, Measured, values_of
+from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
 
 DIMS = "dims."
 _Network = tuple[Scalar, ...]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from openhtp.core.enumerations import Outcome
 from openhtp.core.errors import QnnError
-from openhtp.core.outcome import Outcome
 from openhtp.planning.live import LiveResult, run_live
 from openhtp.records.phases import phases_of
-from openhtp.sweeping.files import Files
-from openhtp.sweeping.measures._kind import Measure, Measured
+from openhtp.sweeping.measures import Measure, Measured
 from openhtp.sweeping.measures.plan import AXES, CLIENT_NUMBERS, FAMILIES, Scenarios, deadline_numbers, files_of
-from openhtp.sweeping.study import Objective, Scalar, Study, Values
+from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
 
 
 class LiveRuns:

@@ -15,9 +15,8 @@ from openhtp.planning.reading import read_file
 from openhtp.planning.result import percentile
 from openhtp.planning.scenario import ClientSpec, Scenario
 from openhtp.planning.simulate import PlanRun, simulate
-from openhtp.sweeping.files import Files
-from openhtp.sweeping.measures._kind import Measure, Measured, values_of
-from openhtp.sweeping.study import Objective, Scalar, Study, Values
+from openhtp.sweeping.measures import Measure, Measured, values_of
+from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
 
 _CLIENTS, _DEVICE, _EVENTS = "clients.", "device.", "events."
 FAMILIES = (_CLIENTS, _DEVICE, _EVENTS)

@@ -1,4 +1,4 @@
-"""On which processors threads run."""
+"""What a process asks of its machine: on which processors threads run, and that freed memory goes back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 
-def available() -> int:
+def processor_count() -> int:
     """How many processors this thread may run on."""
     return len(os.sched_getaffinity(0))
 
 
-def current() -> int:
+def current_processor() -> int:
     """The processor that this thread runs on now; -1 where the C library cannot tell."""
     ask = _asking()
     return -1 if ask is None else ask()
@@ -24,8 +24,8 @@ def current() -> int:
 def away_from(processor: int) -> Iterator[None]:
     """Run this thread on any processor but one, if there is another.
 
-    A thread that is to work beside the one that woke it may else begin behind it: where all processors were busy
-    a moment ago, the kernel does not look whether one of them is idle now, and takes milliseconds to find out.
+    Otherwise a thread may begin behind the thread that woke it. Where all processors were busy a moment ago, the
+    kernel does not look whether one of them is idle now, and takes milliseconds to find out.
     Where a sandbox forbids it, the thread stays where it is.
     """
     own = os.sched_getaffinity(0)
@@ -45,3 +45,23 @@ def away_from(processor: int) -> Iterator[None]:
 @cache
 def _asking() -> Callable[[], int] | None:
     return getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+WORTH_GIVING_BACK = 128 << 20
+"""Freed bytes from which on giving them back pays. The next load then takes a third longer, as the system has to
+find and clear its pages anew, and a program that frees a context often makes another."""
+
+
+def give_back_freed() -> None:
+    """Give freed memory back to the system now, where the C library can do that (glibc)."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Callable[[int], int] | None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return trim
