@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from openhtp.core.priority import Priority
-from openhtp.planning import BadScenario, parse_scenario
+from openhtp.planning import BadScenario, parse_scenario, reading
 from openhtp.planning.reading import rewritten
 from openhtp.sched.policy import EarliestDeadline, Fair
 
@@ -69,6 +69,6 @@ def test_what_would_not_say_the_same_is_never_written(monkeypatch):
     before = parse_scenario(FLOW)
     after = replace(before, policy=EarliestDeadline())
     for damage in ("[", "strict"):
-        monkeypatch.setattr(reading, "_plain", lambda value, damage=damage: damage)
+        monkeypatch.setattr(reading, "_in_yaml", lambda value, damage=damage: damage)
         with pytest.raises(BadScenario, match="do it by hand"):
             rewritten(FLOW, before, after)

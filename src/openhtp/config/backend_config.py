@@ -1,4 +1,4 @@
-"""A config as those who make devices, contexts and graphs ask for it."""
+"""A config, as the code that makes devices, contexts and graphs asks for it."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class BackendConfig:
     @property
     def cores(self) -> tuple[CoreConfig, ...]:
         """Votes, core by core. A config without any still votes as the tools' extension does by default."""
-        found = []
+        configs = []
         for device in self.htp.get("devices", ()):
             for core in device.get("cores", ()):
                 times = {name: core.get(key) for name, key in _TIMES.items()}
                 profile = core.get("perf_profile", DEFAULT_PERF_PROFILE)
-                found.append(CoreConfig(core_id=core.get("core_id", 0), perf_profile=profile, **times))
-        return tuple(found)
+                configs.append(CoreConfig(core_id=core.get("core_id", 0), perf_profile=profile, **times))
+        return tuple(configs)
 
     @property
     def perf_profile(self) -> str | None:
@@ -134,14 +134,14 @@ class BackendConfig:
 
         With ``origin``, only those that can be given to contexts that come to be in that way.
         """
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         sections = [section for section in (*GENERAL.sections, *HTP.sections) if section.name in _OF_CONTEXTS]
         for section in sections:
-            given = self.general.get(section.name) or self.htp.get(section.name) or {}
-            found.update(_options(section, given, "context"))
+            entries = self.general.get(section.name) or self.htp.get(section.name) or {}
+            options.update(_option_values(section, entries, "context"))
         return {
             name: value
-            for name, value in found.items()
+            for name, value in options.items()
             if origin is None or not (origins := CONTEXT.option(name).origins) or origin in origins
         }
 
@@ -150,7 +150,7 @@ class BackendConfig:
 
         A config that has options for graphs of other names only is most likely a mistake, and said to the log.
         """
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         names = self.graph_names
         if names and graph not in names:
             log.warning(
@@ -161,15 +161,15 @@ class BackendConfig:
             )
         cores = self._device("core_id")
         if cores:
-            found["core"] = cores[0]
+            options["core"] = cores[0]
         graphs, configs = _section(HTP, "graphs"), _section(GENERAL, "graph_configs")
         for entry in self.htp.get("graphs", ()):
             if graph in entry.get("graph_names", ()):
-                found.update(_options(graphs, entry, "graph"))
+                options.update(_option_values(graphs, entry, "graph"))
         for entry in self.general.get("graph_configs", ()):
             if entry["graph_name"] == graph:
-                found.update(_options(configs, entry, "graph"))
-        return found
+                options.update(_option_values(configs, entry, "graph"))
+        return options
 
     @property
     def graph_names(self) -> tuple[str, ...]:
@@ -228,37 +228,37 @@ def read_config(path: str | os.PathLike[str]) -> BackendConfig:
     Raises:
         InvalidArgument: unknown keys or wrong types; the message has the place (``/graphs/0/vtcm_mb``).
     """
-    return _checked(_load(path), str(path), Path(path).parent)
+    return _config_from(_load(path), str(path), Path(path).parent)
 
 
 def parse_config(given: Mapping[str, Any] | str, source: str = "config") -> BackendConfig:
     """The same for a config at hand, as an object or as text; paths in it count from the working directory."""
     content = parse_json(given, source) if isinstance(given, str) else dict(given)
-    return _checked(content, source, Path())
+    return _config_from(content, source, Path())
 
 
-def _checked(content: JsonDict, source: str, folder: Path) -> BackendConfig:
+def _config_from(content: JsonDict, source: str, folder: Path) -> BackendConfig:
     general = {section.name for section in GENERAL.sections}
     if not general & content.keys():
-        return _made(source, check_section(content, HTP, source), {})
-    found = check_section(content, GENERAL, source)
-    for place, entry in enumerate(found.get("graph_configs", ())):
+        return _verified_config(source, check_section(content, HTP, source), {})
+    general_values = check_section(content, GENERAL, source)
+    for number, entry in enumerate(general_values.get("graph_configs", ())):
         if "graph_name" not in entry:
-            refuse(source, f"/graph_configs/{place}", "has no graph_name; each entry needs one")
-    named = found.get("backend_extensions", {}).get("config_file_path")
+            refuse(source, f"/graph_configs/{number}", "has no graph_name; each entry needs one")
+    named = general_values.get("backend_extensions", {}).get("config_file_path")
     if named is None:
-        return _made(source, {}, found)
+        return _verified_config(source, {}, general_values)
     inner = Path(named) if os.path.exists(named) else folder / named
     if not os.path.exists(inner):  # unlike Path.exists, it takes a name that no file can have for none
         refuse(source, "/backend_extensions/config_file_path", f"is {shown(named)}, which is no file")
-    return _made(str(inner), check_section(_load(inner), HTP, str(inner)), found)
+    return _verified_config(str(inner), check_section(_load(inner), HTP, str(inner)), general_values)
 
 
-def _made(source: str, htp: JsonDict, general: JsonDict) -> BackendConfig:
+def _verified_config(source: str, htp: JsonDict, general: JsonDict) -> BackendConfig:
     """Check what no key can tell alone."""
-    for place, entry in enumerate(htp.get("graphs", ())):
+    for number, entry in enumerate(htp.get("graphs", ())):
         if "vtcm_mb" in entry and "vtcm_size" in entry:
-            refuse(source, f"/graphs/{place}", "has vtcm_mb and vtcm_size, which exclude each other")
+            refuse(source, f"/graphs/{number}", "has vtcm_mb and vtcm_size, which exclude each other")
     context = htp.get("context", {})
     if "max_spill_fill_buffer_for_group" in context and "group_id" not in context:
         refuse(source, "/context/max_spill_fill_buffer_for_group", 'is given without "group_id": 0')
@@ -278,16 +278,16 @@ def _section(parent: Section, name: str) -> Section:
     return next(section for section in parent.sections if section.name == name)
 
 
-def _options(section: Section, given: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _option_values(section: Section, entries: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Values of an object's options, by the options' names; what is 0 for "all there is" is left to the device."""
-    found = {}
+    options = {}
     for key in section.keys:
         row = key.row
-        if key.name not in given or row is None or key.option is None or not key.option.startswith(f"{owner}."):
+        if key.name not in entries or row is None or key.option is None or not key.option.startswith(f"{owner}."):
             continue
-        value = given[key.name]
+        value = entries[key.name]
         if row.kind.python_type == "bool":
             value = bool(value)
         if not (value == 0 and key.name in ("vtcm_mb", "vtcm_size")):
-            found[row.name] = value
-    return found
+            options[row.name] = value
+    return options

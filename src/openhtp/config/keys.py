@@ -111,7 +111,7 @@ class Section:
     sections: tuple[Section, ...] = ()
 
 
-def _option(table: Table, config_key: str) -> str | None:
+def _option_of_key(table: Table, config_key: str) -> str | None:
     """The option that a config key names in a table, if it has one yet."""
     for row in table.rows:
         if row.config_key == config_key:
@@ -119,8 +119,8 @@ def _option(table: Table, config_key: str) -> str | None:
     return f"{table.owner}.{config_key}" if config_key in table else None
 
 
-def _of(table: Table, name: str, kind: ValueKind, about: str, **rest: Any) -> Key:
-    return Key(name=name, kind=kind, about=about, option=_option(table, name), **rest)
+def _key_of(table: Table, name: str, kind: ValueKind, about: str, **rest: Any) -> Key:
+    return Key(name=name, kind=kind, about=about, option=_option_of_key(table, name), **rest)
 
 
 _SWITCH = Numeral(0, 1)
@@ -141,28 +141,28 @@ _GRAPH_KEYS = (
         about="VTCM in bytes, in steps of 64 KiB; 0 is all that the SoC has.",
         option="graph.vtcm_bytes",
     ),
-    _of(GRAPH, "hvx_threads", Whole(1, 64), "HVX threads."),
-    _of(GRAPH, "O", Numeral(1, 3), "How hard preparation tries.", default="2"),
-    _of(GRAPH, "dlbc", Numeral(0, 1 << 31), "Compress activations: 0 is off, 1 and more on.", default="0"),
-    _of(GRAPH, "dlbc_weights", Numeral(0, 1 << 31), "Compress weights: 0 is off, 1 and more on.", default="0"),
-    _of(GRAPH, "weights_packing", Flag(), "Store 8-bit weights of 4-bit range in 4 bits.", default="false"),
-    _of(GRAPH, "num_cores", Whole(1, 16), "Cores that one execution is spread over.", default="1"),
-    _of(
+    _key_of(GRAPH, "hvx_threads", Whole(1, 64), "HVX threads."),
+    _key_of(GRAPH, "O", Numeral(1, 3), "How hard preparation tries.", default="2"),
+    _key_of(GRAPH, "dlbc", Numeral(0, 1 << 31), "Compress activations: 0 is off, 1 and more on.", default="0"),
+    _key_of(GRAPH, "dlbc_weights", Numeral(0, 1 << 31), "Compress weights: 0 is off, 1 and more on.", default="0"),
+    _key_of(GRAPH, "weights_packing", Flag(), "Store 8-bit weights of 4-bit range in 4 bits.", default="false"),
+    _key_of(GRAPH, "num_cores", Whole(1, 16), "Cores that one execution is spread over.", default="1"),
+    _key_of(
         GRAPH,
         "short_depth_conv_on_hmx_off",
         Flag(),
         "Keep convolutions of few channels off the HMX.",
         default="false",
     ),
-    _of(
+    _key_of(
         GRAPH,
         "fold_relu_activation_into_conv_off",
         Flag(),
         "Keep a Relu's own encoding: do not fold it into the convolution before it.",
         default="false",
     ),
-    _of(GRAPH, "slc_alloc_enable", _SWITCH, "Use the system level cache.", default="0"),
-    _of(GRAPH, "advanced_activation_fusion", Flag(), "Fuse more activations.", default="true"),
+    _key_of(GRAPH, "slc_alloc_enable", _SWITCH, "Use the system level cache.", default="0"),
+    _key_of(GRAPH, "advanced_activation_fusion", Flag(), "Fuse more activations.", default="true"),
     Key(name="fp16_relaxed_precision", kind=Numeral(0, 1), about="Half precision; deprecated: the SoC decides."),
     Key(name="finalize_config", kind=JsonObject(), about="Settings of the preparation, undocumented."),
     Key(name="monolithic_lstm", kind=Flag(), about="Keep an LSTM in one piece."),
@@ -244,7 +244,7 @@ _DEVICE_KEYS = (
 )
 
 _CONTEXT_KEYS = (
-    _of(CONTEXT, "weight_sharing_enabled", Flag(), "Graphs share weights.", default="false"),
+    _key_of(CONTEXT, "weight_sharing_enabled", Flag(), "Graphs share weights.", default="false"),
     Key(
         name="max_spill_fill_buffer_for_group",
         kind=Whole(0, _MOST, "bytes"),
@@ -257,13 +257,15 @@ _CONTEXT_KEYS = (
         about="The group of the buffer.",
         instead="`BackendConfig.spill_fill_group_bytes`",
     ),
-    _of(CONTEXT, "file_read_memory_budget_in_mb", Whole(0, _MOST, "MB"), "Read binaries in pieces.", default="0"),
-    _of(CONTEXT, "io_memory_estimation", Flag(), "Leave room for inputs and outputs.", default="false"),
-    _of(CONTEXT, "init_acceleration", Flag(), "Make graphs ready on all threads.", default="false"),
-    _of(CONTEXT, "lora_weight_sharing", Flag(), "One buffer for updatable weights.", default="false"),
-    _of(CONTEXT, "skip_validation_on_binary_section", Flag(), "Do not check sections.", default="false"),
+    _key_of(
+        CONTEXT, "file_read_memory_budget_in_mb", Whole(0, _MOST, "MB"), "Read binaries in pieces.", default="0"
+    ),
+    _key_of(CONTEXT, "io_memory_estimation", Flag(), "Leave room for inputs and outputs.", default="false"),
+    _key_of(CONTEXT, "init_acceleration", Flag(), "Make graphs ready on all threads.", default="false"),
+    _key_of(CONTEXT, "lora_weight_sharing", Flag(), "One buffer for updatable weights.", default="false"),
+    _key_of(CONTEXT, "skip_validation_on_binary_section", Flag(), "Do not check sections.", default="false"),
     Key(name="lora_weight_sharing_ram_preload", kind=Flag(), about="Load updatable weights beforehand."),
-    _of(CONTEXT, "extended_udma", Flag(), "DMA with 64-bit addresses, from v81 on.", default="false"),
+    _key_of(CONTEXT, "extended_udma", Flag(), "DMA with 64-bit addresses, from v81 on.", default="false"),
     Key(name="detachable_buffers_enabled", kind=Flag(), about="Buffers that can be taken away."),
 )
 
@@ -284,7 +286,9 @@ HTP = Section(
         Section(
             name="groupContext",
             about="Several contexts from a list of binaries.",
-            keys=(_of(CONTEXT, "share_resources", Flag(), "Contexts of a list share buffers.", default="false"),),
+            keys=(
+                _key_of(CONTEXT, "share_resources", Flag(), "Contexts of a list share buffers.", default="false"),
+            ),
         ),
         Section(
             name="memory",
@@ -337,13 +341,19 @@ GENERAL = Section(
                     about="Depth of the queue.",
                     option="context.queue_depth",
                 ),
-                _of(CONTEXT, "enable_graphs", ListOf(Text("a graph's name")), "Graphs of a binary to make ready."),
-                _of(CONTEXT, "memory_limit_hint", Whole(0, _MOST, "MB"), "Memory for graphs that are switched."),
-                _of(CONTEXT, "is_persistent_binary", Flag(), "The binary stays where it is."),
-                _of(CONTEXT, "cache_compatibility_mode", Choice(("permissive", "strict")), "Which binaries do."),
-                _of(CONTEXT, "spill_fill_buffer", Whole(-1, _MOST, "bytes"), "A buffer for spill-fill."),
-                _of(CONTEXT, "weights_buffer", Whole(-1, _MOST, "bytes"), "A buffer for weights."),
-                _of(CONTEXT, "graph_retention_order", ListOf(Text("a graph's name")), "Which graphs to keep."),
+                _key_of(
+                    CONTEXT, "enable_graphs", ListOf(Text("a graph's name")), "Graphs of a binary to make ready."
+                ),
+                _key_of(
+                    CONTEXT, "memory_limit_hint", Whole(0, _MOST, "MB"), "Memory for graphs that are switched."
+                ),
+                _key_of(CONTEXT, "is_persistent_binary", Flag(), "The binary stays where it is."),
+                _key_of(
+                    CONTEXT, "cache_compatibility_mode", Choice(("permissive", "strict")), "Which binaries do."
+                ),
+                _key_of(CONTEXT, "spill_fill_buffer", Whole(-1, _MOST, "bytes"), "A buffer for spill-fill."),
+                _key_of(CONTEXT, "weights_buffer", Whole(-1, _MOST, "bytes"), "A buffer for weights."),
+                _key_of(CONTEXT, "graph_retention_order", ListOf(Text("a graph's name")), "Which graphs to keep."),
             ),
         ),
         Section(

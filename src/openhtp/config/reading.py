@@ -22,16 +22,16 @@ def parse_json(text: str, source: str) -> JsonDict:
     """A JSON object, in which comments are allowed and keys must not come twice."""
     blanked = _COMMENT.sub(_blank, text)
     try:
-        found = json.loads(blanked, object_pairs_hook=_object, parse_constant=_no_constant)
+        content = json.loads(blanked, object_pairs_hook=_object, parse_constant=_no_constant)
     except _Doubled as error:
         refuse(source, "", f"the key {shown(str(error))} comes twice in one object")
     except json.JSONDecodeError as error:
         refuse(source, "", f"line {error.lineno}, column {error.colno}: {error.msg}; expected JSON")
     except (ValueError, RecursionError) as error:
         refuse(source, "", f"expected JSON: {str(error)[:200] or 'it is nested too deeply'}")
-    if not isinstance(found, dict):
-        refuse(source, "", f"is {shown(found)}; expected an object")
-    return found
+    if not isinstance(content, dict):
+        refuse(source, "", f"is {shown(content)}; expected an object")
+    return content
 
 
 def check_section(content: object, section: Section, source: str) -> JsonDict:
@@ -93,12 +93,12 @@ class _Doubled(Exception):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonDict:
-    found: JsonDict = {}
+    pairs_seen: JsonDict = {}
     for name, value in pairs:
-        if name in found:
+        if name in pairs_seen:
             raise _Doubled(name)
-        found[name] = value
-    return found
+        pairs_seen[name] = value
+    return pairs_seen
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -201,9 +201,9 @@ def error_context(**where: object) -> Iterator[None]:
     try:
         yield
     except QnnError as error:
-        place = ", ".join(f"{key} {value!r}" for key, value in where.items())
-        if place not in error.context:  # it may come from the device, where the same was known
-            error.context.append(place)
+        context = ", ".join(f"{key} {value!r}" for key, value in where.items())
+        if context not in error.context:  # it may come from the device, where the same was known
+            error.context.append(context)
         # The innermost place is the most exact one.
         error.where = {**where, **error.where}
         raise

@@ -26,7 +26,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 
 MOST_KEPT = 10_000
-"""Calls with faults of which is known when they were: the last ones."""
+"""So many calls with faults are kept with their times: the last ones."""
 
 _MOST_CALLS = 10**9
 _MOST_NS = 3600 * 10**9
@@ -148,9 +148,9 @@ class FaultPlan:
         with self._lock:
             call = self._calls[point] = self._calls.get(point, 0) + 1
             matching = [fault for fault in self.faults if fault.point.name == point and fault.meets(call)]
-            found = [MetFault(t_ns, fault, call) for fault in matching]
-            self.met += found
-        return found
+            met = [MetFault(t_ns, fault, call) for fault in matching]
+            self.met += met
+        return met
 
     @property
     def points(self) -> frozenset[str]:
@@ -162,16 +162,16 @@ def parse_faults(text: str, source: str = "faults") -> tuple[Fault, ...]:
     """Read an order. What is wrong is named with its place, counted from 1."""
     if not isinstance(text, str):
         raise InvalidArgument(f"{source} is a {type(text).__name__}; expected text such as 'ssr@graphExecute:3'")
-    found = []
-    place = 0
+    faults = []
+    offset = 0
     for part in text.split(","):
         word = part.strip()
         if word:
-            found.append(_parse(word, f"{source}, character {place + part.index(word[0]) + 1}"))
-        place += len(part) + 1
-    if not found:
+            faults.append(_parse(word, f"{source}, character {offset + part.index(word[0]) + 1}"))
+        offset += len(part) + 1
+    if not faults:
         raise InvalidArgument(f"{source} is empty; expected text such as 'ssr@graphExecute:3'")
-    return tuple(found)
+    return tuple(faults)
 
 
 def _parse(word: str, where: str) -> Fault:
@@ -237,7 +237,7 @@ def _names(kind: FaultKind) -> str:
     return ", ".join(point.name for point in POINTS.values() if kind in point.kinds)
 
 
-def _refuse(where: str, problem: str, given: str, known: list[str]) -> NoReturn:
-    near = difflib.get_close_matches(given, known, 1)
+def _refuse(where: str, problem: str, word: str, known: list[str]) -> NoReturn:
+    near = difflib.get_close_matches(word, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
     raise InvalidArgument(f"{where}: {problem}; {hint}")

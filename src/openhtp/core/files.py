@@ -83,13 +83,13 @@ def read_file(
         if wanted > most:
             raise error(_too_large(Path(path), wanted, most, what))
         os.lseek(fd, offset, os.SEEK_SET)
-        found = _read(fd, wanted)
+        data = _read(fd, wanted)
         # The size is what the file had when it was opened; some, as those of /proc, do not tell it at all.
         if nbytes is None and os.read(fd, 1):
             raise error(
-                f"{str(path)!r} holds more than the {len(found)} bytes that it says; expected {what} at rest"
+                f"{str(path)!r} holds more than the {len(data)} bytes that it says; expected {what} at rest"
             )
-        return found
+        return data
 
 
 def digest_of(path: str | os.PathLike[str], *, what: str, error: type[QnnError]) -> str:
@@ -106,25 +106,25 @@ def open_file(
     path: str | os.PathLike[str], *, most: int | None, what: str, error: type[QnnError]
 ) -> Iterator[tuple[int, int]]:
     """Descriptor and size of a regular file of at most ``most`` bytes. An OSError within becomes ``error`` too."""
-    place = Path(path)
+    file = Path(path)
     expected = f"expected a file with {what}"
     try:
-        # Not blocking: opening a pipe would wait for whoever writes to it.
-        opened = Descriptor(os.open, str(place), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        # Not blocking: opening a pipe would wait for its writer.
+        opened = Descriptor(os.open, str(file), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as problem:
-        raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
+        raise error(f"cannot read {str(file)!r}: {problem.strerror}; {expected}") from problem
     except ValueError as problem:  # a name that no file can have
-        raise error(f"cannot read {str(place)[:80]!r}: {problem}; {expected}") from problem
+        raise error(f"cannot read {str(file)[:80]!r}: {problem}; {expected}") from problem
     try:
-        found = os.fstat(opened.number)
-        if not stat.S_ISREG(found.st_mode):
-            kind = kind_in_words(found.st_mode)
-            raise error(f"cannot read {str(place)!r}: it is {kind}; expected a regular file with {what}")
-        if most is not None and found.st_size > most:
-            raise error(_too_large(place, found.st_size, most, what))
-        yield opened.number, found.st_size
+        about = os.fstat(opened.number)
+        if not stat.S_ISREG(about.st_mode):
+            kind = kind_in_words(about.st_mode)
+            raise error(f"cannot read {str(file)!r}: it is {kind}; expected a regular file with {what}")
+        if most is not None and about.st_size > most:
+            raise error(_too_large(file, about.st_size, most, what))
+        yield opened.number, about.st_size
     except OSError as problem:
-        raise error(f"cannot read {str(place)!r}: {problem.strerror}; {expected}") from problem
+        raise error(f"cannot read {str(file)!r}: {problem.strerror}; {expected}") from problem
     finally:
         opened.close()
 
@@ -143,5 +143,5 @@ def _read(fd: int, nbytes: int) -> bytes:
 
 
 def _too_large(path: Path, size: int, most: int, what: str) -> str:
-    held, limit = bytes_in_words(size), bytes_in_words(most)
-    return f"{str(path)!r} has {held} ({size} bytes), too many for {what}; the limit is {limit}"
+    nbytes, limit = bytes_in_words(size), bytes_in_words(most)
+    return f"{str(path)!r} has {nbytes} ({size} bytes), too many for {what}; the limit is {limit}"

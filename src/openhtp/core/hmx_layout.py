@@ -88,13 +88,13 @@ def offset_of(side: Half, token: int, element: int, *, context: int, head_dim: i
 
 def to_native(side: Half, flat: Array) -> Bytes:
     """Tiled signed bytes of a stored u8 cache [..., DIN, DOUT]; the shape stays, the bytes move."""
-    _checked(side_of(side), flat)
+    _checked_shape(side_of(side), flat)
     return tokens_to_native(side, flat)
 
 
 def to_flat(side: Half, native: Array) -> Bytes:
     """The inverse of ``to_native``."""
-    _checked(side_of(side), native)
+    _checked_shape(side_of(side), native)
     return tokens_from_native(side, native)
 
 
@@ -151,21 +151,21 @@ def write_tokens(side: Half, native: Bytes, begin: int, new: Bytes) -> None:
 def read_tokens(side: Half, native: Bytes, begin: int, end: int) -> Bytes:
     """Stored u8 numbers [heads, tokens, head_dim] of some positions."""
     half = side_of(side)
-    rows, columns = _checked(half, native)
+    rows, columns = _checked_shape(half, native)
     at = np.arange(begin, end)
     if half is Side.KEY:
         places = native.reshape(-1, columns // 256, rows // 32, 8, 8, 32, 4)
-        found = places[:, at // 256, :, at % 256 // 32, :, at % 32, :]
-        signed = found.transpose(1, 0, 2, 3, 4).reshape(-1, len(at), rows)
+        picked = places[:, at // 256, :, at % 256 // 32, :, at % 32, :]
+        signed = picked.transpose(1, 0, 2, 3, 4).reshape(-1, len(at), rows)
     else:
         spots = native.reshape(-1, columns // 64, rows // 32, 2, 8, 32, 4)
-        found = spots[:, :, at // 32, :, at % 32 // 4, :, at % 4]
-        signed = found.transpose(1, 0, 2, 3, 4).reshape(-1, len(at), columns)
+        picked = spots[:, :, at // 32, :, at % 32 // 4, :, at % 4]
+        signed = picked.transpose(1, 0, 2, 3, 4).reshape(-1, len(at), columns)
     flat: Bytes = signed ^ _SIGN
     return flat
 
 
-def _checked(side: Side, array: Array) -> tuple[int, int]:
+def _checked_shape(side: Side, array: Array) -> tuple[int, int]:
     if array.ndim < 2 or array.dtype.itemsize != 1 or not array.flags.c_contiguous:
         raise InvalidArgument(
             f"a cache of {array.dtype}{list(array.shape)}; expected contiguous bytes of rank 2 or more"

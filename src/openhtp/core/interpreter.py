@@ -43,17 +43,17 @@ def environment() -> dict[str, str]:
     Of PYTHONPATH the child gets what names a folder: an empty entry means the working folder, and is most often
     left over from joining with an unset variable.
     """
-    found = dict(os.environ)
-    folders = [os.path.abspath(folder) for folder in found.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    variables = dict(os.environ)
+    folders = [os.path.abspath(folder) for folder in variables.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if is_embedded():
         # What was found for this program, the interpreter by itself would not find.
         folders += [folder for folder in sys.path if folder and folder not in folders]
     if _ROOT not in folders and os.path.realpath(_ROOT) not in _installed():
         folders.insert(0, _ROOT)
-    found["PYTHONPATH"] = os.pathsep.join(folders)
+    variables["PYTHONPATH"] = os.pathsep.join(folders)
     if not folders:
-        del found["PYTHONPATH"]
-    return found
+        del variables["PYTHONPATH"]
+    return variables
 
 
 def _installed() -> set[str]:

@@ -33,7 +33,7 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_open = False
-        # What is to be called when it opens. Whoever takes a call out of the list makes it.
+        # Functions to call when it opens. The thread that takes one out of the list calls it.
         self._calls: list[Callable[[], object]] = []
 
     def unlock(self) -> None:
@@ -52,7 +52,7 @@ class Latch:
         The log has what it raises.
         """
         self._calls.append(call)
-        # Whoever opened it before that may have seen the list without it.
+        # A thread that opened it before that may have seen the list without it.
         if self.is_open and self._withdraw(call):
             _make(call)
 
@@ -85,7 +85,7 @@ class Latch:
         return True
 
     def __await__(self) -> Generator[Any, None, None]:
-        import asyncio  # whoever awaits has it; others need not wait for it
+        import asyncio  # code that awaits has it already; other code need not load it
 
         if self.is_open:
             return

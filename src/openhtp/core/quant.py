@@ -98,11 +98,11 @@ Encoding = ScaleOffset | AxisScaleOffset
 _MOST_STORED = 1 << 32
 
 
-def _numbers(given: object) -> npt.NDArray[np.float64]:
+def _numbers(value: object) -> npt.NDArray[np.float64]:
     try:
-        return np.asarray(given, np.float64)
+        return np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"a {type(given).__name__} that holds no numbers: {error}") from error
+        raise InvalidArgument(f"a {type(value).__name__} that holds no numbers: {error}") from error
 
 
 def _round(
@@ -121,26 +121,26 @@ def _round(
     return np.asarray(np.clip(stored, lowest, highest), np.int64)
 
 
-def _listed(given: object, what: str) -> tuple[object, ...]:
-    items = items_of(given)
+def _listed(value: object, what: str) -> tuple[object, ...]:
+    items = items_of(value)
     if items is None:
-        _refuse(f"quantization {what} is {shown(given)}; expected a sequence of numbers")
+        _refuse(f"quantization {what} is {shown(value)}; expected a sequence of numbers")
     return tuple(items)
 
 
-def _checked_scale(given: object, what: str) -> float:
-    scale = real_number(given)
+def _checked_scale(value: object, what: str) -> float:
+    scale = real_number(value)
     if scale is None or scale <= 0:
-        _refuse(f"quantization {what} is {shown(given)}; expected a finite number above 0")
+        _refuse(f"quantization {what} is {shown(value)}; expected a finite number above 0")
     return scale
 
 
-def _checked_offset(given: object, what: str) -> int:
+def _checked_offset(value: object, what: str) -> int:
     # Files hold offsets as floats, too, where they are whole.
-    real = real_number(given)
+    real = real_number(value)
     offset = int(real) if real is not None and real.is_integer() else None
     if offset is None or not -(1 << 31) <= offset < 1 << 32:
-        _refuse(f"quantization {what} is {shown(given)}; expected a whole number of 32 bits")
+        _refuse(f"quantization {what} is {shown(value)}; expected a whole number of 32 bits")
     return offset
 
 

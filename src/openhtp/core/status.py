@@ -218,7 +218,7 @@ class StatusWords(NamedTuple):
 
 @functools.cache
 def _explanations() -> dict[str, StatusWords]:
-    import tomllib  # only those who explain a status need them
+    import tomllib  # only an explanation needs them
     from importlib import resources
 
     text = resources.files("openhtp.core").joinpath("status_words.toml").read_text(encoding="utf-8")

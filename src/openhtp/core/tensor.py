@@ -1,4 +1,4 @@
-"""What a tensor is, without its data: name, shape, type, encoding, and who writes it."""
+"""What a tensor is, without its data: name, shape, type, encoding, and its part in the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_RANK = 8
 
 
 class TensorKind(enum.IntEnum):
-    """Who provides and who reads a tensor; the value is the API's tensor type number."""
+    """How a tensor is provided and read; the value is the API's tensor type number."""
 
     APP_WRITE = 0
     APP_READ = 1
@@ -67,9 +67,9 @@ class TensorKind(enum.IntEnum):
     @classmethod
     def parse(cls, value: TensorKind | str | int) -> TensorKind:
         """Accept a member, its name in any case with or without ``QNN_TENSOR_TYPE_``, or its number."""
-        found = member_of(cls, value, "QNN_TENSOR_TYPE_")
-        if found is not None:
-            return found
+        tensor_kind = member_of(cls, value, "QNN_TENSOR_TYPE_")
+        if tensor_kind is not None:
+            return tensor_kind
         names = ", ".join(kind.name.lower() for kind in cls)
         raise InvalidArgument(
             f"tensor kind {shown(value)} is unknown; expected one of {names}",

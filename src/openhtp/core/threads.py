@@ -35,7 +35,7 @@ class _Starter:
         self.order: Callable[[Order], None] = self._orders.put
 
     def start(self) -> None:
-        """Have it ready. Who is interrupted here starts another the next time, which finds the first and ends."""
+        """Have it ready. After an interrupt here the next call starts another, which finds the first and ends."""
         if not self._servers:
             _thread.start_new_thread(self._serve, ())
 
@@ -52,7 +52,7 @@ _threads: weakref.WeakSet[OwnThread] = weakref.WeakSet()
 
 
 class OwnThread(threading.Thread):
-    """Make it, keep it, then start it: who is interrupted in ``start`` has it in hand.
+    """Make it, keep it, then start it: a caller that is interrupted in ``start`` has it in hand.
 
     The interpreter ends without waiting for it unless it ``holds_up_exit``, as it must where native code runs.
     """
@@ -145,7 +145,7 @@ def beside(work: Callable[[], _T], *, name: str) -> Promise[_T]:
     return promise
 
 
-def finish(work: Callable[[], _T], *, name: str, discard: Callable[[_T], object] = lambda made: None) -> _T:
+def finish(work: Callable[[], _T], *, name: str, discard: Callable[[_T], object] = lambda result: None) -> _T:
     """Have something done that must not stop half-way, and wait for it. What it raises is raised here.
 
     If the wait is interrupted, the work is finished all the same, and ``discard`` is given what it made. On a

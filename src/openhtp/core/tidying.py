@@ -6,7 +6,7 @@ be finished, and neither is the tidying. Two rules make the runtime safe against
 
 * What a call holds is recorded by the same step that takes it (``set.add(call)``, ``slot.holder = call``), and
   giving it back twice does no harm. There is no flag that could be missed.
-* Whoever is interrupted does not tidy up but hands that over to a thread that is never interrupted. ``post`` is
+* An interrupted caller does not tidy up but hands that over to a thread that is never interrupted. ``post`` is
   one call into C, so it has happened before the next exception can come.
 """
 
@@ -58,7 +58,7 @@ def _run(tasks: queue.SimpleQueue[Task]) -> None:
     global _thread  # noqa: PLW0603
     with _starting:
         if _thread is not None or tasks is not _tasks:
-            return  # whoever started the other was interrupted, and did it again
+            return  # the caller that started the other was interrupted, and did it again
         _thread = threading.current_thread()
     while True:
         function, arguments = tasks.get()

@@ -1,7 +1,7 @@
 """Writing files that a caller named: all of it or nothing, and in words if it cannot be done.
 
-Who has the old file open, as a device with a context binary, keeps it; who opens the path sees the old or the new
-one. What is no regular file (a terminal, a pipe) is written to as it is; a pipe needs a reader.
+A process that has the old file open, as a device with a context binary, keeps it; one that opens the path sees the
+old or the new file. A terminal or a pipe is written to as it is; a pipe needs a reader.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _write(path: Path, data: bytes) -> None:
     part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
     try:
         try:
-            made = Descriptor(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            opened = Descriptor(os.open, part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
             if mode is None or error.errno not in _NOTHING_NEW:
                 raise
             path.write_bytes(data)
             return
-        with contextlib.closing(made), open(made.number, "wb", closefd=False) as file:
+        with contextlib.closing(opened), open(opened.number, "wb", closefd=False) as file:
             if mode is not None:
-                os.fchmod(made.number, stat.S_IMODE(mode))
+                os.fchmod(opened.number, stat.S_IMODE(mode))
             file.write(data)
         os.replace(part, path)
     except BaseException:
@@ -58,7 +58,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _opened(path: Path) -> int:
-    """A descriptor of something that is no regular file. Who reads from a pipe may be about to open it."""
+    """A descriptor of something that is no regular file. The reader of a pipe may be about to open it."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -120,7 +120,7 @@ def _chosen(vote: DcvsVote, corners: Corners | None) -> VoltageCorner | None:
 
 
 def _hmx(vote: HmxVote | None, core: VoltageCorner) -> tuple[float, str]:
-    """The HMX's clock and corner: its own vote's, or else that of the core."""
+    """The HMX's clock and corner: those of its own vote, otherwise those of the core."""
     table = _table()
     if vote is None or vote.corners is None:
         return float(table["core"][core.name]), core.name

@@ -178,11 +178,11 @@ MODELLED_PERF_PROFILE = "burst"
 
 def find_perf_profile(name: object) -> PerfProfile:
     """A profile by name. Raises for others, with those that are spelled alike."""
-    found = PERF_PROFILES.get(name) if isinstance(name, str) else None
-    if found is None:
+    profile = PERF_PROFILES.get(name) if isinstance(name, str) else None
+    if profile is None:
         near = difflib.get_close_matches(shown(name)[:100], PERF_PROFILES, 2)
         hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(PERF_PROFILES)}"
         raise InvalidArgument(
             f"perf profile {shown(name)} is unknown; {hint}", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT
         )
-    return found
+    return profile

@@ -106,15 +106,15 @@ class DcvsVote:
     core: Corners | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "power_mode", member_of(PowerMode, self.power_mode, "power_mode"))
+        _set_field(self, "power_mode", member_of(PowerMode, self.power_mode, "power_mode"))
         for name in ("dcvs_enable", "sleep_disable"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 refuse(f"{name} is {shown(value)}; expected True or False")
         for name in ("bus", "core"):
-            given = getattr(self, name)
-            if given is not None:
-                _set(self, name, corners_of(VoltageCorner, given, name))
+            corners = getattr(self, name)
+            if corners is not None:
+                _set_field(self, name, corners_of(VoltageCorner, corners, name))
         if self.sleep_latency_us is not None:
             check_us("sleep_latency_us", self.sleep_latency_us, *SLEEP_LATENCY_US)
 
@@ -145,11 +145,11 @@ class HmxVote:
     pick_default: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, "level", member_of(ClockLevel, self.level, "level"))
+        _set_field(self, "level", member_of(ClockLevel, self.level, "level"))
         if not isinstance(self.pick_default, bool):
             refuse(f"pick_default is {shown(self.pick_default)}; expected True or False")
         if self.corners is not None:
-            _set(self, "corners", corners_of(HmxCorner, self.corners, "HMX"))
+            _set_field(self, "corners", corners_of(HmxCorner, self.corners, "HMX"))
         if self.pick_default is (self.corners is not None):
             refuse(
                 "an HMX vote has corners, or pick_default to follow the core: expected one of the two,"
@@ -157,12 +157,12 @@ class HmxVote:
             )
 
 
-def corners_of(kind: type[_E], given: Any, name: str) -> tuple[_E, _E, _E]:
+def corners_of(kind: type[_E], corners: Any, name: str) -> tuple[_E, _E, _E]:
     """Three corners, from one or three of them. Raises for what is no corner, and for a wrong order."""
-    alone = isinstance(given, (str, int)) or not isinstance(given, Sequence)
-    items = (given,) * 3 if alone else tuple(given)
+    alone = isinstance(corners, (str, int)) or not isinstance(corners, Sequence)
+    items = (corners,) * 3 if alone else tuple(corners)
     if len(items) != 3:
-        refuse(f"{name} corners are {shown(given)}; expected lowest, target, highest, or one for all three")
+        refuse(f"{name} corners are {shown(corners)}; expected lowest, target, highest, or one for all three")
     low, target, high = (member_of(kind, item, f"{name} corner") for item in items)
     if not low <= target <= high:
         names = [corner.name for corner in (low, target, high)]
@@ -170,18 +170,18 @@ def corners_of(kind: type[_E], given: Any, name: str) -> tuple[_E, _E, _E]:
     return low, target, high
 
 
-def member_of(kind: type[_E], given: Any, name: str) -> _E:
+def member_of(kind: type[_E], value: Any, name: str) -> _E:
     """A member of an enumeration, from itself, its name in any case, or its number."""
-    if isinstance(given, kind):
-        return given
-    number = whole_number(given)
+    if isinstance(value, kind):
+        return value
+    number = whole_number(value)
     known = {each.name: each for each in kind}
-    found = known.get(given.upper()) if isinstance(given, str) else None
-    if found is None and number is not None:
-        found = next((each for each in kind if each == number), None)
-    if found is None:
-        refuse(f"{name} is {shown(given)}; expected one of {', '.join(word.lower() for word in known)}")
-    return found
+    member = known.get(value.upper()) if isinstance(value, str) else None
+    if member is None and number is not None:
+        member = next((each for each in kind if each == number), None)
+    if member is None:
+        refuse(f"{name} is {shown(value)}; expected one of {', '.join(word.lower() for word in known)}")
+    return member
 
 
 def check_us(name: str, value: object, low: int, high: int) -> int:
@@ -197,5 +197,5 @@ def refuse(message: str) -> NoReturn:
     raise InvalidArgument(message, st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT)
 
 
-def _set(vote: object, name: str, value: object) -> None:
+def _set_field(vote: object, name: str, value: object) -> None:
     object.__setattr__(vote, name, value)

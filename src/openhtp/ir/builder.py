@@ -63,10 +63,10 @@ class GraphBuilder:
                     st.QNN_TENSOR_ERROR_ALREADY_EXISTS,
                 )
             _check_spec(spec)
-            held = _check_data(spec, data)
+            static = _check_data(spec, data)
         self._tensors[spec.name] = spec
-        if held is not None:
-            self._statics[spec.name] = held
+        if static is not None:
+            self._statics[spec.name] = static
 
     def add_node(self, call: OpCall) -> None:
         """Add a node whose inputs are already there."""

@@ -1,4 +1,4 @@
-"""Who makes and who reads each tensor: one view for everything that looks for patterns in a list of nodes.
+"""Which nodes make and read each tensor: one view for all code that looks for patterns in a list of nodes.
 
 A node here is whatever names the tensors it reads and makes: a node of a model file or of a graph, or a kernel.
 """
@@ -66,12 +66,12 @@ def needed_nodes(nodes: Sequence[N], outputs: Iterable[str]) -> list[N]:
     return kept[::-1]
 
 
-def order_problem(nodes: Iterable[N], given: Iterable[str], outputs: Iterable[str]) -> str | None:
+def order_problem(nodes: Iterable[N], inputs: Iterable[str], outputs: Iterable[str]) -> str | None:
     """What is wrong with an order: something is read before it is made, made twice, or never. None if nothing is.
 
     ``given`` names what is there before the first node: constants and what the client writes.
     """
-    ready = set(given)
+    ready = set(inputs)
     for node in nodes:
         for name in node.inputs:
             if name and name not in ready:

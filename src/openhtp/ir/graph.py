@@ -74,5 +74,5 @@ class Graph:
         return resolve(self.call(node), self.statics)
 
     def def_use(self) -> DefUse[QnnNode]:
-        """Who makes and who reads each tensor."""
+        """The nodes that make and read each tensor."""
         return DefUse(self.nodes, self.output_names)

@@ -63,9 +63,9 @@ def advise(
     if plan.fits:
         return MemoryAdvice(plan=plan, way="as given", words=("It fits as it is.",))
     for way in _ways(as_given, plan, most, limit, attempt):
-        found = attempt(way)
-        if found.fits:
-            return MemoryAdvice(plan=found, way=way.name, words=way.words)
+        attempted = attempt(way)
+        if attempted.fits:
+            return MemoryAdvice(plan=attempted, way=way.name, words=way.words)
     return MemoryAdvice(plan=plan, way="none", words=_hopeless(as_given, most, limit))
 
 
@@ -108,19 +108,19 @@ def _dummies(
     """Push one context out of a domain whose buffers do not fit, by holding the room that it would take."""
     crowded = {failure.domain for failure in plan.failures if isinstance(failure.act, MapIo)}
     names = [context.name for context in contexts]
-    for place, context in reversed(list(enumerate(contexts))):
+    for index, context in reversed(list(enumerate(contexts))):
         domain = plan.domain_of(context.name)
-        before = [name for name in names[:place] if plan.domain_of(name) == domain]
+        before = [name for name in names[:index] if plan.domain_of(name) == domain]
         if domain not in crowded or not before:
             continue
         loads = tuple(Load(name) for name in names)
-        so_far = attempt(_Remedy("", contexts, loads[:place], ()))
+        so_far = attempt(_Remedy("", contexts, loads[:index], ()))
         left = so_far.domains[domain].left if domain is not None else 0
         # One page less than it needs is left over; the buffer goes once everything is loaded.
         nbytes = (left - context.weights_bytes - context.buffer_bytes) // _PAGE * _PAGE + _PAGE
         hold = Hold(before[-1], min(nbytes, left))
-        rest = loads_then_io(contexts)[place:]
-        acts = (*loads[:place], hold, *rest[: len(names) - place], LetGo(), *rest[len(names) - place :])
+        rest = loads_then_io(contexts)[index:]
+        acts = (*loads[:index], hold, *rest[: len(names) - index], LetGo(), *rest[len(names) - index :])
         words = (
             f"Before {context.name} is loaded, register a dummy buffer of {hold.nbytes} bytes in {hold.context}:"
             f" {context.name} then goes to another process domain.",
@@ -175,10 +175,10 @@ def _switched(
     """Load graphs of one more context after the other only when they run, and retain those that fit."""
     now = list(contexts)
     done: list[str] = []
-    for place, context in sorted(enumerate(contexts), key=lambda item: -_whole(item[1])):
+    for index, context in sorted(enumerate(contexts), key=lambda item: -_whole(item[1])):
         if len(context.needs.graphs) < 2:
             continue
-        now[place] = replace(context, switching=True, retained=())
+        now[index] = replace(context, switching=True, retained=())
         done.append(context.name)
         switch = f"Switch graphs of {', '.join(done)}: is_persistent_binary=True, memory_limit_hint=1"
         tried = tuple(now)
@@ -186,7 +186,7 @@ def _switched(
         if not plan.fits:
             yield _Remedy("graph switching", tried, acts(tried), (*words, f"{switch}."))
             continue
-        now[place] = kept = _retaining(now[place], plan)
+        now[index] = kept = _retaining(now[index], plan)
         tried = tuple(now)
         order = f", graph_retention_order={list(kept.retained)}" if kept.retained else ""
         yield _Remedy("graph switching", tried, acts(tried), (*words, f"{switch}{order}."))

@@ -1,4 +1,4 @@
-"""The process domains of one client: address spaces of 3.75 GB each, and who holds what in them.
+"""The process domains of one client: address spaces of 3.75 GB each, and what their contexts hold.
 
 A context goes to the first domain that has room for it; a new one is opened when none has, as long as there may be
 more (efficient packing). It stays there: its I/O buffers must be mapped into the same one. Memory is granted
@@ -96,19 +96,19 @@ class Domain:
         return {use.value: nbytes for use, nbytes in self.held.items()}
 
     def by_owner(self) -> dict[str, int]:
-        """Bytes by who holds them, the most first."""
-        held: dict[str, int] = {}
+        """Bytes by holder, the largest first."""
+        totals: dict[str, int] = {}
         for grant in self.grants:
             label = grant.owner.label
-            held[label] = held.get(label, 0) + grant.nbytes
-        return dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+            totals[label] = totals.get(label, 0) + grant.nbytes
+        return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
 @dataclass(slots=True, eq=False)
 class SpillGroup:
     """Contexts that use one spill-fill buffer in turn: it is held once in each domain where one of them is.
 
-    ``grows`` says that nobody chose its size: it is that of the largest who needs it. ``backup`` is the size of
+    ``grows`` says that nobody chose its size: it is as large as the largest need. ``backup`` is the size of
     the VTCM backup buffer that they have in common as well; None if each graph has its own.
     """
 
@@ -150,7 +150,7 @@ class Ledger:
         self.most = most
         self.backup_bytes = largest_backup(vtcm_bytes, limit)
         self.domains = [Domain(0, limit)]
-        # Held, by whoever makes several changes that nobody else sees in part, too.
+        # Also held by code that makes several changes at once, so that no other thread sees a part of them.
         self.undisturbed = self._lock = threading.RLock()
 
     @property
@@ -300,15 +300,15 @@ class Ledger:
 
 
 def _growth(group: SpillGroup, domain: Domain, spill_fill: int, backup: int) -> int:
-    """What buffers take in a domain on top of what the group has there, with one more who needs so much."""
-    held = group.grants.get(domain)
-    spill = max(group.nbytes, spill_fill if group.grows else 0) - (0 if held is None else held.nbytes)
+    """What a group's buffers take in a domain beyond what they have, with a new context that needs so much."""
+    granted = group.grants.get(domain)
+    spill = max(group.nbytes, spill_fill if group.grows else 0) - (0 if granted is None else granted.nbytes)
     if group.backup is None:
         return spill + backup
     return spill + (0 if domain in group.backups else group.backup)
 
 
-# Named of those who hold memory in a domain, and of domains: a message must stay readable.
+# So many holders of a domain, and so many domains, are named: a message must stay readable.
 _HOLDERS = 3
 _DOMAINS = 4
 
@@ -335,10 +335,10 @@ def no_room(ledger: Ledger, tenant: Tenant, nbytes: int, what: str) -> str:
 
 def _situation(ledger: Ledger, tenant: Tenant) -> str:
     if tenant.domain is not None:
-        return f"{tenant.label} is in {_where(tenant.domain)}"
+        return f"{tenant.label} is in {_domain_in_words(tenant.domain)}"
     if not tenant.anywhere:
-        return f"a context whose graphs are prepared here must be in {_where(ledger.domains[0])}"
-    states = [f"process domain {domain.number} {_state(domain)}" for domain in ledger.domains[:_DOMAINS]]
+        return f"a context whose graphs are prepared here must be in {_domain_in_words(ledger.domains[0])}"
+    states = [f"process domain {domain.number} {_fill_in_words(domain)}" for domain in ledger.domains[:_DOMAINS]]
     if len(ledger.domains) > _DOMAINS:
         states.append(f"{len(ledger.domains) - _DOMAINS} more")
     if len(ledger.domains) < ledger.most:
@@ -347,16 +347,16 @@ def _situation(ledger: Ledger, tenant: Tenant) -> str:
     return f"no process domain has that: {', '.join(states)}{most}"
 
 
-def _where(domain: Domain) -> str:
-    return f"process domain {domain.number}, which {_state(domain)}"
+def _domain_in_words(domain: Domain) -> str:
+    return f"process domain {domain.number}, which {_fill_in_words(domain)}"
 
 
-def _state(domain: Domain) -> str:
+def _fill_in_words(domain: Domain) -> str:
     """How full a domain is, and with what."""
-    held = list(domain.by_owner().items())
-    holders = [f"{owner} {bytes_in_words(nbytes)}" for owner, nbytes in held[:_HOLDERS]]
-    if len(held) > _HOLDERS:
-        holders.append(f"{len(held) - _HOLDERS} more")
+    by_owner = list(domain.by_owner().items())
+    holders = [f"{owner} {bytes_in_words(nbytes)}" for owner, nbytes in by_owner[:_HOLDERS]]
+    if len(by_owner) > _HOLDERS:
+        holders.append(f"{len(by_owner) - _HOLDERS} more")
     who = f": {', '.join(holders)}" if holders else ""
     limit, used = bytes_in_words(domain.limit), bytes_in_words(domain.used)
     left = bytes_in_words(domain.left)

@@ -148,22 +148,22 @@ def needs_of(
     """
     users = Counter(number for _, numbers in graphs for number in set(numbers))
     sizes: dict[int, int] = {}
-    found = []
+    graph_needs = []
     for packed, numbers in graphs:
-        held = dict(zip(numbers, (blob.record.nbytes for blob in packed.blobs), strict=True))
-        sizes |= held
+        blob_sizes = dict(zip(numbers, (blob.record.nbytes for blob in packed.blobs), strict=True))
+        sizes |= blob_sizes
         info, peak = packed.info(), packed.vtcm_peak_bytes
-        found.append(
+        graph_needs.append(
             GraphNeeds(
                 name=packed.name,
-                own_bytes=_pages(sum(nbytes for number, nbytes in held.items() if users[number] == 1)),
+                own_bytes=_pages(sum(nbytes for number, nbytes in blob_sizes.items() if users[number] == 1)),
                 spill_fill_bytes=packed.spill_fill_bytes,
                 backup_bytes=0 if peak is None and compiled_next else backup_of(info, peak, largest_backup),
                 io_bytes=sum(spec.nbytes for spec in (*info.inputs, *info.outputs)),
             )
         )
     shared = sum(nbytes for number, nbytes in sizes.items() if users[number] > 1)
-    return ContextNeeds(graphs=tuple(found), shared_bytes=shared)
+    return ContextNeeds(graphs=tuple(graph_needs), shared_bytes=shared)
 
 
 def _pages(nbytes: int) -> int:

@@ -160,8 +160,8 @@ class MemoryPlan:
 
     def domain_of(self, name: str) -> int | None:
         """Where a context is."""
-        found = (o.domain for o in self.outcomes if isinstance(o.act, Load) and o.act.context == name)
-        return next(found, None)
+        domains = (o.domain for o in self.outcomes if isinstance(o.act, Load) and o.act.context == name)
+        return next(domains, None)
 
 
 def loads_then_io(contexts: Sequence[ContextPlan]) -> tuple[Act, ...]:
@@ -283,15 +283,15 @@ _CONTEXT_KEYS = (
 )
 
 
-def size_in_bytes(given: object, what: str) -> int:
+def size_in_bytes(size: object, what: str) -> int:
     """``1.5GB``, or a number of bytes. Units are powers of 1024, as in the documents."""
-    number = real_number(given)
-    if isinstance(given, str):
-        found = _SIZE.fullmatch(given)
-        unit = _UNITS.get(found[2].lower()) if found else None
-        number = float(found[1]) * unit if found and unit else None
+    number = real_number(size)
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        number = float(match[1]) * unit if match and unit else None
     if number is None or not 0 <= number <= _MOST:
-        raise InvalidArgument(f"{what} is {shown(given)}; expected a size like 1.5GB, 250MB or 4096")
+        raise InvalidArgument(f"{what} is {shown(size)}; expected a size like 1.5GB, 250MB or 4096")
     return round(number)
 
 
@@ -312,9 +312,9 @@ def context_from_words(text: str) -> ContextPlan:
     return context_from_mapping(fields)
 
 
-def context_from_mapping(given: object) -> ContextPlan:
+def context_from_mapping(entry: object) -> ContextPlan:
     """A context as a file has it: a size, or the sizes of its graphs, and how it is loaded."""
-    fields = _checked(given, _CONTEXT_KEYS, "a context")
+    fields = _checked_entry(entry, _CONTEXT_KEYS, "a context")
     name = str(fields["name"])
     listed = fields.get("graphs")
     graphs: tuple[GraphNeeds, ...]
@@ -347,10 +347,10 @@ def context_from_mapping(given: object) -> ContextPlan:
 
 
 def _context_flag(fields: dict[str, Any], key: str) -> bool:
-    given = fields.get(key, False)
-    if not isinstance(given, bool):
-        raise InvalidArgument(f"{key} of {fields['name']!r} is {shown(given)}; expected true or false")
-    return given
+    value = fields.get(key, False)
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{key} of {fields['name']!r} is {shown(value)}; expected true or false")
+    return value
 
 
 def contexts_from_document(document: object) -> list[ContextPlan]:
@@ -363,8 +363,8 @@ def contexts_from_document(document: object) -> list[ContextPlan]:
     return [context_from_mapping(item) for item in listed]
 
 
-def _graph(given: object) -> GraphNeeds:
-    fields = _checked(given, _GRAPH_KEYS, "a graph")
+def _graph(entry: object) -> GraphNeeds:
+    fields = _checked_entry(entry, _GRAPH_KEYS, "a graph")
     name = str(fields["name"])
     return GraphNeeds(
         name=name,
@@ -375,10 +375,10 @@ def _graph(given: object) -> GraphNeeds:
     )
 
 
-def _checked(given: object, known: tuple[str, ...], what: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping) or not given.get("name"):
-        raise InvalidArgument(f"{what} is {shown(given)}; expected a mapping with a name")
-    for key in given:
+def _checked_entry(entry: object, known: tuple[str, ...], what: str) -> dict[str, Any]:
+    if not isinstance(entry, Mapping) or not entry.get("name"):
+        raise InvalidArgument(f"{what} is {shown(entry)}; expected a mapping with a name")
+    for key in entry:
         if key not in known:
-            raise InvalidArgument(f"{what} {given['name']!r} has {shown(key)}; expected one of {', '.join(known)}")
-    return dict(given)
+            raise InvalidArgument(f"{what} {entry['name']!r} has {shown(key)}; expected one of {', '.join(known)}")
+    return dict(entry)

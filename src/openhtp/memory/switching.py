@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 def loaded_first(enabled: Sequence[str], retained: Sequence[str]) -> tuple[str, ...]:
-    """What is loaded when the context is made: all that are to be retained, else the first that is enabled."""
+    """The graphs that are loaded with their context: those to be retained, otherwise the first enabled one."""
     return tuple(retained) or tuple(enabled[:1])
 
 

@@ -66,7 +66,7 @@ class Option:
 
     ``aliases`` are other names that the documents have for it. ``origins`` and ``platforms`` say where it can be
     given, everywhere if empty; ``needs`` names options that must be on with it.
-    ``same_as`` names the option of which this is another unit: ``factor`` of those make one of these.
+    ``same_as`` names an option that is the same in another unit: ``factor`` of that unit make one of this one.
     ``no_effect`` says, for an option that is accepted and does nothing yet, why that is so.
     ``sets`` names the option of another table that this one leads to, as ``graph.vtcm_mb``.
     """
@@ -200,7 +200,7 @@ class Table:
 
     def read(
         self,
-        given: Arguments,
+        arguments: Arguments,
         *,
         arch: int | None = None,
         platform: str | None = None,
@@ -214,7 +214,7 @@ class Table:
         values = {row.name: row.default for row in self.rows if row.same_as is None}
         # What was asked for in other words than by leaving the option alone.
         chosen: dict[str, Option] = {}
-        for name, value in given.items():
+        for name, value in arguments.items():
             row = self.option(name)
             if value is None and row.default is None:
                 continue

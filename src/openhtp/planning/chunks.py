@@ -55,7 +55,7 @@ def compare_chunks(
     pieces = [whole_number(number) for number in parts]
     if not pieces or any(number is None or not 1 <= number <= _MOST_PARTS for number in pieces):
         raise InvalidArgument(f"parts is {shown(parts)}; expected numbers from 1 to {_MOST_PARTS}")
-    found = estimate_llm(model, soc, prompt=prompt)
+    llm_estimate = estimate_llm(model, soc, prompt=prompt)
     ways = [(chunk, number) for chunk in CHUNKS for number in pieces if number is not None]
     rows = []
     for done, (chunk, number) in enumerate(ways, 1):
@@ -65,7 +65,7 @@ def compare_chunks(
             word: _planned(_scenario(soc, platform, camera, every_ms, talk))
             for word, platform in PLATFORMS.items()
         }
-        longest = max(found.pass_of(chunk), found.decode_ms) / number
+        longest = max(llm_estimate.pass_of(chunk), llm_estimate.decode_ms) / number
         rows.append(ChunkRow(chunk=chunk, parts=number, longest_ms=longest, beside=beside))
         if progress is not None:
             progress(done / len(ways))
@@ -88,8 +88,8 @@ def _scenario(
 
 
 def _planned(scenario: dict[str, Any]) -> Beside:
-    found = plan(scenario)
-    camera, llm = found["camera"], found["llm"]
+    result = plan(scenario)
+    camera, llm = result["camera"], result["llm"]
     assert camera.p99 is not None
     assert llm.ttft_p50 is not None
     assert llm.tokens_per_s is not None

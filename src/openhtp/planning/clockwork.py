@@ -35,7 +35,7 @@ class _UnderWay:
 
 
 class Clockwork:
-    """The power of one planned device. ``record`` is told of every change of clocks."""
+    """The power of one planned device. ``record`` gets every change of clocks."""
 
     def __init__(self, scenario: Scenario, loop: VirtualLoop, record: Callable[[ClocksChanged], None]) -> None:
         assert scenario.soc is not None

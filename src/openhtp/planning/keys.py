@@ -76,11 +76,11 @@ class NumberRange:
         return int(value) if self.whole else value
 
     def without_limits(self) -> NumberRange:
-        """The same for a number of which only the sign is checked here."""
+        """The same without bounds: only the sign of the number is checked."""
         return replace(self, lowest=0, highest=sys.float_info.max)
 
 
-def _time(lowest_ns: int = 0) -> NumberRange:
+def _time_range(lowest_ns: int = 0) -> NumberRange:
     return NumberRange(TIME, lowest_ns, LONGEST_NS, whole=False)
 
 
@@ -98,15 +98,15 @@ RANGES: dict[str, NumberRange] = {
     "page_mb": NumberRange("MiB", 0, _MOST_VTCM // MIB, whole=False),
     "dma_gbs": NumberRange("GB/s", 0.001, 100_000, whole=False),
     "pd": NumberRange("number of a process domain", 0, 2**31 - 1),
-    "eviction": _time(),
+    "eviction": _time_range(),
     # clients
     "depth": NumberRange("requests", 1, MAX_QUEUE_DEPTH),
     "steps": NumberRange("yield points", 1, 1_000_000),
     "size_mb": NumberRange("MiB", 0, 1 << 20, whole=False),
     "room_mb": NumberRange("MiB", 1, 1 << 20, whole=False),
-    "load": _time(),
-    "deadline": _time(1),
-    "timeout": _time(1),
+    "load": _time_range(),
+    "deadline": _time_range(1),
+    "timeout": _time_range(1),
     # language models
     "layers": NumberRange("layers", 1, 10_000),
     "hidden": NumberRange("elements", 1, 1_000_000),
@@ -121,21 +121,21 @@ RANGES: dict[str, NumberRange] = {
     "chunk": NumberRange("tokens", 1, 4096),
     "parts": NumberRange("parts", 1, 64),
     # events
-    "run": _time(1),
-    "at": _time(),
-    "every": _time(1),
-    "poisson": _time(1),
+    "run": _time_range(1),
+    "at": _time_range(),
+    "every": _time_range(1),
+    "poisson": _time_range(1),
     "burst": NumberRange("requests", 1, 100_000),
     "closed": NumberRange("requests", 1, MAX_QUEUE_DEPTH),
-    "from": _time(),
-    "until": _time(),
-    "think": _time(),
-    "delay": _time(),
+    "from": _time_range(),
+    "until": _time_range(),
+    "think": _time_range(),
+    "delay": _time_range(),
     "count": NumberRange("requests", 1, 10_000_000),
     "seed": NumberRange("", 0, 2**63 - 1),
     # the whole
-    "duration": _time(),
-    "window": _time(),
+    "duration": _time_range(),
+    "window": _time_range(),
 }
 
 # Of a model: each size in its ``dims``, each value in its ``freeze``.
@@ -146,7 +146,7 @@ MAX_CLIENTS = 10_000
 MAX_REQUESTS = 10_000_000
 """Of all sources together, as far as it can be told beforehand."""
 MAX_DETAILED = 1_000_000
-"""Of those for which a plan keeps who held what when."""
+"""Requests of a plan that keeps what every job held, and when."""
 
 
 def in_words(bounds: NumberRange) -> tuple[str, str]:

@@ -34,12 +34,12 @@ def exceeded(
     result: PlanResult, *, max_miss_rate: float | None = None, max_p99: Mapping[str, float] | None = None
 ) -> list[Exceeded]:
     """The limits that a plan exceeds: misses of each client as a share of 1, times in the scenario's unit."""
-    found: list[Exceeded] = []
+    broken: list[Exceeded] = []
     scenario = result.scenario
 
     def note(client: str, what: str, limit: float, value: float | None) -> None:
         if value is None or value > limit:
-            found.append(
+            broken.append(
                 Exceeded(
                     policy=scenario.policy.name,
                     client=client,
@@ -55,7 +55,7 @@ def exceeded(
             note(name, "miss_rate", max_miss_rate, row.missed / max(1, row.runs + row.not_done))
         if max_p99 and name in max_p99:
             note(name, "p99", max_p99[name], row.p99)
-    return found
+    return broken
 
 
 def read_limit(text: str, scenario: Scenario) -> tuple[str, float]:

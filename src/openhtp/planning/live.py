@@ -64,8 +64,8 @@ class LiveResult:
         left = list(self.measured)
         for _, group in itertools.groupby(self.planned, key=lambda moment: moment.t_ns):
             wanted = sorted((moment.what, moment.client) for moment in group)
-            found = sorted((moment.what, moment.client) for moment in left[: len(wanted)])
-            if found != wanted:
+            measured = sorted((moment.what, moment.client) for moment in left[: len(wanted)])
+            if measured != wanted:
                 return False
             left = left[len(wanted) :]
         return not left
@@ -102,8 +102,8 @@ def _stretch_for(phases: Phases, end_ns: int) -> float:
 def measured_moments(recorded: Trace) -> list[Moment]:
     """Starts, pauses, resumes and ends as the device recorded them; times count from the first record."""
     begin = recorded.records[0].t if recorded.records else 0
-    found = moments(phases_of(recorded), lambda client: recorded.tracks[client].name)
-    return [Moment(moment.t_ns - begin, moment.what, moment.client) for moment in found]
+    measured = moments(phases_of(recorded), lambda client: recorded.tracks[client].name)
+    return [Moment(moment.t_ns - begin, moment.what, moment.client) for moment in measured]
 
 
 class Actor:

@@ -29,11 +29,11 @@ _Kind = TypeVar("_Kind")
 
 def read_choice(fields: WrittenFields, default: ModelChoice | None = None) -> ModelChoice | None:
     """The model that a mapping of the scenario names, or None; what it leaves out is as in ``default``."""
-    given = [key for key in keys.MODEL if key in fields]
-    if not given:
+    model_keys = [key for key in keys.MODEL if key in fields]
+    if not model_keys:
         return default
     if "model" not in fields and default is None:
-        fields[given[0]].fail(f"{given[0]!r} says something about a 'model': give one here")
+        fields[model_keys[0]].fail(f"{model_keys[0]!r} says something about a 'model': give one here")
     name = fields["model"].text() if "model" in fields or default is None else default.name
     same = default if default is not None and default.name == name else None
     base = same or ModelChoice(name=name, precision=default.precision if default is not None else None)
@@ -143,17 +143,17 @@ class Models:
         program = program_for(programs[placed], soc)
         precision = None if choice.precision is None else NumberFormat.parse(choice.precision)
         possible = ballot.possible
-        found, *others = [estimate(program, precision, clocks) for clocks in possible]
+        best, *others = [estimate(program, precision, clocks) for clocks in possible]
         modelled = (
-            f"{model} ({found.precision}) takes {found.total_us:,.0f} us on {soc.name}{ballot.words}: modelled,"
-            f" likely between {found.low_us:,.0f} and {found.high_us:,.0f} us"
+            f"{model} ({best.precision}) takes {best.total_us:,.0f} us on {soc.name}{ballot.words}: modelled,"
+            f" likely between {best.low_us:,.0f} and {best.high_us:,.0f} us"
         )
         if others:
             modelled += f"; up to {others[-1].total_us:,.0f} us when votes are low"
-        notes = (modelled, *(f"{model}: {note}" for note in found.notes))
-        times = [max(1, round(each.total_us * US)) for each in (found, *others)]
+        notes = (modelled, *(f"{model}: {note}" for note in best.notes))
+        times = [max(1, round(each.total_us * US)) for each in (best, *others)]
         by_clocks = tuple(zip(possible, times, strict=True)) if others else ()
-        return ModelRun(times[0], found.steps, by_clocks), notes
+        return ModelRun(times[0], best.steps, by_clocks), notes
 
 
 def model_place(model: str, folder: Path) -> str:

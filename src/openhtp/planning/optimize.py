@@ -102,16 +102,16 @@ def _shortened(scenario: Scenario) -> Scenario:
 
 def _choices(scenario: Scenario) -> Iterator[PlanSetting]:
     """From no change at all to everything changed."""
-    given = tuple(client.priority for client in scenario.clients)
+    as_given = tuple(client.priority for client in scenario.clients)
     depths = tuple(client.depth for client in scenario.clients)
     shallow = tuple(1 if client.deadline_ns is None else client.depth for client in scenario.clients)
     ones = tuple(1 for _ in scenario.clients)
     by_deadline = _by_deadline(scenario)
-    yield PlanSetting(policy=scenario.policy, priorities=given, depths=depths)
+    yield PlanSetting(policy=scenario.policy, priorities=as_given, depths=depths)
     for depth in (depths, shallow, ones):
-        for order in (given, by_deadline):
+        for order in (as_given, by_deadline):
             yield PlanSetting(policy=STRICT, priorities=order, depths=depth)
-        yield PlanSetting(policy=EarliestDeadline(), priorities=given, depths=depth)
+        yield PlanSetting(policy=EarliestDeadline(), priorities=as_given, depths=depth)
         yield PlanSetting(policy=EarliestDeadline(), priorities=by_deadline, depths=depth)
     built = _bottom_up(scenario)
     if built is not None:
@@ -119,8 +119,8 @@ def _choices(scenario: Scenario) -> Iterator[PlanSetting]:
     shortest = min(client.deadline_ns for client in scenario.clients if client.deadline_ns is not None)
     for part in (8, 4, 2, 1):
         yield PlanSetting(policy=Fair(max(1, shortest // part)), priorities=by_deadline, depths=depths)
-    for first in range(len(given)):
-        for second in range(first + 1, len(given)):
+    for first in range(len(as_given)):
+        for second in range(first + 1, len(as_given)):
             swapped = list(by_deadline)
             swapped[first], swapped[second] = swapped[second], swapped[first]
             yield PlanSetting(policy=STRICT, priorities=tuple(swapped), depths=depths)
@@ -197,22 +197,22 @@ def _reasons(scenario: Scenario, run: PlanRun, hopeless: dict[int, str], tried: 
 
 def proofs(scenario: Scenario) -> dict[int, str]:
     """Clients that can meet their deadlines under no priorities, depths or policy, each with the reason."""
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for number, client in enumerate(scenario.clients):
         if client.deadline_ns is None:
             continue
         runs = [source.run_ns for source in scenario.sources if source.client == number]
         longest = max(runs, default=0)
         if longest > client.deadline_ns:
-            found[number] = (
-                f"{client.name} cannot: one run takes {_time(scenario, longest)}, "
-                f"longer than its deadline of {_time(scenario, client.deadline_ns)}"
+            reasons[number] = (
+                f"{client.name} cannot: one run takes {_time_in_words(scenario, longest)}, "
+                f"longer than its deadline of {_time_in_words(scenario, client.deadline_ns)}"
             )
             continue
         missed = _alone_at_the_top(scenario, number)
         if missed is not None:
-            found[number] = missed
-    return found
+            reasons[number] = missed
+    return reasons
 
 
 def overload(scenario: Scenario) -> str | None:
@@ -287,9 +287,9 @@ def worst_run(run: PlanRun, number: int) -> str:
             if overlap > 0 and scenario.clients[other.client].core == scenario.clients[number].core:
                 blockers[other.client] = blockers.get(other.client, 0) + overlap
     name = scenario.clients[number].name
-    took = _time(scenario, figures.worst_ns)
-    words = f"the slowest run of {name} asked at {_time(scenario, asked)} and took {took}: "
-    words += f"it ran for {_time(scenario, ran)}"
+    took = _time_in_words(scenario, figures.worst_ns)
+    words = f"the slowest run of {name} asked at {_time_in_words(scenario, asked)} and took {took}: "
+    words += f"it ran for {_time_in_words(scenario, ran)}"
     if not blockers:
         return words
     listed = sorted(blockers.items(), key=lambda item: -item[1])
@@ -298,12 +298,12 @@ def worst_run(run: PlanRun, number: int) -> str:
         + " and waited while "
         + ", ".join(
             f"{scenario.clients[other].name if other != number else 'its own earlier run'} "
-            f"ran for {_time(scenario, time)}"
+            f"ran for {_time_in_words(scenario, time)}"
             for other, time in listed[:4]
         )
     )
 
 
-def _time(scenario: Scenario, time_ns: float) -> str:
+def _time_in_words(scenario: Scenario, time_ns: float) -> str:
     value = scenario.in_unit(time_ns)
     return f"{value:g} {scenario.unit}"

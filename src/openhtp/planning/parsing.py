@@ -98,7 +98,7 @@ def _with_talks(
     items: list[WrittenValue], parsed: _Parsed, device: DeviceResources, soc: SocSpec | None
 ) -> tuple[_Parsed, list[str]]:
     """Language models last: how they are cut may depend on how long the others can wait."""
-    found, said = list(parsed), []
+    with_talks, said = list(parsed), []
     for number, item in enumerate(items):
         value = item.fields(keys.CLIENT).get("llm")
         if value is None:
@@ -107,9 +107,9 @@ def _with_talks(
         others = [(other, None if run is None else run.run_ns) for other, run in parsed]
         slack = slack_of(client, others, flat=device.flat_priorities)
         talk, words = read_talk(value, None if soc is None else soc.name, slack)
-        found[number] = replace(client, talk=talk), ModelRun(talk.total_ns)
+        with_talks[number] = replace(client, talk=talk), ModelRun(talk.total_ns)
         said.append(f"{client.name}: {words}")
-    return found, said
+    return with_talks, said
 
 
 class _Times:
@@ -341,8 +341,8 @@ class _Sources:
         if "burst" in words:  # a burst may be placed (at) and repeated (every)
             words = [word for word in words if word not in ("at", "every")]
         if len(words) != 1:
-            found = " and ".join(map(repr, words)) if words else "none"
-            value.fail(f"give one of 'at', 'every', 'burst', 'poisson', 'closed', 'after'; found {found}")
+            patterns = " and ".join(map(repr, words)) if words else "none"
+            value.fail(f"give one of 'at', 'every', 'burst', 'poisson', 'closed', 'after'; found {patterns}")
         if words[0] == "every" and "at" in fields:
             value.fail("give 'from' for the first time of 'every'")
         return Pattern(words[0])
@@ -386,7 +386,7 @@ def verify_amount(scenario: Scenario, events: WrittenValue, places: list[Written
     try:
         amounts = expected_requests(scenario)
     except graphlib.CycleError as error:
-        # The sorter tells the ring from the one who comes first; "after" reads the other way.
+        # The sorter begins the ring with the client that comes first; "after" reads the other way.
         ring = [scenario.clients[number].name for number in reversed(error.args[1])]
         shown = ring if len(ring) <= _SHOWN else [*ring[: _SHOWN - 1], "...", ring[-1]]
         events.fail(f"a cycle: {' after '.join(shown)}")
@@ -400,7 +400,7 @@ def verify_amount(scenario: Scenario, events: WrittenValue, places: list[Written
 def expected_requests(scenario: Scenario) -> list[int]:
     """An upper estimate for each source; beyond what is planned it only says so.
 
-    Followers multiply: whoever follows twice a client that follows twice is asked four times.
+    Followers multiply: a client that follows twice a client that follows twice makes four requests.
 
     Raises:
         graphlib.CycleError: a client follows itself.

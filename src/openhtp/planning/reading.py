@@ -142,7 +142,7 @@ def rewritten(text: str, before: Scenario, after: Scenario) -> str:
             else policy.name
         )
         wanted["policy"] = said
-        edits.append(_set(text, top, "policy", said, beside=None))
+        edits.append(_edit_of(text, top, "policy", said, beside=None))
     clients = next(value for key, value in top.value if key.value == "clients")
     for number, (old, new) in enumerate(zip(before.clients, after.clients, strict=True)):
         changes: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def rewritten(text: str, before: Scenario, after: Scenario) -> str:
             changes["depth"] = new.depth
         for key, value in changes.items():
             wanted["clients"][number][key] = value
-            edits.append(_set(text, clients.value[number], key, value, beside="name"))
+            edits.append(_edit_of(text, clients.value[number], key, value, beside="name"))
     for start, end, words in sorted(edits, key=lambda edit: edit[0], reverse=True):
         text = text[:start] + words + text[end:]
     try:
@@ -164,11 +164,11 @@ def rewritten(text: str, before: Scenario, after: Scenario) -> str:
     return text
 
 
-def _set(text: str, mapping: Any, key: str, value: Any, *, beside: str | None) -> _Edit:
+def _edit_of(text: str, mapping: Any, key: str, value: Any, *, beside: str | None) -> _Edit:
     """Change a key's value, or add the key: on a line after ``beside``, or before all others."""
     first = mapping.value[0][0]
     quoted = first.style == '"'  # as in JSON
-    words = json.dumps(value) if quoted else _plain(value)
+    words = json.dumps(value) if quoted else _in_yaml(value)
     for name, held in mapping.value:
         if name.value == key:
             start = held.start_mark.index
@@ -187,7 +187,7 @@ def _set(text: str, mapping: Any, key: str, value: Any, *, beside: str | None) -
     return end, end, f"\n{indent}{entry}"
 
 
-def _plain(value: Any) -> str:
+def _in_yaml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {item}" for key, item in value.items()) + "}"
     return str(value)

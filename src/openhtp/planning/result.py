@@ -126,12 +126,12 @@ class PlanResult:
 
     def to_json(self) -> dict[str, Any]:
         """The fixed format of ``plan --json``; ``clocks`` only where clients vote."""
-        found = {
+        document = {
             "clients": self.client_states(),
             "resources": self.resource_rows(),
             "summary": self.summary(),
         }
-        return {**found, "clocks": self.clock_rows()} if self.scenario.has_votes else found
+        return {**document, "clocks": self.clock_rows()} if self.scenario.has_votes else document
 
     def _intervals(self) -> list[Interval]:
         return [] if self.run.phases is None else self.run.phases.intervals

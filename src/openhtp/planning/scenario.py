@@ -174,7 +174,7 @@ class Scenario:
         )
 
     def load_ns(self, client: ClientSpec) -> int:
-        """How long loading a switched graph takes: as given, else what moving its bytes from DDR takes."""
+        """How long loading a switched graph takes: as given, otherwise as long as moving its bytes from DDR."""
         return round(client.size_bytes / self.dma_gbs) if client.load_ns is None else client.load_ns
 
     def without_votes(self) -> Scenario:

@@ -152,8 +152,8 @@ def _mapping(known: Iterable[str], *, required: tuple[str, ...] = (), **special:
     known = tuple(known)
     properties = {key: {"description": _WORDS[key], **special.get(key, _value(key))} for key in known}
     rest = {key: value for key, value in special.items() if key not in known}
-    found = {"type": "object", "additionalProperties": False, "properties": properties, **rest}
-    return {**found, "required": list(required)} if required else found
+    schema = {"type": "object", "additionalProperties": False, "properties": properties, **rest}
+    return {**schema, "required": list(required)} if required else schema
 
 
 def _value(key: str) -> _Schema:
@@ -166,10 +166,10 @@ def _value(key: str) -> _Schema:
 
 def _number(bounds: NumberRange) -> _Schema:
     """Bounds of times are left to the reader, being in nanoseconds whatever the file's unit is."""
-    found: _Schema = {"type": "integer" if bounds.whole else "number"}
+    schema: _Schema = {"type": "integer" if bounds.whole else "number"}
     if bounds.unit == TIME:
-        return {**found, ("exclusiveMinimum" if bounds.lowest else "minimum"): 0}
-    return {**found, "minimum": bounds.lowest, "maximum": bounds.highest}
+        return {**schema, ("exclusiveMinimum" if bounds.lowest else "minimum"): 0}
+    return {**schema, "minimum": bounds.lowest, "maximum": bounds.highest}
 
 
 def _one_pattern() -> list[_Schema]:

@@ -91,9 +91,9 @@ class _Tally:
         client = asked.client
         figures = self._figures[client]
         latency = t - asked.t
-        held = job.held_ns
+        busy_ns = job.held_ns
         self.run.end_ns = t
-        figures.busy_ns += held
+        figures.busy_ns += busy_ns
         figures.yields += job.yields
         done = finish.outcome is _DONE
         if done:
@@ -102,7 +102,7 @@ class _Tally:
                 figures.worst_job = finish.job
                 figures.worst_ended_ns = t
             figures.latencies_ns.append(latency)
-            wait = latency - held
+            wait = latency - busy_ns
             figures.waits_total_ns += wait
             if wait > figures.waits_max_ns:
                 figures.waits_max_ns = wait

@@ -23,7 +23,7 @@ from openhtp.sched.virtual import Caller, VirtualLoop
 
 
 class _Client:
-    """A client's bounded queue, as seen by those who ask: what does not fit waits outside."""
+    """A client's bounded queue, as its sources see it: requests that do not fit wait outside."""
 
     __slots__ = ("backlog", "deadline", "depth", "in_queue", "number", "timeout")
 
@@ -108,7 +108,7 @@ class _Talk:
 
 
 class PlannedRequest(Struct, eq=False, gc=False):
-    """One request: who asked, through which source, and when.
+    """One request: its client, its source, and when it was made.
 
     Of a language model it is one run of a conversation, the ``run``-th, which began at ``began``.
     """
@@ -238,7 +238,7 @@ class Traffic:
         return Submitted(now, job, client.number, 1, timeout, deadline)
 
     def finished(self, request: PlannedRequest, now: int) -> None:
-        """A request has ended: room in the queue, the next of a closed loop, and whoever follows."""
+        """A request has ended: there is room in the queue, a closed loop goes on, and followers begin."""
         source = request.source
         client = source.client
         if source.talk is not None and not request.writes_last:

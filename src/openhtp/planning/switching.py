@@ -68,7 +68,7 @@ def _hold(client: int, held: bool, now: int) -> Event | None:
 
 def read_switching(value: WrittenValue | None, clients: Sequence[ClientSpec]) -> tuple[Switched, ...]:
     """The contexts of the key ``switching``; a client is in one of them at most."""
-    found: list[Switched] = []
+    contexts: list[Switched] = []
     taken: set[int] = set()
     for item in value.items() if value is not None else ():
         fields = item.fields(keys.SWITCHING)
@@ -82,12 +82,12 @@ def read_switching(value: WrittenValue | None, clients: Sequence[ClientSpec]) ->
         for name, number in zip(fields["graphs"].items(), graphs, strict=True):
             if clients[number].size_bytes > room_bytes:
                 name.fail(f"{clients[number].name!r} does not fit into {bytes_in_words(room_bytes)}")
-        found.append(
+        contexts.append(
             Switched(graphs=tuple(graphs), room_bytes=room_bytes, retained=_retained(fields, graphs, clients))
         )
-        if sum(clients[number].size_bytes for number in found[-1].retained) > room_bytes:
+        if sum(clients[number].size_bytes for number in contexts[-1].retained) > room_bytes:
             fields["retained"].fail(f"these do not fit into {bytes_in_words(room_bytes)} together; retain fewer")
-    return tuple(found)
+    return tuple(contexts)
 
 
 def _retained(fields: WrittenFields, graphs: Sequence[int], clients: Sequence[ClientSpec]) -> tuple[int, ...]:

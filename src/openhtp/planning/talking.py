@@ -30,30 +30,30 @@ def read_talk(value: WrittenValue, soc: str | None, slack_ns: int | None) -> tup
     model, context = _model(value, fields), ranged(fields, "context", 4096)
     precision = fields["precision"].choice(*keys.LLM_PRECISIONS) if "precision" in fields else "w4a16"
     try:
-        found = estimate_llm(model, soc, precision=precision, context=context, prompt=prompt)
+        llm = estimate_llm(model, soc, precision=precision, context=context, prompt=prompt)
     except QnnError as error:
         value.fail(error.message)
-    chunk, parts = _chosen(fields, found, slack_ns)
+    chunk, parts = _chosen(fields, llm, slack_ns)
     talk = Talk(
         prompt_runs=math.ceil(prompt / chunk) * parts,
-        prompt_ns=max(1, round(found.pass_of(chunk) / parts * MS)),
+        prompt_ns=max(1, round(llm.pass_of(chunk) / parts * MS)),
         token_runs=(generate - 1) * parts,
-        token_ns=max(1, round(found.decode_ms / parts * MS)),
+        token_ns=max(1, round(llm.decode_ms / parts * MS)),
         tokens=generate,
     )
     pieces = "in one piece" if parts == 1 else f"in {parts} parts"
     words = (
-        f"{found.model} ({found.precision}): {chunk} tokens {pieces} take {found.pass_of(chunk):,.1f} ms, one"
-        f" takes {found.decode_ms:,.1f} ms on {found.soc}: modelled; models that had no part in the fit are off by"
-        f" {found.ttft_error:.0%} and {found.decode_error:.0%} (median)"
+        f"{llm.model} ({llm.precision}): {chunk} tokens {pieces} take {llm.pass_of(chunk):,.1f} ms, one"
+        f" takes {llm.decode_ms:,.1f} ms on {llm.soc}: modelled; models that had no part in the fit are off by"
+        f" {llm.ttft_error:.0%} and {llm.decode_error:.0%} (median)"
     )
     return talk, words
 
 
 def slack_of(llm: ClientSpec, others: list[tuple[ClientSpec, int | None]], *, flat: bool) -> int | None:
-    """How long others can wait for a run of the language model. Who may interrupt it need not wait.
+    """How long others can wait for a run of the language model. Clients that may interrupt it need not wait.
 
-    That is their deadline less their own run, and less one run of everybody else who may be ahead of them then.
+    That is their deadline less their own run, and less one run of every other client that may be ahead then.
     """
     known = [(other, run) for other, run in others if other is not llm and run is not None]
     waiting = [
@@ -65,10 +65,10 @@ def slack_of(llm: ClientSpec, others: list[tuple[ClientSpec, int | None]], *, fl
 
 
 def _model(value: WrittenValue, fields: WrittenFields) -> str | LlmShape:
-    given = [key for key in keys.LLM_SHAPE if key in fields]
+    sizes = [key for key in keys.LLM_SHAPE if key in fields]
     if "preset" in fields:
-        if given:
-            fields[given[0]].fail("give a 'preset' or sizes of your own, not both")
+        if sizes:
+            fields[sizes[0]].fail("give a 'preset' or sizes of your own, not both")
         return fields["preset"].choice(*PRESETS)
     missing = [key for key in keys.LLM_SHAPE if key not in fields]
     if missing:
@@ -76,7 +76,7 @@ def _model(value: WrittenValue, fields: WrittenFields) -> str | LlmShape:
     return LlmShape(**{key: fields[key].read(RANGES[key]) for key in keys.LLM_SHAPE})
 
 
-def _chosen(fields: WrittenFields, found: LlmEstimate, slack_ns: int | None) -> tuple[int, int]:
+def _chosen(fields: WrittenFields, llm: LlmEstimate, slack_ns: int | None) -> tuple[int, int]:
     """Tokens and parts of a pass: the most tokens in the fewest parts that others can wait for."""
     chunk, parts = fields.get("chunk"), fields.get("parts")
     chunks = CHUNKS if chunk is None or chunk.raw == "auto" else (chunk.read(RANGES["chunk"]),)
@@ -88,7 +88,7 @@ def _chosen(fields: WrittenFields, found: LlmEstimate, slack_ns: int | None) -> 
         return choices[0]
 
     def longest(choice: tuple[int, int]) -> float:
-        return max(found.pass_of(choice[0]), found.decode_ms) / choice[1] * MS
+        return max(llm.pass_of(choice[0]), llm.decode_ms) / choice[1] * MS
 
     fitting = [choice for choice in choices if longest(choice) <= slack_ns]
     return fitting[0] if fitting else min(choices, key=longest)

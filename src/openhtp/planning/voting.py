@@ -1,4 +1,4 @@
-"""``perf_profile`` and ``votes`` in a scenario: who asks for which clocks, and which clocks can come of it."""
+"""``perf_profile`` and ``votes`` in a scenario: the clocks that clients ask for, and those that they can get."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _hmx(value: WrittenValue, inner: WrittenFields, dcvs: DcvsVote | None, soc: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """Who votes on the clocks of one core: profiles of clients, votes of theirs, a profile that always stands."""
+    """The votes on the clocks of one core: profiles and votes of clients, and a profile that always stands."""
 
     profiles: tuple[str, ...] = ()
     standing: tuple[StandingVote, ...] = ()
@@ -77,8 +77,8 @@ class Ballot:
             return (FULL,)
         fixed = [*self.standing, *([] if self.always is None else [PERF_PROFILES[self.always].busy])]
         states = [(PERF_PROFILES[name].busy, PERF_PROFILES[name].rest) for name in sorted(set(self.profiles))]
-        found = {clocks_for([*fixed, *chosen]) for chosen in itertools.product(*states)}
-        return tuple(sorted(found, key=lambda clocks: clocks.ratios, reverse=True))
+        reachable = {clocks_for([*fixed, *chosen]) for chosen in itertools.product(*states)}
+        return tuple(sorted(reachable, key=lambda clocks: clocks.ratios, reverse=True))
 
     @property
     def words(self) -> str:
@@ -92,7 +92,7 @@ class Ballot:
 def ballots(
     device: WrittenValue, clients: Sequence[WrittenValue], soc: SocSpec | None, cores: int
 ) -> tuple[Ballot, ...]:
-    """Who votes for each core."""
+    """The votes for each core."""
     always = read_profile(device.fields(keys.DEVICE))
     profiles: list[list[str]] = [[] for _ in range(cores)]
     standing: list[list[StandingVote]] = [[] for _ in range(cores)]

@@ -80,10 +80,10 @@ def _check(nbytes: int, spec: TensorSpec, how: Arrangement) -> None:
 
 def by_trait(candidates: Sequence[Array]) -> Candidates:
     """Arrays for ``find_arrangement`` to look among: a large network has hundreds of the same size."""
-    found: Candidates = {}
+    groups: Candidates = {}
     for candidate in candidates:
-        found.setdefault(_trait(candidate), []).append(candidate)
-    return found
+        groups.setdefault(_trait(candidate), []).append(candidate)
+    return groups
 
 
 def _trait(data: Array) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def _arrangement(static: Array, data: Array) -> Arrangement | None:
     for how in _arrangements(data.shape, static.shape):
         turned = _turned(data, how, static.shape)
         for flipped in signs:
-            if _is_same(static, turned, flipped=flipped):
+            if _is_arranged_alike(static, turned, flipped=flipped):
                 return Arrangement(how.shape, how.order, flipped, how.joined)
     return None
 
@@ -139,7 +139,7 @@ def _blocked(out: int, into: int, high: int, wide: int) -> Iterator[Arrangement]
             yield Arrangement([out // block, into, high, wide, block], [2, 3, 1, 0, 4], joined=[1, 1, 1, 2])
 
 
-def _is_same(static: Array, turned: Array, *, flipped: bool) -> bool:
+def _is_arranged_alike(static: Array, turned: Array, *, flipped: bool) -> bool:
     """Compare bits, so that no NaN or negative zero is taken for another."""
     bits = np.dtype(f"u{static.dtype.itemsize}")
     left, right = static.view(bits), turned.view(bits)

@@ -96,10 +96,10 @@ class _Pool:
         self._places: dict[tuple[int, int], int] = {}
 
     def number(self, section: FileSection) -> int:
-        place = section.place  # those of one file that are shared are there once already
-        if place not in self._places:
-            self._places[place] = self._number_of_data(section)
-        return self._places[place]
+        offset = section.place  # those of one file that are shared are there once already
+        if offset not in self._places:
+            self._places[offset] = self._number_of_data(section)
+        return self._places[offset]
 
     def _number_of_data(self, section: FileSection) -> int:
         if self._compare:
@@ -137,13 +137,13 @@ class ByteRange:
 
 def joined(pieces: Sequence[ByteRange]) -> list[ByteRange]:
     """The same bytes in as few pieces as there can be; they are in the order of the file."""
-    found: list[ByteRange] = []
+    ranges: list[ByteRange] = []
     for piece in pieces:
-        if found and found[-1].end == piece.begin:
-            found[-1] = ByteRange(found[-1].begin, piece.end)
+        if ranges and ranges[-1].end == piece.begin:
+            ranges[-1] = ByteRange(ranges[-1].begin, piece.end)
         else:
-            found.append(piece)
-    return found
+            ranges.append(piece)
+    return ranges
 
 
 class ContextBinary:
@@ -192,9 +192,9 @@ class ContextBinary:
 
     def packed(self, name: str) -> PackedGraph:
         """One graph as it is stored, to be loaded, sent on or stored again. Its data is not checked yet."""
-        found = self._packed.get(name)
-        if found is not None:
-            return found
+        graph = self._packed.get(name)
+        if graph is not None:
+            return graph
         record = self._record(name)
         prepared = record.prepared
         packed = PackedGraph(

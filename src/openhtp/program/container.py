@@ -84,11 +84,11 @@ class FileSection(NamedTuple):
     def checked(self, what: str) -> memoryview:
         """The data, once it is known to be what was measured. ``what`` says what it is, for the message."""
         data = self.read()
-        found = zlib.crc32(data)
-        if found != self.record.checksum:
+        checksum = zlib.crc32(data)
+        if checksum != self.record.checksum:
             raise BadBinary(
                 f"{what} (bytes {self.begin}..{self.begin + self.nbytes}) is damaged: its checksum is"
-                f" {found:#010x}, expected {self.record.checksum:#010x}; make the binary again from its model"
+                f" {checksum:#010x}, expected {self.record.checksum:#010x}; make the binary again from its model"
             )
         return data
 
@@ -98,16 +98,16 @@ def read_together(sections: Sequence[FileSection], room: memoryview | None = Non
 
     What has to be copied is copied into ``room``, as far as that goes.
     """
-    found: dict[int, memoryview] = {}
+    by_section: dict[int, memoryview] = {}
     run: list[FileSection] = []
     for section in sorted(sections, key=lambda section: section.begin):
         if run and (section.begin != run[-1].end or section.source is not run[0].source):
-            found |= _read_run(run, room)
+            by_section |= _read_run(run, room)
             room = None if room is None else room[run[-1].end - run[0].begin :]
             run = []
         run.append(section)
-    found |= _read_run(run, room)
-    return [found[id(section)] for section in sections]
+    by_section |= _read_run(run, room)
+    return [by_section[id(section)] for section in sections]
 
 
 def _read_run(run: Sequence[FileSection], room: memoryview | None) -> dict[int, memoryview]:
@@ -122,7 +122,7 @@ def _read_run(run: Sequence[FileSection], room: memoryview | None) -> dict[int, 
 
 
 def joint_checksum(sections: Iterable[FileSection]) -> int:
-    """A checksum of which sections these are, and in which order."""
+    """A checksum of the sections and their order."""
     return zlib.crc32(b"".join(_CHECKSUM.pack(section.record.checksum) for section in sections))
 
 
@@ -150,7 +150,7 @@ def _aligned(offset: int, nbytes: int) -> int:
 
 def order_of(sizes: Sequence[int]) -> list[int]:
     """In which order sections waste least: small ones together in front, then those that start on a page."""
-    return sorted(range(len(sizes)), key=lambda place: sizes[place] >= PAGE)
+    return sorted(range(len(sizes)), key=lambda index: sizes[index] >= PAGE)
 
 
 def pack(header: bytes, sections: Sequence[FileSection]) -> list[bytes | memoryview]:
@@ -234,5 +234,5 @@ def locate_sections(source: BinarySource, begin: int, records: Sequence[SectionR
         raise BadBinary(f"sections end at byte {offset}; the binary has {source.nbytes}")
     ends = [*places[1:], source.nbytes]
     return [
-        FileSection(record, source, place, end) for record, place, end in zip(records, places, ends, strict=True)
+        FileSection(record, source, start, end) for record, start, end in zip(records, places, ends, strict=True)
     ]

@@ -93,7 +93,7 @@ class PackedGraph:
         """Inputs, outputs and options, without touching any data. Loading asks for it several times."""
         if not self._told:
             with error_context(graph=self.name), _as_bad_binary():
-                found = GraphInfo(
+                info = GraphInfo(
                     name=self.name,
                     inputs=records.end_specs(self.ends.inputs),
                     outputs=records.end_specs(self.ends.outputs),
@@ -101,7 +101,7 @@ class PackedGraph:
                     static_bytes=self.static_bytes,
                     updateables=records.end_specs(self.ends.updateables),
                 )
-            self._told.append(found)
+            self._told.append(info)
         return self._told[0]
 
     def record(self) -> records.ProgramRecord:
@@ -120,9 +120,9 @@ class PackedGraph:
         with error_context(graph=self.name), _as_bad_binary():
             record = self.record()
             # Equal data is one section, whatever it is used for: read, and checked, once.
-            found: dict[int, memoryview] = {}
+            blobs_read: dict[int, memoryview] = {}
             statics = {
-                tensor.name: self._static(tensor, found)
+                tensor.name: self._static(tensor, blobs_read)
                 for tensor in record.tensors
                 if tensor.blob is not None or tensor.data is not None
             }
@@ -153,14 +153,14 @@ class PackedGraph:
     def updateable_data(self) -> dict[str, Array]:
         """What the tensors hold that may be exchanged later. Raises BadBinary where it is damaged."""
         with error_context(graph=self.name), _as_bad_binary():
-            found: dict[int, memoryview] = {}
+            blobs_read: dict[int, memoryview] = {}
             return {
-                tensor.name: self._static(tensor, found)
+                tensor.name: self._static(tensor, blobs_read)
                 for tensor in self.record().tensors
                 if tensor.kind == TensorKind.UPDATEABLE_STATIC
             }
 
-    def _static(self, tensor: records.TensorRecord, found: dict[int, memoryview]) -> Array:
+    def _static(self, tensor: records.TensorRecord, blobs_read: dict[int, memoryview]) -> Array:
         spec, number = records.tensor_spec(tensor), tensor.blob
         if tensor.data is not None:
             return arrange(memoryview(tensor.data), spec, None)
@@ -168,9 +168,9 @@ class PackedGraph:
             raise BadBinary(f"tensor {tensor.name!r} has data number {number}; there are {len(self.blobs)}")
         if math.prod(spec.shape) * spec.dtype.itemsize > self.blobs[number].nbytes:
             raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {self.blobs[number].nbytes}")
-        if number not in found:
-            found[number] = self.blobs[number].checked(f"static data of tensor {tensor.name!r}")
-        return arrange(found[number], spec, tensor.stored)
+        if number not in blobs_read:
+            blobs_read[number] = self.blobs[number].checked(f"static data of tensor {tensor.name!r}")
+        return arrange(blobs_read[number], spec, tensor.stored)
 
 
 def pack_program(
@@ -190,11 +190,11 @@ def pack_program(
 
     def number(data: Array) -> int:
         if id(data) not in by_identity:
-            found = _bytes_of(data)
-            hashed = digest(found)
+            raw = _bytes_of(data)
+            hashed = digest(raw)
             if hashed not in known:
                 known[hashed] = len(blobs)
-                blobs.append(make_section(found))
+                blobs.append(make_section(raw))
             by_identity[id(data)] = known[hashed]
         return by_identity[id(data)]
 
@@ -206,18 +206,18 @@ def pack_program(
         data = program.statics.get(name)
         if data is None:
             continue
-        found = (lies_in or {}).get(name)
-        if found is None and data.nbytes < PAGE:
+        arrangement = (lies_in or {}).get(name)
+        if arrangement is None and data.nbytes < PAGE:
             small[name] = data.tobytes()
             continue
-        if found is None:
-            found = find_arrangement(data, candidates)
-        if found is None and name in in_halves:
-            found = find_arrangement(half_rounded(data), candidates)
-        if found is None:
+        if arrangement is None:
+            arrangement = find_arrangement(data, candidates)
+        if arrangement is None and name in in_halves:
+            arrangement = find_arrangement(half_rounded(data), candidates)
+        if arrangement is None:
             numbers[name] = number(data)
         else:
-            numbers[name], stored[name] = number(found[0]), found[1]
+            numbers[name], stored[name] = number(arrangement[0]), arrangement[1]
     places = [number(array) for array in extra]
     record = records.record_program(program, numbers, stored, small)
     packed = PackedGraph(

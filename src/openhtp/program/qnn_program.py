@@ -99,11 +99,11 @@ class QnnProgram(Graph):
         if small.inputs == whole.inputs:
             return
         try:
-            found = find_op(whole.op).infer(small)
+            inferred = find_op(whole.op).infer(small)
         except InvalidArgument as error:
             error.status = st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
             raise
-        shapes.update({spec.name: shape for spec, shape in zip(whole.outputs, found, strict=True)})
+        shapes.update({spec.name: shape for spec, shape in zip(whole.outputs, inferred, strict=True)})
 
     def to_bytes(self) -> bytes:
         """The program alone in a context binary."""

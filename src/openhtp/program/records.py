@@ -233,8 +233,8 @@ def _narrowed(values: npt.NDArray[Any], narrow: type[np.generic]) -> bytes:
     """Numbers in as many bytes as they need, little-endian: those of the narrow type if that has them all."""
     with np.errstate(over="ignore"):
         same = values.astype(narrow)
-    found = same if np.array_equal(same, values) else values
-    return found.astype(found.dtype.newbyteorder("<")).tobytes()
+    stored = same if np.array_equal(same, values) else values
+    return stored.astype(stored.dtype.newbyteorder("<")).tobytes()
 
 
 def _record_node(node: QnnNode, numbers: Mapping[str, int]) -> NodeRecord:

@@ -146,19 +146,19 @@ def _decoded(header: bytes) -> _SectionHeader:
 def _check_ends(header: _SectionHeader, graph: str, specs: Sequence[TensorSpec]) -> None:
     """All of the graph's tensors that have data, or none; all that have encodings, or none; as they are there."""
     known = {spec.name: (spec.name, spec.dtype.value, spec.shape) for spec in specs}
-    found = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in header.tensors]
+    tensors = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in header.tensors]
     with_data = [tensor.name for tensor in header.tensors if tensor.has_data]
     encoded = [tensor.name for tensor in header.tensors if tensor.quant is not None]
     fits = (
         header.graph == graph
-        and all(item == known.get(item[0]) for item in found)
+        and all(item == known.get(item[0]) for item in tensors)
         and with_data in ([], [spec.name for spec in specs if spec.kind.is_static])
         and encoded in ([], [spec.name for spec in specs if spec.quant is not None])
-        and set(with_data) | set(encoded) == {name for name, _, _ in found} != set()
+        and set(with_data) | set(encoded) == {name for name, _, _ in tensors} != set()
     )
     if not fits:
         raise InvalidArgument(
-            f"the binary section is for graph {header.graph!r} with {_listed(found)}; graph {graph!r} has"
+            f"the binary section is for graph {header.graph!r} with {_listed(tensors)}; graph {graph!r} has"
             f" {_listed(list(known.values()))}",
             QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
@@ -166,10 +166,10 @@ def _check_ends(header: _SectionHeader, graph: str, specs: Sequence[TensorSpec])
 
 def _encodings(header: _SectionHeader) -> dict[str, Encoding]:
     try:
-        found = {tensor.name: build_encoding(tensor.name, tensor.shape, tensor.quant) for tensor in header.tensors}
+        built = {tensor.name: build_encoding(tensor.name, tensor.shape, tensor.quant) for tensor in header.tensors}
     except InvalidArgument as error:
         raise BadBinary(f"binary section holds an encoding that cannot be: {error.message}") from error
-    return {name: encoding for name, encoding in found.items() if encoding is not None}
+    return {name: encoding for name, encoding in built.items() if encoding is not None}
 
 
 def _arrays(view: memoryview, begin: int, header: _SectionHeader, specs: Sequence[TensorSpec]) -> dict[str, Array]:

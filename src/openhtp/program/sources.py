@@ -88,14 +88,14 @@ class ReadBuffers:
             yield None
             return
         try:
-            found = self._free.pop()
+            buffer = self._free.pop()
         except IndexError:
-            found = _room(_ROOM_BYTES)
+            buffer = _room(_ROOM_BYTES)
         try:
-            yield found
+            yield buffer
         finally:
             if len(self._free) < _MOST_ROOMS:
-                self._free.append(found)
+                self._free.append(buffer)
 
 
 class FileSource:
@@ -111,11 +111,11 @@ class FileSource:
     def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
         """A copy, read from the file now."""
         wanted = end - begin
-        found = _room(wanted) if room is None or wanted > room.nbytes else room[:wanted]
+        buffer = _room(wanted) if room is None or wanted > room.nbytes else room[:wanted]
         done = 0
         while done < wanted:
             try:
-                got = os.preadv(self._fd, [found[done : done + _CHUNK]], begin + done)
+                got = os.preadv(self._fd, [buffer[done : done + _CHUNK]], begin + done)
             except OSError as error:
                 raise BadBinary(f"the binary cannot be read at byte {begin + done}: {error.strerror}") from error
             if not got:
@@ -125,7 +125,7 @@ class FileSource:
                     " again from its model"
                 )
             done += got
-        return found.toreadonly()
+        return buffer.toreadonly()
 
     def fileno(self) -> int:
         """The descriptor, to be passed on while this object lives."""

@@ -1,4 +1,4 @@
-"""What records mean: who ran, waited or was paused when, holding what. The only place that works this out."""
+"""What records mean: when each job ran, waited or was paused, and what it held. Only this file works that out."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Phases:
 
     def clock_times(self) -> list[tuple[ClocksChanged, int, int]]:
         """Which clocks each core had, from when to when; up to where it was closed."""
-        found = []
+        spans = []
         last = self._closed_ns if self.last_ns is None else min(self._closed_ns, self.last_ns)
         for changes in self._clocks.values():
             changes.sort(key=lambda change: change.t)
@@ -144,8 +144,8 @@ class Phases:
             for change, end in zip(changes, ends, strict=True):
                 start, end = max(change.t, self.first_ns), min(end, last)
                 if start < end:
-                    found.append((change, start, end))
-        return found
+                    spans.append((change, start, end))
+        return spans
 
     def _granted(self, job: _Open, record: Granted) -> None:
         job.core = record.core
@@ -214,15 +214,15 @@ def client_phases(intervals: Iterable[Interval]) -> dict[int, list[Interval]]:
 
 def moments(phases: Phases, names: Callable[[int], str]) -> list[Moment]:
     """Starts, pauses, resumes and ends, in order of time; ``names`` tells what a client is called."""
-    found = []
+    turning_points = []
     for interval in phases.intervals:
         if interval.grant is not None:
             what = "resume" if interval.grant.resumed else "start"
-            found.append(Moment(interval.start_ns, what, names(interval.client)))
+            turning_points.append(Moment(interval.start_ns, what, names(interval.client)))
         elif interval.phase is Phase.PAUSED:
-            found.append(Moment(interval.start_ns, "pause", names(interval.client)))
-    found += [Moment(job.ended_ns, "end", names(job.client)) for job in phases.ended]
-    return sorted(found)
+            turning_points.append(Moment(interval.start_ns, "pause", names(interval.client)))
+    turning_points += [Moment(job.ended_ns, "end", names(job.client)) for job in phases.ended]
+    return sorted(turning_points)
 
 
 _ORDER = (Phase.RUNNING, Phase.PAUSED, Phase.WAITING)

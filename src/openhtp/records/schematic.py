@@ -114,8 +114,8 @@ class Schematic(Struct, frozen=True, kw_only=True):
     @property
     def executed(self) -> tuple[HtpOp, ...]:
         """Ops that take part in a run, by their begin."""
-        found = (op for op in self.ops if op.executed)
-        return tuple(sorted(found, key=lambda op: (op.start, op.serial)))
+        executed_ops = (op for op in self.ops if op.executed)
+        return tuple(sorted(executed_ops, key=lambda op: (op.start, op.serial)))
 
     @property
     def cycles(self) -> int:

@@ -60,7 +60,7 @@ class YieldAsked(Struct, frozen=True, tag="yield", array_like=True, gc=False):
 
 
 class Released(Struct, frozen=True, tag="released", array_like=True, gc=False):
-    """A job gave its resources back: because it was ``paused``, or else because it is over."""
+    """A job gave its resources back: it was ``paused``, or it is over."""
 
     t: int
     job: int
@@ -106,7 +106,7 @@ Record = OfJob | ClocksChanged
 
 
 class Track(Struct, frozen=True, kw_only=True):
-    """Who a client number is: a graph or an app of a session (process domain), bound to a core."""
+    """The client behind a number: a graph or an app of a session (process domain), bound to a core."""
 
     name: str
     kind: Literal["graph", "app"] = "graph"

@@ -1,4 +1,4 @@
-"""One core's resources: who holds them, who waits for them, and who is asked to yield.
+"""One core's resources: the jobs that hold them, wait for them, and are asked to yield.
 
 The scheduler tells an arbiter that a job waits, ended or stopped; the arbiter answers with Grant, Start,
 AskYield and Release. It is the device's compute resource manager:
@@ -42,7 +42,7 @@ class Arbiter:
         self.waiting_apps = 0
 
     def ask(self, job: ScheduledJob, actions: list[Action]) -> None:
-        """A job has become the first of its client: start it, or let it wait and evict who must go."""
+        """A job has become the first of its client: start it, or let it wait and evict the jobs in its way."""
         job.move(_WAITING)
         if not self.holders and not self.waiting:
             self._start(job, job.client.alone, actions)
@@ -63,7 +63,7 @@ class Arbiter:
             self.enqueue(job)
 
     def enqueue(self, job: ScheduledJob) -> None:
-        """Put a job among those who wait, in order. The caller settles afterwards."""
+        """Put a job among the waiting ones, in order. The caller settles afterwards."""
         insort(self.waiting, (job.rank, job.sequence, job))
         if not job.client.is_graph:
             self.waiting_apps += 1
@@ -170,7 +170,7 @@ class Arbiter:
     def _victims(
         self, job: ScheduledJob, lower: list[ScheduledJob], staying: list[ScheduledJob], claims: list[Share]
     ) -> list[ScheduledJob]:
-        """Choose whom to evict among ``lower`` (least urgent first): one if enough, else the fewest."""
+        """Choose jobs to evict among ``lower`` (least urgent first): one if enough, otherwise the fewest."""
 
         def is_enough(gone: list[ScheduledJob]) -> bool:
             rest = [*_shares([holder for holder in staying if holder not in gone]), *claims]
@@ -180,7 +180,7 @@ class Arbiter:
             if is_enough([holder]):
                 return [holder]
         if not is_enough(lower):
-            return []  # someone who is not lower stands in the way; asking the others would help nobody
+            return []  # a job that is not lower stands in the way; asking the others would help nobody
         victims = list(lower)
         for holder in reversed(lower):  # spare the most urgent first
             without = [victim for victim in victims if victim is not holder]

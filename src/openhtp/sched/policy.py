@@ -1,4 +1,4 @@
-"""Who goes first. A policy turns what is known when a job arrives into one integer: its rank.
+"""Which job goes first. A policy turns what is known when a job arrives into one integer: its rank.
 
 Lower ranks go first; equal ranks go in order of arrival; only a strictly lower rank pre-empts. A rank never
 changes while the job waits, so a policy needs no timers, the order is total, and a replay is exact.

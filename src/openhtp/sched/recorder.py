@@ -28,7 +28,7 @@ class ScheduleRecorder:
     ) -> None:
         self._keep = keep
         self._work_of = work_of
-        # VTCM of the jobs that have run; who is in here when it is granted something was paused before.
+        # VTCM of the jobs that have run. A job that is in here when it is granted something was paused before.
         self._vtcm_bytes: dict[int, int] = {}
 
     def begin(self, jobs: list[ScheduledJob], t: int) -> None:

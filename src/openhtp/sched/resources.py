@@ -1,4 +1,4 @@
-"""What one core has to give, who may hold it together, and where VTCM goes.
+"""What one core has to give, which jobs may hold it together, and where VTCM goes.
 
 The rules of the HTP, each as one function:
 
@@ -31,7 +31,7 @@ PARALLEL_WINDOW = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResources:
-    """One device: so many cores, each with these units, and the switches that decide who may share them.
+    """One device: so many cores, each with these units, and the switches that decide which clients may share them.
 
     ``flat_priorities`` is the Windows platform from SDK 2.29 on: all graphs get one thread priority there and
     the operating system decides, so the device itself sees only order of arrival.
@@ -233,7 +233,7 @@ def _lowest_free(busy: int, count: int, total: int) -> int | None:
 
 
 def _vtcm_start(others: Sequence[Share], wanted: Demand, total: int) -> int | None:
-    """First byte of the range: at the end for an overmap, else first fit from the front, page-aligned."""
+    """First byte of the range: at the end for an overmap, otherwise first fit from the front, page-aligned."""
     size = wanted.vtcm
     if wanted.overmap:
         for end in [total, *sorted((share.start for share in others), reverse=True)]:

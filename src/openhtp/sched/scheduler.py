@@ -92,7 +92,7 @@ class Scheduler:
     def handle(self, event: Event, actions: list[Action] | None = None) -> list[Action]:
         """Take one event, in order of time, and return what is to be done about it, in order.
 
-        Who gives the list has in it, should this fail, what was decided until then.
+        If this fails, the caller's list holds the actions decided before the error.
         """
         t = event.t
         if t < self.now:

@@ -29,8 +29,8 @@ class Pace(Struct, frozen=True, kw_only=True, gc=False):
 
     def __post_init__(self) -> None:
         times = (self.save_ns, self.wake_ns, self.restore_ns, self.slack_ns)
-        given = (*self.step_ns, *times, self.eviction_ns or 0, self.yield_every_ns or 0)
-        if not self.step_ns or min(given) < 0:
+        all_times = (*self.step_ns, *times, self.eviction_ns or 0, self.yield_every_ns or 0)
+        if not self.step_ns or min(all_times) < 0:
             raise ValueError(f"work of steps {self.step_ns}: expected at least one step and no negative times")
 
     @property
@@ -57,7 +57,7 @@ class Pace(Struct, frozen=True, kw_only=True, gc=False):
 class TimedRun(Struct, eq=False, gc=False):
     """One job while it is under way. It is told the time; ``due`` is when it will answer.
 
-    It then ``stops`` inside its step, because it was asked to, or else has run the step to its end.
+    It then ``stops`` inside its step because it was asked to, or has run the step to its end.
     """
 
     work: Pace

@@ -20,7 +20,7 @@ Log = list[tuple[Event, list[Action]]]
 Observer = Callable[[Event, list[Action]], None]
 Caller = Callable[[int], Event | None]
 
-# At equal times requests come before answers, so that a hand-over at an instant sees all who ask at that
+# At equal times requests come before answers, so that a hand-over at an instant sees all requests of that
 # instant; timers come last, so that what ends exactly at its timeout has ended in time.
 _REQUEST, _CALL, _ANSWER, _TIMER = 0, 1, 2, 3
 _END_OF_TIME = 1 << 100
@@ -29,7 +29,7 @@ _END_OF_TIME = 1 << 100
 class JobRun(TimedRun, eq=False, gc=False):
     """One job inside the modelled engine, and what it has had.
 
-    ``held_ns`` is the time it held resources, ``yields`` how often it was paused; ``tag`` belongs to whoever
+    ``held_ns`` is the time it held resources, ``yields`` how often it was paused; ``tag`` belongs to the code that
     submitted the job.
     """
 

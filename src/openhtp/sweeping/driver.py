@@ -23,7 +23,7 @@ _DEATHS = 3
 
 
 class Standing(Struct, frozen=True):
-    """How far a run is: ``done`` of ``total`` points, of which ``failed`` have; ``found`` were there before."""
+    """How far a run is: ``done`` of ``total`` points, ``failed`` ones among them; ``found`` were there before."""
 
     done: int
     total: int

@@ -23,7 +23,7 @@ _STUDIES: dict[str, tuple[Study, Mapping[str, bytes]]] = {}
 
 
 def _run(wanted: str, fingerprint: str, setup: list[Any], task: bytes) -> tuple[str, bytes]:
-    """One task, in a worker process. Tells who it is instead, if it is not what the driver wants."""
+    """One task, in a worker process. A worker of another version measures nothing and tells its version."""
     if identity() != wanted:
         return identity(), b""
     from openhtp.sweeping.worker import measure

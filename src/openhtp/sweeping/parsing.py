@@ -61,7 +61,7 @@ def load_study(study: Study | Mapping[str, Any] | str | Path, given: Values | No
         raise BadStudy(error.message) from error
 
 
-def _study(value: WrittenValue, name: str, folder: Path, given: Values) -> Study:
+def _study(value: WrittenValue, name: str, folder: Path, preset: Values) -> Study:
     top = value.fields(_TOP)
     kind: Any = top["measure"].choice(*measure_names())
     measure = find_measure(kind)
@@ -72,9 +72,11 @@ def _study(value: WrittenValue, name: str, folder: Path, given: Values) -> Study
     for axis in axes:
         if not measure.takes(axis.name):
             at = axes_value.raw[axis.name]
-            at.fail(f"measure {kind!r} has no axis {axis.name!r}; {_near(axis.name, measure.axes)}")
+            at.fail(f"measure {kind!r} has no axis {axis.name!r}; {_hint(axis.name, measure.axes)}")
     axes += tuple(
-        Axis(name, (fixed,)) for name, fixed in given.items() if name not in axes_value.raw and measure.takes(name)
+        Axis(name, (fixed,))
+        for name, fixed in preset.items()
+        if name not in axes_value.raw and measure.takes(name)
     )
     for needed in measure.needs:
         if all(axis.name != needed for axis in axes):
@@ -174,7 +176,7 @@ def _each(value: WrittenValue | None, axes: list[str]) -> tuple[str, ...]:
 
 
 def _constraints(value: WrittenValue | None) -> tuple[StudyConstraint, ...]:
-    found = []
+    constraints = []
     for item in value.items() if value is not None else []:
         match = _CONSTRAINT.fullmatch(item.text())
         if match is None:
@@ -186,8 +188,8 @@ def _constraints(value: WrittenValue | None) -> tuple[StudyConstraint, ...]:
             number = bound
             if relation not in ("==", "!="):
                 item.fail(f"{bound!r} is no number; words can be compared with == and != only")
-        found.append(StudyConstraint(name, relation, number))
-    return tuple(found)
+        constraints.append(StudyConstraint(name, relation, number))
+    return tuple(constraints)
 
 
 def _verify_words(value: WrittenValue, study: Study) -> None:
@@ -198,13 +200,13 @@ def _verify_words(value: WrittenValue, study: Study) -> None:
         if not measure.gives(objective.name) and objective.name not in numeric:
             at = value.fields(_TOP)["objectives"]
             at.fail(
-                f"{study.measure!r} does not measure {objective.name!r}; {_near(objective.name, measure.numbers)}"
+                f"{study.measure!r} does not measure {objective.name!r}; {_hint(objective.name, measure.numbers)}"
             )
     for constraint in study.result_constraints:
         if not measure.gives(constraint.name):
             at = value.fields(_TOP)["constraints"]
             names = [*measure.numbers, *(axis.name for axis in study.axes)]
-            at.fail(f"{constraint.name!r} is neither measured nor an axis; {_near(constraint.name, names)}")
+            at.fail(f"{constraint.name!r} is neither measured nor an axis; {_hint(constraint.name, names)}")
 
 
 def _verify_space(at: WrittenValue, study: Study) -> None:
@@ -238,5 +240,5 @@ def _with_files(at: WrittenValue, study: Study) -> Study:
     return replace(study, files=files)
 
 
-def _near(name: str, known: list[str] | tuple[str, ...]) -> str:
+def _hint(name: str, known: list[str] | tuple[str, ...]) -> str:
     return did_you_mean(name, known, form=repr) or f"known: {', '.join(known)}"

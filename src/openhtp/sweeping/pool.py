@@ -39,7 +39,7 @@ class _WorkerProcess:
         self._study = study
 
     def greet(self, theirs: bytes) -> None:
-        """The first that a worker says is who it is."""
+        """A worker first tells which OpenHTP it is."""
         verify_identity(theirs.decode(), f"process {self.process.pid}")
         self.known = True
 
@@ -84,23 +84,23 @@ class LocalPool:
 
     def wait(self) -> list[WorkerAnswer | LostTask]:
         """Wait for the next answers."""
-        found: deque[WorkerAnswer | LostTask] = deque()
-        while not found:
+        answers: deque[WorkerAnswer | LostTask] = deque()
+        while not answers:
             ready = wait([worker.connection for worker in self._workers])
             for connection in ready:
                 worker = next(each for each in self._workers if each.connection is connection)
                 try:
                     data = cast(Connection, connection).recv_bytes()
                 except (EOFError, OSError):
-                    found.extend(self._replace(worker))
+                    answers.extend(self._replace(worker))
                     continue
                 if not worker.known:
                     worker.greet(data)
                     continue
                 self._stillborn = 0
                 worker.task = None
-                found.append(self._answers.decode(data))
-        return list(found)
+                answers.append(self._answers.decode(data))
+        return list(answers)
 
     def _replace(self, worker: _WorkerProcess) -> list[LostTask]:
         task = worker.task

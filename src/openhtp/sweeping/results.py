@@ -41,7 +41,7 @@ class SweepResult:
     @property
     def points(self) -> list[dict[str, Any]]:
         """The points as plain values."""
-        return [self._plain(row) for row in self.rows]
+        return [self._plain_values(row) for row in self.rows]
 
     @cached_property
     def measured(self) -> list[PointResult]:
@@ -67,17 +67,17 @@ class SweepResult:
     @cached_property
     def front(self) -> list[PointResult]:
         """Feasible points that nothing beats in all objectives, in the study's order."""
-        found = []
+        front_rows = []
         for rows in self.groups().values():
-            found += [rows[n] for n in pareto(losses_of(rows, self.study.objectives))]
-        return sorted(found, key=lambda row: row.point.number)
+            front_rows += [rows[n] for n in pareto(losses_of(rows, self.study.objectives))]
+        return sorted(front_rows, key=lambda row: row.point.number)
 
     def groups(self) -> dict[tuple[Scalar, ...], list[PointResult]]:
         """Feasible points by what is given; all of them together if nothing is."""
-        found: dict[tuple[Scalar, ...], list[PointResult]] = {}
+        rows_of: dict[tuple[Scalar, ...], list[PointResult]] = {}
         for row in self.feasible:
-            found.setdefault(tuple(row.point.values[name] for name in self.study.each), []).append(row)
-        return found
+            rows_of.setdefault(tuple(row.point.values[name] for name in self.study.each), []).append(row)
+        return rows_of
 
     def best(self, objective: Objective, count: int = 10) -> list[PointResult]:
         """The best feasible points for one objective; so many for each of what is given."""
@@ -113,7 +113,7 @@ class SweepResult:
             "points": self.points,
         }
 
-    def _plain(self, row: PointResult) -> dict[str, Any]:
+    def _plain_values(self, row: PointResult) -> dict[str, Any]:
         return {
             "number": row.point.number,
             "values": row.point.values,
@@ -223,7 +223,7 @@ def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Ob
     whole = float(losses.var()) if len(losses) else 0.0
     effects = []
     for axis in axes:
-        groups = _groups([row.point.values[axis.name] for row in rows])
+        groups = _group_numbers([row.point.values[axis.name] for row in rows])
         share = 0.0
         if whole > 0:
             counts = np.bincount(groups)
@@ -233,7 +233,7 @@ def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Ob
     return sorted(effects, key=lambda effect: -effect.share)
 
 
-def _groups(values: Sequence[Scalar]) -> npt.NDArray[np.intp]:
+def _group_numbers(values: Sequence[Scalar]) -> npt.NDArray[np.intp]:
     """A number for each value; neighbours share one where there are too many."""
     if all(isinstance(value, (int, float)) for value in values):
         distinct, groups = np.unique(np.array(values, dtype=float), return_inverse=True)
@@ -254,7 +254,7 @@ def result_to_html(result: SweepResult) -> str:
     """Return the page."""
     study = result.study
     front = {row.point.number for row in result.front}
-    rows = _shown(result.measured, front)
+    rows = _drawn_rows(result.measured, front)
     objectives = [objective.name for objective in study.objectives]
     others = (
         [name for name, value in (rows[0].measured or {}).items() if not isinstance(value, str)] if rows else []
@@ -289,8 +289,8 @@ def result_to_html(result: SweepResult) -> str:
     return filled_page(template, data, CHARTS)
 
 
-def _shown(rows: Sequence[PointResult], front: set[int]) -> list[PointResult]:
+def _drawn_rows(rows: Sequence[PointResult], front: set[int]) -> list[PointResult]:
     if len(rows) <= MOST_POINTS:
         return list(rows)
     step = -(-len(rows) // MOST_POINTS)
-    return [row for place, row in enumerate(rows) if row.point.number in front or place % step == 0]
+    return [row for index, row in enumerate(rows) if row.point.number in front or index % step == 0]

@@ -51,7 +51,7 @@ class WrongStore(UsageError):
 
 
 class StoreFile:
-    """The database of a store, and the mark of the one who writes to it. ``folder`` None keeps it in memory."""
+    """The database of a store, and the mark of its writer. ``folder`` None keeps it in memory."""
 
     def __init__(self, folder: Path | None, *, create: bool) -> None:
         self._lock: int | None = None
@@ -100,7 +100,7 @@ class StoreFile:
         with self.bounded():
             _verify(database, folder / FILE)
         if create:
-            # Only who writes says how: changing the mode beside another does not wait, it fails.
+            # Only the writer sets the mode: changing it beside another process does not wait, it fails.
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
             database.executescript(_TABLES)
@@ -121,9 +121,9 @@ class StoreFile:
 
 def _verify(database: sqlite3.Connection, path: Path) -> None:
     """That it is ours, and whole; or that there is nothing in it yet."""
-    found, ours = _schema_of(database), _own_schema()
-    if found and found != ours:
-        strange = ", ".join(sorted(f"the {kind} {name!r}" for kind, name, _ in found - ours)[:3])
+    theirs, ours = _schema_of(database), _own_schema()
+    if theirs and theirs != ours:
+        strange = ", ".join(sorted(f"the {kind} {name!r}" for kind, name, _ in theirs - ours)[:3])
         raise WrongStore(
             f"{path} is no store of a sweep: it holds {strange or 'a part of one'}; give another --store"
         )
@@ -288,16 +288,16 @@ class Store:
     def find(self, key: str) -> PointResult | None:
         """A finished point by its setting."""
         with self._reading(), self._file.bounded():
-            found = self._db.execute(
+            row = self._db.execute(
                 "SELECT number, point, measured, error FROM points WHERE key = ?", (key,)
             ).fetchone()
-            return None if found is None else _row(*found)
+            return None if row is None else _stored_result(*row)
 
     def rows(self) -> list[PointResult]:
         """All finished points, in the study's order."""
         with self._reading(), self._file.bounded():
             lines = self._db.execute("SELECT number, point, measured, error FROM points ORDER BY number")
-            return [_row(*line) for line in lines]
+            return [_stored_result(*line) for line in lines]
 
     def close(self) -> None:
         """Close the file."""
@@ -350,7 +350,7 @@ class Store:
             raise WrongStore(f"{self._where} cannot be read: {words}; give another --store") from error
 
 
-def _row(number: int, point: str, measured: str | None, error: str | None) -> PointResult:
+def _stored_result(number: int, point: str, measured: str | None, error: str | None) -> PointResult:
     """A point from its columns, which may hold anything."""
     values = None if measured is None else msgspec.json.decode(measured)
     return msgspec.convert([[number, msgspec.json.decode(point)], values, error], PointResult)

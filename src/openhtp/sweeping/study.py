@@ -44,7 +44,7 @@ class BadStudy(FormatError):
 
 
 class Axis(Struct, frozen=True):
-    """One thing that is varied: its values in order, or else all numbers from ``low`` to ``high``."""
+    """One thing that is varied: its values in order, or all numbers from ``low`` to ``high``."""
 
     name: str
     values: tuple[Scalar, ...] = ()
@@ -242,8 +242,8 @@ def grid_values(study: Study, number: int) -> dict[str, Scalar]:
     """The setting at a place of the grid; the last axis goes fastest."""
     places: list[tuple[str, Scalar]] = []
     for axis in reversed(study.axes):
-        number, place = divmod(number, len(axis.values))
-        places.append((axis.name, axis.values[place]))
+        number, index = divmod(number, len(axis.values))
+        places.append((axis.name, axis.values[index]))
     return dict(reversed(places))
 
 

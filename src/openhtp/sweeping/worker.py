@@ -33,8 +33,8 @@ def measure(
     if key not in _SERVED:
         _SERVED.clear()
         _SERVED[key] = find_measure(study.measure).make(study, Files(study, shipped))
-    found = _measured(_SERVED[key], points)
-    rows = [_row(point, each) for point, each in zip(points, found, strict=True)]
+    measured = _measured(_SERVED[key], points)
+    rows = [_point_result(point, each) for point, each in zip(points, measured, strict=True)]
     return rows, time.perf_counter() - begin
 
 
@@ -47,15 +47,15 @@ def _measured(measurer: Measurer, points: Sequence[StudyPoint]) -> Sequence[Meas
         return [_measured(measurer, [point])[0] for point in points]
 
 
-def _row(point: StudyPoint, found: Measured | Exception) -> PointResult:
-    if not isinstance(found, Exception):
-        return PointResult(point, found)
-    message = found.message if isinstance(found, QnnError) else str(found)
-    return PointResult(point, None, f"{type(found).__name__}: {message}")
+def _point_result(point: StudyPoint, measured: Measured | Exception) -> PointResult:
+    if not isinstance(measured, Exception):
+        return PointResult(point, measured)
+    message = measured.message if isinstance(measured, QnnError) else str(measured)
+    return PointResult(point, None, f"{type(measured).__name__}: {message}")
 
 
 def serve(connection: Connection) -> None:
-    """Say who we are, get the study, and answer tasks."""
+    """Tell which OpenHTP this is, get the study, and answer tasks."""
     connection.send_bytes(identity().encode())
     study = msgspec.msgpack.decode(connection.recv_bytes(), type=Study)
     tasks = msgspec.msgpack.Decoder(WorkerTask)

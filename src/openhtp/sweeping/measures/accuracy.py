@@ -28,13 +28,13 @@ _SAMPLES = 4
 
 
 def _files(study: Study) -> list[str]:
-    found = [str(name) for name in values_of(study, "model") if not str(name).startswith(ZOO)]
+    files = [str(name) for name in values_of(study, "model") if not str(name).startswith(ZOO)]
     for name in map(str, values_of(study, "calibration")):
         folder = Path(study.folder, name)
-        found += [
+        files += [
             str(Path(name, path.name)) for path in sorted(folder.iterdir()) if path.suffix in (".npz", ".npy")
         ]
-    return found
+    return files
 
 
 class Accuracies:
@@ -47,9 +47,9 @@ class Accuracies:
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
         """One point after the other."""
-        return [self._one(values) for values in points]
+        return [self._measured(values) for values in points]
 
-    def _one(self, values: Values) -> Measured:
+    def _measured(self, values: Values) -> Measured:
         try:
             return self._compared(values)
         except (QnnError, OSError) as error:
@@ -59,7 +59,7 @@ class Accuracies:
         model = self._model(values)
         samples = self._samples(values, model)
         activation, weight = _types(values)
-        made = quantize_model(
+        quantized = quantize_model(
             model,
             samples,
             activation=activation,
@@ -71,8 +71,8 @@ class Accuracies:
             },
         )
         soc = find_soc(str(values.get("soc") or "SM8650"))
-        reports = compare_outputs(model, made.model, samples, soc=soc.name)
-        kernels = sizes_of(program_for(compiled(made.model), soc))
+        reports = compare_outputs(model, quantized.model, samples, soc=soc.name)
+        kernels = sizes_of(program_for(compiled(quantized.model), soc))
         priced = numbers_of(price_many(kernels, [Setting(soc=soc)])[0])
         return priced if isinstance(priced, Exception) else {**_worst(reports), **priced}
 

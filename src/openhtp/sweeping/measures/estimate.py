@@ -51,24 +51,24 @@ class Estimates:
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
         """Price points, all of the same kernels together."""
-        found: list[Measured | None] = [None] * len(points)
+        measured: list[Measured | None] = [None] * len(points)
         groups: dict[int, tuple[_Kernels, dict[int, Setting]]] = {}
         for number, values in enumerate(points):
             try:
                 setting = self._setting(values)
             except QnnError as error:
-                found[number] = error
+                measured[number] = error
                 continue
             kernels = self._kernels_for(values, setting.soc)
             if isinstance(kernels, Exception):
-                found[number] = kernels
+                measured[number] = kernels
             else:
                 # Known by identity: hashing all kernels for every point costs more than pricing it.
                 groups.setdefault(id(kernels), (kernels, {}))[1][number] = setting
         for kernels, settings in groups.values():
             for number, priced in zip(settings, price_many(kernels, list(settings.values())), strict=True):
-                found[number] = numbers_of(priced)
-        return [each for each in found if each is not None]
+                measured[number] = numbers_of(priced)
+        return [each for each in measured if each is not None]
 
     def _kernels_for(self, values: Values, soc: SocSpec) -> _Kernels | QnnError | OSError:
         """The kernels of a network on a SoC; the very same object for SoCs that run the same ones."""
@@ -80,8 +80,8 @@ class Estimates:
                 if isinstance(program, Exception):
                     self._kernels[key] = program
                 else:
-                    made = sizes_of(program_for(program, soc))
-                    self._kernels[key] = self._distinct.setdefault(made, made)
+                    sizes = sizes_of(program_for(program, soc))
+                    self._kernels[key] = self._distinct.setdefault(sizes, sizes)
             except QnnError as error:
                 self._kernels[key] = error
         return self._kernels[key]
@@ -89,8 +89,8 @@ class Estimates:
     def _compiled(self, network: _Network, values: Values) -> QnnProgram | QnnError | OSError:
         if network not in self._programs:
             try:
-                place = place_of(str(values["model"]), self._files)
-                self._programs[network] = compiled(place, dims_of(values) or None)
+                model_path = place_of(str(values["model"]), self._files)
+                self._programs[network] = compiled(model_path, dims_of(values) or None)
             except (QnnError, OSError) as error:
                 self._programs[network] = error
         return self._programs[network]

@@ -21,9 +21,9 @@ class LiveRuns:
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
         """Run one point after the other."""
-        return [self._one(values) for values in points]
+        return [self._measured(values) for values in points]
 
-    def _one(self, values: Values) -> Measured:
+    def _measured(self, values: Values) -> Measured:
         try:
             stretch = values.get("stretch")
             return _numbers_of(

@@ -32,24 +32,24 @@ _LATE = -1.0
 
 def files_of(study: Study) -> list[str]:
     """The scenarios, and the model files that they and the axes name; complains of axes that lead nowhere."""
-    found: dict[str, None] = {}
+    files: dict[str, None] = {}
     for name in map(str, values_of(study, "scenario")):
-        found[name] = None
+        files[name] = None
         folder = Path(name).parent
         models = [str(v) for a in study.axes if a.name.endswith(".model") for v in a.values]
         tree = read_file(Path(study.folder, name))
-        clients = _at(tree, "clients", "events")
+        clients = _listed_values(tree, "clients", "events")
         for axis in study.axes:
             if axis.name not in _AROUND:
                 tree = _changed(tree, axis.name, axis.values[0] if axis.values else axis.low)
         models += [
             str(item.raw["model"].raw) for item in clients if isinstance(item.raw, dict) and "model" in item.raw
         ]
-        found |= {str(folder / model): None for model in models if not model.startswith(ZOO)}
-    return list(found)
+        files |= {str(folder / model): None for model in models if not model.startswith(ZOO)}
+    return list(files)
 
 
-def _at(value: WrittenValue, *keys: str) -> list[WrittenValue]:
+def _listed_values(value: WrittenValue, *keys: str) -> list[WrittenValue]:
     """The items of lists of a file, whatever is wrong with it."""
     fields = value.raw if isinstance(value.raw, dict) else {}
     return [
@@ -100,28 +100,32 @@ class Scenarios:
 def _changed(tree: WrittenValue, axis: str, value: Scalar) -> WrittenValue:
     """The values of a file with one of them changed; what is not on the way to it is shared."""
     if axis == "soc":
-        return _set(tree, ["device", "soc"], value)
+        return _with_value(tree, ["device", "soc"], value)
     if axis == "precision":
-        for number, client in enumerate(_at(tree, "clients")):
+        for number, client in enumerate(_listed_values(tree, "clients")):
             if isinstance(client.raw, dict) and "model" in client.raw:
-                tree = _set(tree, ["clients", str(number), "precision"], value)
+                tree = _with_value(tree, ["clients", str(number), "precision"], value)
         return tree
     if axis.startswith(_CLIENTS):
         # Names of clients may have dots.
         name, _, field = axis.removeprefix(_CLIENTS).rpartition(".")
-        numbers = [str(number) for number, client in enumerate(_at(tree, "clients")) if _name(client) == name]
+        numbers = [
+            str(number)
+            for number, client in enumerate(_listed_values(tree, "clients"))
+            if _client_name(client) == name
+        ]
         if not numbers:
-            known = ", ".join(_name(client) for client in _at(tree, "clients"))
+            known = ", ".join(_client_name(client) for client in _listed_values(tree, "clients"))
             tree.fail(f"the axis {axis!r} is of a client {name!r}; the scenario has {known}")
-        return _set(tree, ["clients", numbers[0], field], value)
-    return _set(tree, axis.split("."), value)
+        return _with_value(tree, ["clients", numbers[0], field], value)
+    return _with_value(tree, axis.split("."), value)
 
 
-def _name(client: WrittenValue) -> str:
+def _client_name(client: WrittenValue) -> str:
     return str(client.raw["name"].raw) if isinstance(client.raw, dict) and "name" in client.raw else ""
 
 
-def _set(tree: WrittenValue, path: Sequence[str], value: Scalar) -> WrittenValue:
+def _with_value(tree: WrittenValue, path: Sequence[str], value: Scalar) -> WrittenValue:
     place = tree.place
     if not path:
         return WrittenValue(value, place)
@@ -130,12 +134,12 @@ def _set(tree: WrittenValue, path: Sequence[str], value: Scalar) -> WrittenValue
         if not first.isdigit() or int(first) >= len(tree.raw):
             tree.fail(f"there is no item {first!r}; the list has {len(tree.raw)}, counted from 0")
         items = list(tree.raw)
-        items[int(first)] = _set(items[int(first)], rest, value)
+        items[int(first)] = _with_value(items[int(first)], rest, value)
         return WrittenValue(items, place)
     if not isinstance(tree.raw, dict):
         tree.fail(f"there is nothing to set {first!r} in")
     before = tree.raw.get(first) or WrittenValue({} if rest else None, place.inside(first, place.line))
-    return WrittenValue({**tree.raw, first: _set(before, rest, value)}, place)
+    return WrittenValue({**tree.raw, first: _with_value(before, rest, value)}, place)
 
 
 class Plans:
@@ -146,9 +150,9 @@ class Plans:
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
         """Plan one point after the other."""
-        return [self._one(values) for values in points]
+        return [self._measured(values) for values in points]
 
-    def _one(self, values: Values) -> Measured:
+    def _measured(self, values: Values) -> Measured:
         try:
             return numbers_of([simulate(scenario) for scenario in self._scenarios.all_at(values)])
         except (QnnError, OSError) as error:
@@ -158,15 +162,15 @@ class Plans:
 def numbers_of(runs: Sequence[PlanRun]) -> dict[str, Scalar]:
     """What a study gets of plans of one scenario together. Margins are parts of the deadline, left at worst."""
     clients = runs[0].scenario.clients
-    places = range(len(clients))
-    figures = [[run.clients[place] for run in runs] for place in places]
+    numbers = range(len(clients))
+    figures = [[run.clients[client] for run in runs] for client in numbers]
     used = [run.utilisation() for run in runs]
     return {
         **deadline_numbers(
             clients,
-            [sorted(time for each in figures[place] for time in each.latencies_ns) for place in places],
-            [sum(each.missed for each in figures[place]) for place in places],
-            [sum(each.not_done for each in figures[place]) for place in places],
+            [sorted(time for each in figures[client] for time in each.latencies_ns) for client in numbers],
+            [sum(each.missed for each in figures[client]) for client in numbers],
+            [sum(each.not_done for each in figures[client]) for client in numbers],
         ),
         **{name: round(sum(each[name] for each in used) / len(used), 6) for name in used[0]},
     }
@@ -189,18 +193,18 @@ def deadline_numbers(
         for client, times, lost in zip(clients, latencies, not_done, strict=True)
         if client.deadline_ns is not None
     )
-    found: dict[str, Scalar] = {
+    numbers: dict[str, Scalar] = {
         "margin": round(min(margins), 9) if margins else 1.0,
         "missed": sum(missed),
         "miss_rate": sum(missed) / asked if asked else 0.0,
         "latency_us": slowest / US,
     }
     for client, times, late, lost in zip(clients, latencies, missed, not_done, strict=True):
-        found[f"{client.name}.requests"] = len(times) + lost
-        found[f"{client.name}.missed"] = late
+        numbers[f"{client.name}.requests"] = len(times) + lost
+        numbers[f"{client.name}.missed"] = late
         for name, percent in ((".p50_us", 50), (".p99_us", 99), (".max_us", 100)):
-            found[f"{client.name}{name}"] = (percentile(times, percent) or 0) / US
-    return found
+            numbers[f"{client.name}{name}"] = (percentile(times, percent) or 0) / US
+    return numbers
 
 
 def _margin(client: ClientSpec, latencies: Sequence[int]) -> float:
