@@ -285,10 +285,14 @@ def _device_processes() -> list[int]:
 def test_the_bench_compares_with_the_vendor_s_library(tmp_path: Path) -> None:
     from openhtp.bench import provider
 
-    *_, result = provider.run(operations=("u8", "qdq", "float"), networks=(), rounds=1)
+    *_, result = provider.run(
+        operations=("u8", "qdq", "float"), networks=(), rounds=1, samples=5, long_network="small_cnn"
+    )
     assert isinstance(result, provider.ProviderResult)
     assert [row.model for row in result.rows] == [f"one operation, {kind}" for kind in provider.OPERATIONS]
     assert all(row.openhtp_us > 0 and row.ratio is not None for row in result.rows)
+    assert [row.p99_share_all > 0 for row in result.urgent] == [True] * 2
+    assert result.long_ms > 0
 
 
 def test_threads_create_run_and_destroy_sessions(library: str, add: onnx.ModelProto) -> None:

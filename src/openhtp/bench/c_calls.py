@@ -14,6 +14,7 @@ import msgspec
 import openhtp as htp
 from openhtp.bench.queueing import Progress
 from openhtp.bench.subjects import quantized_network
+from openhtp.bench.urgency import UrgentRow, urgent_row
 from openhtp.capi.paths import backend_path, lib_dir
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, UnsupportedFeature
@@ -31,16 +32,6 @@ class CallsRow(msgspec.Struct, frozen=True):
     what: str
     openhtp_us: float
     vendor_us: float | None = None
-
-
-class UrgentRow(msgspec.Struct, frozen=True):
-    """How long an urgent graph took beside a long one, in parts of the long one's run."""
-
-    what: str
-    median_share: float
-    p99_share: float
-    p99_share_all: float
-    samples: int
 
 
 class CCallsResult(msgspec.Struct, kw_only=True):
@@ -162,12 +153,5 @@ def _median(pieces: Sequence[CallPiece], what: str) -> float:
 
 
 def _urgent_row(pieces: Sequence[CallPiece], what: str, words: str, long_us: float) -> UrgentRow:
-    kept = _of(pieces, what)
-    every = sorted(piece.took_us for piece in pieces if piece.what == what)
-    return UrgentRow(
-        words, _median(pieces, what) / long_us, _p99(kept) / long_us, _p99(every) / long_us, len(kept)
-    )
-
-
-def _p99(ordered: Sequence[float]) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    every = [piece.took_us for piece in pieces if piece.what == what]
+    return urgent_row(words, _of(pieces, what), every, long_us)

@@ -15,6 +15,8 @@ from openhtp import zoo
 from openhtp.bench.queueing import Progress
 from openhtp.bench.quiet import Quiet, Sample, median
 from openhtp.bench.subjects import NETWORKS, quantized_network
+from openhtp.bench.two_sessions import measure as measure_two_sessions
+from openhtp.bench.urgency import UrgentRow
 from openhtp.capi.check import provider_session
 from openhtp.capi.paths import backend_path
 from openhtp.core.errors import UnsupportedFeature
@@ -40,6 +42,9 @@ class ProviderResult(msgspec.Struct, kw_only=True):
     """Everything ``openhtp bench ort`` measured. All times are of the wall clock."""
 
     rows: list[ProviderRow] = []
+    urgent: list[UrgentRow] = []
+    long_network: str = ""
+    long_ms: float = 0.0
     vendor_installed: bool = False
     quiet_pieces: int = 0
     noisy_pieces: int = 0
@@ -72,9 +77,14 @@ def _model(nodes: Sequence[Any], kind: int, constants: Sequence[Any]) -> onnx.Mo
 
 
 def run(
-    *, operations: Sequence[str] = OPERATIONS, networks: Sequence[str] = NETWORKS, rounds: int = 20
+    *,
+    operations: Sequence[str] = OPERATIONS,
+    networks: Sequence[str] = NETWORKS,
+    rounds: int = 20,
+    samples: int = 300,
+    long_network: str = "resnet50",
 ) -> Iterator[Progress | ProviderResult]:
-    """Measure; yields progress, and the result last."""
+    """Measure; yields progress, and the result last. Without ``samples``, no two sessions are on one NPU."""
     found = find_library()
     libraries = {"openhtp": backend_path()} | ({} if found is None else {"vendor": str(found)})
     result = ProviderResult(vendor_installed=found is not None)
@@ -89,6 +99,11 @@ def run(
             yield Progress(f"{shown}: round {number + 1}", done * rounds + number, len(models) * rounds)
             race.round(quiet)
         result.rows.append(race.row(shown))
+    if samples:
+        yield Progress(f"an urgent session beside {long_network}", len(models) * rounds, len(models) * rounds)
+        urgent = one_operation("u8").SerializeToString()
+        result.long_network = long_network
+        result.long_ms, result.urgent = measure_two_sessions(urgent, long_network, samples)
     result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
     yield result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -26,6 +26,7 @@ from openhtp.bench import (
     queueing,
 )
 from openhtp.bench.subjects import NETWORKS
+from openhtp.bench.urgency import UrgentRow
 from openhtp.cli._bench_language import language_sheet
 from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
@@ -153,14 +154,18 @@ def ort_(
     json_file: JsonFile = None,
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 20,
     network: Annotated[list[str] | None, typer.Option(help=f"Only these, or none: {', '.join(NETWORKS)}.")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Urgent runs beside a long one; 0: none.")] = 300,
 ) -> None:
-    """Measure session.run of ONNX Runtime's QNN provider on our library and, if there is one, on the vendor's."""
+    """Measure session.run of ONNX Runtime's QNN provider on our library and, if there is one, on the vendor's.
+
+    Then, on our library, an urgent session beside a long one that shares its NPU.
+    """
     chosen = NETWORKS if network is None else tuple(name for name in network if name != "none")
     unknown = [name for name in chosen if name not in NETWORKS]
     if unknown:
         raise typer.BadParameter(f"unknown network {unknown[0]!r}; expected {', '.join(NETWORKS)} or none")
     with errors_reported():
-        result = _last(provider.run(networks=chosen, rounds=rounds))
+        result = _last(provider.run(networks=chosen, rounds=rounds, samples=samples))
     columns = ("model", "OpenHTP\nus", "vendor\nus", "ratio", "times\nvendor")
     sheet = Sheet("session.run of ONNX Runtime's QNN provider (measured, wall clock, medians, in turns)", columns)
     for row in result.rows:
@@ -168,10 +173,21 @@ def ort_(
         ratio, times = ("-", "-") if row.ratio is None else (f"{row.ratio:.3f}", f"{1 / row.ratio:.1f}")
         sheet.add(row.model, f"{row.openhtp_us:,.1f}", vendor, ratio, times)
     show(sheet)
+    if result.urgent:
+        _show_urgent(result.urgent, result.long_network, result.long_ms)
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
     _warn_of_noise(result)
     write_json(json_file, msgspec.to_builtins(result))
+
+
+def _show_urgent(rows: Sequence[UrgentRow], network: str, long_ms: float) -> None:
+    title = f"an urgent graph beside {network}, {long_ms:.1f} ms alone (measured, parts of the long run)"
+    beside = Sheet(title, ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %", "samples"))
+    for row in rows:
+        shares = (row.median_share, row.p99_share, row.p99_share_all)
+        beside.add(row.what, *(f"{share:.1%}" for share in shares), str(row.samples))
+    show(beside)
 
 
 @app.command("c")
@@ -193,12 +209,7 @@ def c_(
         ratio = "-" if row.vendor_us is None else f"{row.openhtp_us / row.vendor_us:.3f}"
         calls.add(row.what, f"{row.openhtp_us:,.1f}", vendor, ratio)
     show(calls)
-    title = f"an urgent graph beside {network}, {result.long_ms:.1f} ms alone (measured, parts of the long run)"
-    beside = Sheet(title, ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %"))
-    for urgent in result.urgent:
-        shares = (urgent.median_share, urgent.p99_share, urgent.p99_share_all)
-        beside.add(urgent.what, *(f"{share:.1%}" for share in shares))
-    show(beside)
+    _show_urgent(result.urgent, network, result.long_ms)
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
     _warn_of_noise(result)

@@ -78,6 +78,7 @@ class DirectRun:
         now, graph = self._core.clock.now, self._graph
         self._session.executions += 1
         graph.started = True
+        seat.soon_free = not last and graph.last_step_ns < SHORT_STEP_NS
         step = 0
         try:
             began_ns = now()
@@ -100,7 +101,12 @@ class DirectRun:
         rest = RemainingSteps(self._run, done)
         order = BoundOrder(number, self._graph, rest, len(self._steps) - done, waited=True)
         self._seat.leave_over(lambda: core.executions.execute_bound(session, end, order))
+        core.post(_nothing)  # who wants the seat may have been interrupted before it could wake the loop
         return end
+
+
+def _nothing() -> None:
+    """What a loop does that is only woken."""
 
 
 def is_short(graph: DeviceGraph) -> bool:

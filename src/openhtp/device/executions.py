@@ -70,6 +70,8 @@ class Executions:
         self.recording: Recording  # likewise
         self.power: Power  # likewise
         self.on_broken: OnBroken = _raise
+        # Whether a client was told of an end since somebody last looked here.
+        self.told = False
         self._numbers = numbers
 
     def execute(self, session: Session, outlet: Reports, frame: bytes) -> None:
@@ -206,6 +208,7 @@ class Executions:
         if job is None:
             return  # of a session that had to go at once
         session, failure = job.session, job.failure
+        self.told = True
         self.power.idle_since[job.graph.core] = t
         del session.jobs[job.client_job]
         if session.staged and not session.jobs:

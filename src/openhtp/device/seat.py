@@ -22,14 +22,18 @@ PATIENCE_NS = 100_000
 class Seat:
     """One at a time may sit; the loop is never kept waiting for longer than a step."""
 
-    __slots__ = ("_left_over", "_news", "_now", "_sitting", "wanted")
+    __slots__ = ("_left_over", "_loop_waits", "_news", "_now", "_sitting", "soon_free", "wanted")
 
     def __init__(self, now: Callable[[], int]) -> None:
         """``now`` is the device's clock."""
         self._now = now
+        # The loop has something to do: who computes is to leave at the end of the step.
         self.wanted = False
+        # Whether who sits leaves within a moment: a caller says so when it sits down, and the loop does anyway.
+        self.soon_free = True
         # At most one, the loop or a caller: ``setdefault`` is one step.
         self._sitting: dict[None, object] = {}
+        self._loop_waits = False
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._left_over: deque[Callable[[], None]] = deque()
 
@@ -38,16 +42,25 @@ class Seat:
     def take(self) -> None:
         """Sit down; a caller who computes leaves at the end of its step. Takes in what it left over."""
         if self._sitting.setdefault(None, self) is not self:
-            self.wanted = True
+            self.wanted = self._loop_waits = True
             while self._sitting.setdefault(None, self) is not self:
                 self._news.get()
-            self.wanted = False
+            self._loop_waits = False
+        self.wanted = False
+        self.soon_free = True
         while self._left_over:
             self._left_over.popleft()()
 
     def leave(self) -> None:
         """Get up, before going to sleep."""
+        self.wanted = False
         del self._sitting[None]
+
+    # Everybody's part
+
+    def want(self) -> None:
+        """Something comes for the loop: have its seat free when it is awake. To be followed by a wake-up."""
+        self.wanted = True
 
     # A caller's part
 
@@ -56,12 +69,14 @@ class Seat:
 
         Who sits has to ``give_up``, whatever happens.
         """
-        if self.wanted:
+        if self._loop_waits:
             return False
         if self._sitting.setdefault(None, caller) is caller:
             return True
+        if not self.soon_free:
+            return False
         until_ns = self._now() + PATIENCE_NS
-        while not self.wanted and self._now() < until_ns:
+        while self.soon_free and not self._loop_waits and self._now() < until_ns:
             os.sched_yield()
             if self._sitting.setdefault(None, caller) is caller:
                 return True
@@ -71,7 +86,7 @@ class Seat:
         """Get up. Does nothing for who does not sit."""
         if self._sitting.get(None) is caller:
             del self._sitting[None]
-        if self.wanted:
+        if self._loop_waits:
             self._news.put(None)
 
     def leave_over(self, rest: Callable[[], None]) -> None:

@@ -221,6 +221,12 @@ class Server:
     def flush(self) -> None:
         """Send all completions that were held back."""
         self._outbox.flush()
+        executions = self.core.executions
+        if executions.told:
+            executions.told = False
+            if self._seat is not None and executions.jobs:
+                # Who waited in this process may have been woken on this very core, which is about to compute on.
+                os.sched_yield()
 
     # Connections
 
@@ -390,6 +396,8 @@ class Server:
     def _post(self, call: Callable[[], None]) -> None:
         """Run something on the loop's thread; callable from any thread."""
         self._posted.append(call)
+        if self._seat is not None:
+            self._seat.want()
         os.eventfd_write(self._wake, 1)
 
     def _on_wake(self, events: int) -> None:

@@ -48,9 +48,11 @@ class ThreadLink(RpcLink):
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Hand an execution to the loop, or compute it if that is sooner done."""
+        if not self.run_here(execution, frame, if_short=True):
+            self._hand_over(execution, frame, sent)
+
+    def _hand_over(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         executions = self._core.executions
-        if self.run_here(execution, frame, if_short=True):
-            return
         session = self._take_on(execution)
         self._core.post(lambda: executions.execute_handed(session, self._reports, frame))
         sent(execution.job)
@@ -59,7 +61,8 @@ class ThreadLink(RpcLink):
         """The same on arrays of the client's; ``times`` are when it times out, and how much is told of it."""
         executions, (timeout_at, level) = self._core.executions, times
         if (
-            direct.is_short
+            not call.synchronous  # one that is was not to be computed here
+            and direct.is_short
             and not timeout_at
             and not level
             and call.signal is None
@@ -80,8 +83,8 @@ class ThreadLink(RpcLink):
         return session
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Hand an execution to the loop and wait for its end."""
-        self.submit(execution, frame, sent)
+        """Hand an execution to the loop and wait for its end. It is one that was not to be computed here."""
+        self._hand_over(execution, frame, sent)
         block(execution, None)
 
     def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
