@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 
 import openhtp as htp
 from openhtp.core import status
+from openhtp.device.direct import DirectRun
 from openhtp.runtime.calls import bound_call
 from openhtp.runtime.calls.bound_call import BoundCall
+from openhtp.runtime.calls.queue import most_untold
 from openhtp.testing import fail_next, inject, virtual_device
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -155,6 +159,64 @@ def test_threads_may_share_one(local: htp.Graph) -> None:
         thread.join()
     assert not problems
     assert np.array_equal(outputs["y"], np.maximum(inputs["x"], 0))
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All graphs are taken for short ones, however busy this machine is."""
+    monkeypatch.setattr(DirectRun, "is_short", True)
+
+
+def test_a_short_asynchronous_run_takes_no_queue(
+    local: htp.Graph, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, ends = counted(local, monkeypatch), queue.SimpleQueue[tuple[Any, int]]()
+    inputs, outputs = arrays(local)
+    bound = BoundCall(local, inputs, outputs)
+    for _ in range(100):  # more than may wait for their notifications
+        outputs["y"][...] = 99
+        bound.run_async(lambda *told: ends.put(told))
+        assert ends.get(timeout=PATIENCE_S) == (None, 0)
+        assert np.array_equal(outputs["y"], np.maximum(inputs["x"], 0))
+    bound.run_async(None)
+    assert calls == []
+
+
+def test_a_short_run_that_fails_tells_so_and_later_ones_go_on(local: htp.Graph, short: None) -> None:
+    ends = queue.SimpleQueue[int]()
+    bound = BoundCall(local, *arrays(local))
+
+    def fail(run: DirectRun) -> None:
+        raise htp.ExecutionError("no power")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectRun, "compute", fail)
+        bound.run_async(lambda _, code: ends.put(code))
+        assert ends.get(timeout=PATIENCE_S) == status.QNN_GRAPH_ERROR_GENERAL.code
+    bound.run_async(lambda _, code: ends.put(code))
+    assert ends.get(timeout=PATIENCE_S) == 0
+
+
+def test_a_client_that_does_not_hear_is_held_back(local: htp.Graph, short: None) -> None:
+    """Short runs count among those whose notifications are still to return, as queued ones do."""
+    bound = BoundCall(local, *arrays(local))
+    heard, accepted = threading.Event(), list[int]()
+
+    def work() -> None:
+        for number in range(most_untold(local.context.queue_depth) + 2):
+            bound.run_async(lambda *_: heard.wait(PATIENCE_S))
+            accepted.append(number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    most = most_untold(local.context.queue_depth)
+    wait_until(lambda: len(accepted) >= most)
+    places = local._callee.places  # type: ignore[union-attr]
+    wait_until(lambda: places._waiters)
+    assert len(accepted) == most
+    heard.set()
+    thread.join(PATIENCE_S)
+    assert len(accepted) == most + 2
 
 
 def test_a_device_process_queues_it(graph: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:

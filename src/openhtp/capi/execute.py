@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import logging
 import math
@@ -347,14 +348,19 @@ def graph_execute_async(
     if notify:
         memory.check_code(notify, "the notify function")
     call.run_async(
-        _teller(_NOTIFY(notify), param) if notify else None,
+        _teller(_client_function(notify), param) if notify else None,
         None if sheet is None else sheet.profile,
         None if cut is None else cut.signal,
     )
 
 
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def _client_function(address: int) -> Any:
+    return _NOTIFY(address)
+
+
 def _teller(call: Any, param: int) -> Any:
-    def tell(_: object, status: Any) -> None:
-        call(param, status.code if hasattr(status, "code") else int(status))
+    def tell(_: object, status: int) -> None:
+        call(param, status)
 
     return tell

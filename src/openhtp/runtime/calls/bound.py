@@ -21,6 +21,10 @@ Array = npt.NDArray[Any]
 class Shortcut(Protocol):
     """A graph on arrays that are used where they lie."""
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it is computed sooner than it is queued, as far as is known."""
+
     def run(self) -> bool:
         """Compute on this thread; False if it has to go through the queue."""
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
+from openhtp.core import tidying
+from openhtp.core.errors import QnnError
 from openhtp.runtime.calls.arguments import Arguments
 from openhtp.runtime.calls.bound import Shortcut, shortcut
 from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.notify import Notification, Notifier, own_niceness
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.instruments.seams import any_open
 
@@ -30,6 +34,16 @@ def output_shapes(graph: Graph, inputs: Mapping[str, tuple[int, ...]]) -> dict[s
     callee = graph._callee
     assert callee is not None  # it is finalized
     return callee.bindings.output_shapes(inputs)
+
+
+class RunAtOnce:
+    """An asynchronous execution that its caller computes, as the queue sees it."""
+
+    __slots__ = ("notifier",)
+    synchronous = False
+
+    def __init__(self, notifier: Notifier) -> None:
+        self.notifier = notifier
 
 
 class BoundCall:
@@ -77,18 +91,47 @@ class BoundCall:
 
     def run_async(
         self, notify: Notify | None, profile: Profile | None = None, signal: Signal | None = None
-    ) -> Execution:
-        """Queue an execution: it reads the inputs when it starts, and ``notify(None, status)`` tells its end."""
+    ) -> None:
+        """Queue an execution: it reads the inputs when it starts, and ``notify(None, status)`` tells its end.
+
+        One that is sooner computed than queued is over when this returns, but for its notification.
+        """
         self._life.require("execute")
         self._graph_life.require("execute")
         if not self._looked:
             self._look()
         bound = self._shortcut
         if bound is None or any_open():
-            return self.graph.execute_async(
-                self.inputs, self.outputs, profile=profile, signal=signal, notify=notify
-            )
-        return self._send(bound, profile, signal, notify, synchronous=False)
+            self.graph.execute_async(self.inputs, self.outputs, profile=profile, signal=signal, notify=notify)
+        elif (
+            profile is not None or signal is not None or not bound.is_short or not self._run_at_once(bound, notify)
+        ):
+            self._send(bound, profile, signal, notify, synchronous=False)
+
+    def _run_at_once(self, bound: Shortcut, notify: Notify | None) -> bool:
+        """Compute here and post the notification; False if it has to go through the queue after all."""
+        callee = self.graph._callee
+        assert callee is not None  # it was looked at
+        places, code = callee.places, 0
+        run = RunAtOnce(callee.notifier)
+        try:
+            if not places.try_take(run):
+                return False  # there is a queue to wait for
+            try:
+                if not bound.run():
+                    places.give_back(run)
+                    return False
+            except QnnError as error:
+                code = error.code
+            places.give_back(run, untold=notify is not None)
+            if notify is not None:
+                told = Notification(notify, own_niceness(), 0, callee.link.now)
+                callee.notifier.post(told, None, code, after=partial(places.told, run))
+        except BaseException:
+            tidying.post((places.give_back, (run,)))
+            tidying.post((places.told, (run,)))
+            raise
+        return True
 
     def _send(
         self,

@@ -169,6 +169,11 @@ class BoundRun:
         self._link = link
         self._direct = direct
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it is computed sooner than it is queued, as far as is known."""
+        return self._link.is_clear and self._direct.is_short
+
     def run(self) -> bool:
         """Compute on this thread; False if it has to go through the queue."""
         link = self._link
