@@ -59,6 +59,28 @@ def test_a_restored_graph_is_ready_from_its_prepared_form(
         check_results(context, expected)
 
 
+@pytest.mark.parametrize(("rows", "is_stored"), [(16, False), (4096, True)])
+def test_one_node_with_many_weights_is_worth_storing(
+    shared_device: htp.Device, rows: int, is_stored: bool
+) -> None:
+    """Made ready from the program, it would be in memory twice: the weights, and the runtime's form of them."""
+    weights = np.random.default_rng(0).integers(-128, 128, (rows, 1024), np.int8)
+    given = {"x": np.full((1, 1024), 130, np.uint8)}
+    with shared_device.create_context() as context:
+        graph = context.create_graph("net")
+        x = graph.add_tensor("x", (1, 1024), "ufixed8", kind="app_write", quant=htp.ScaleOffset(0.02, -128))
+        w = graph.add_tensor("w", weights.shape, "sfixed8", data=weights, quant=htp.ScaleOffset(0.01, 0))
+        y = graph.add_tensor("y", (1, rows), "ufixed8", kind="app_read", quant=htp.ScaleOffset(0.01, -128))
+        graph.add_node("FullyConnected", name="fc", inputs=[x, w], outputs=[y])
+        graph.finalize()
+        expected = graph.execute(given)["y"]
+        binary = context.get_binary()
+    assert len(binary) < weights.nbytes + 100_000, "the weights are there once"
+    with shared_device.create_context_from_binary(binary) as context:
+        assert was_prepared(context) is is_stored
+        np.testing.assert_array_equal(context.graph("net").execute(given)["y"], expected)
+
+
 def test_saving_a_restored_context_gives_the_same_binary(
     shared_device: htp.Device, made: tuple[bytes, Outputs]
 ) -> None:

@@ -19,6 +19,7 @@ from openhtp.compiler.vtcm_peak import vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
+from openhtp.core.units import MIB
 from openhtp.engine.cutting import make_stages, prepare
 from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
@@ -37,8 +38,10 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
-# Kernels from which on lowering and optimising takes so long that it is worth storing what comes of it.
-_WORTH_STORING = 8
+# Kernels, and bytes of weights, from which on it takes so long to lower and optimise that it is worth storing what
+# comes of it.
+_KERNELS_WORTH_STORING = 8
+_BYTES_WORTH_STORING = 4 * MIB
 
 
 class OrtRun:
@@ -234,8 +237,7 @@ class OrtEngine:
         if key is None:
             return None
         with error_context(graph=program.name), _refusals_reported():
-            whole = len(program.kernels) >= _WORTH_STORING and not program.source.is_dynamic
-            prepared = prepare(program, lower_program(program), self._threads, whole=whole)
+            prepared = prepare(program, lower_program(program), self._threads, whole=_is_slow_to_prepare(program))
         if prepared is None:
             return None
         try:
@@ -243,6 +245,13 @@ class OrtEngine:
         except Unusable as reason:
             log.warning("graph %r is stored without its prepared form: %s", program.name, reason)
             return None
+
+
+def _is_slow_to_prepare(program: HtpProgram) -> bool:
+    """Whether a program of one part is loaded more quickly, and in less memory, from its prepared form."""
+    if program.source.is_dynamic:
+        return False
+    return len(program.kernels) >= _KERNELS_WORTH_STORING or program.source.static_bytes >= _BYTES_WORTH_STORING
 
 
 @contextlib.contextmanager
