@@ -19,7 +19,7 @@ from rich.table import Table
 
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
-from openhtp.vendor import oracle
+from openhtp.testing import oracle
 from vendor_agreement.agreement import (
     VENDOR_SHARE,
     Agreement,
@@ -190,7 +190,7 @@ def main() -> int:
     if not oracle.available():
         console.print("the vendor's library is not installed: pip install openhtp[vendor]", style="red")
         return 2
-    version = oracle.process_for(chosen.soc).info.build_id
+    version = oracle.device_for(chosen.soc).info()["library_version"]
     deviations, engine = read_deviations(DEVIATIONS), OrtEngine()
     found: list[Agreement] = []
     refused: set[Row] = set()

@@ -20,10 +20,10 @@ from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.backend import Backend
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.forms import params_of
-from openhtp.vendor.graph import Graph
+from openhtp.vendor.graph import LibraryGraph
 from openhtp.vendor.library import load
 from openhtp.vendor.metadata import SystemLibrary
 
@@ -55,10 +55,10 @@ class Attack:
 
     def renew(self) -> None:
         """Good objects again: some were freed meanwhile, as they should be."""
-        self.backend = Backend(self.library)
+        self.backend = LibraryBackend(self.library)
         self.device = self.backend.create_device(soc="SM8650")
-        self.context = Context.create(self.device)
-        self.graph: Graph = self.context.create_graph("g")
+        self.context = LibraryContext.create(self.device)
+        self.graph: LibraryGraph = self.context.create_graph("g")
         self.unfinished = self.context.create_graph("h")
         for one in (A, O):
             self.graph.add_tensor(one)

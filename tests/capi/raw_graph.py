@@ -16,7 +16,7 @@ from openhtp.abi.writing import tensor_struct
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM
 from openhtp.core.tensor import TensorSpec
-from openhtp.vendor.context import Context
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.forms import params_of
 from tests.waiting import PATIENCE_S
 
@@ -47,7 +47,7 @@ class RawGraph:
 
     def __init__(
         self,
-        context: Context,
+        context: LibraryContext,
         specs: Sequence[TensorSpec],
         calls: Sequence[OpCall],
         *,

@@ -29,8 +29,8 @@ from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.backend import Backend
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.forms import params_of
 from openhtp.vendor.library import load
 
@@ -113,9 +113,9 @@ class AddClient:
 
     def __init__(self, folder: Path) -> None:
         self.library = load(folder / "libQnnHtp.so")
-        self._backend = Backend(self.library)
+        self._backend = LibraryBackend(self.library)
         self._device = self._backend.create_device(soc="SM8650")
-        self.context = Context.create(self._device)
+        self.context = LibraryContext.create(self._device)
         self.graph = self.context.create_graph("g")
         kinds = (TensorKind.APP_WRITE, TensorKind.APP_WRITE, TensorKind.APP_READ)
         scales = (0.02, 0.02, 0.04)

@@ -22,10 +22,10 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.testing import inject
-from openhtp.vendor.backend import Backend, Device
-from openhtp.vendor.context import Context
-from openhtp.vendor.forms import params_of
-from openhtp.vendor.graph import Graph, GraphOptions
+from openhtp.vendor.backend import LibraryBackend, LibraryDevice
+from openhtp.vendor.context import LibraryContext
+from openhtp.vendor.forms import LibraryGraphOptions, params_of
+from openhtp.vendor.graph import LibraryGraph
 from openhtp.vendor.library import load
 from openhtp.vendor.metadata import SystemLibrary
 
@@ -44,18 +44,18 @@ ADD = OpCall("ElementWiseAdd", "add", (A, B), (O,))
 
 
 @pytest.fixture
-def backend(lib_dir: Path) -> Iterator[Backend]:
-    made = Backend(load(lib_dir / "libQnnHtp.so"))
+def backend(lib_dir: Path) -> Iterator[LibraryBackend]:
+    made = LibraryBackend(load(lib_dir / "libQnnHtp.so"))
     yield made
     made.free()
 
 
 @pytest.fixture
-def device(backend: Backend) -> Device:
+def device(backend: LibraryBackend) -> LibraryDevice:
     return backend.create_device(soc="SM8650")
 
 
-def build(context: Context, name: str = "g", options: GraphOptions | None = None) -> Graph:
+def build(context: LibraryContext, name: str = "g", options: LibraryGraphOptions | None = None) -> LibraryGraph:
     graph = context.create_graph(name, options)
     for spec in (A, B, O):
         graph.add_tensor(spec)
@@ -74,43 +74,43 @@ def expected(given: dict[str, np.ndarray]) -> np.ndarray:
     return WIDE.quantize(real, 0, 255).astype(np.uint8)
 
 
-def test_a_graph_is_built_and_run(device: Device) -> None:
-    graph = build(Context.create(device))
+def test_a_graph_is_built_and_run(device: LibraryDevice) -> None:
+    graph = build(LibraryContext.create(device))
     for seed in range(3):
         given = values(seed)
         out = graph.execute(given)["o"]
         assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
 
 
-def test_injected_faults_are_codes_that_a_client_can_recover_from(device: Device) -> None:
-    graph, given = build(Context.create(device)), values()
+def test_injected_faults_are_codes_that_a_client_can_recover_from(device: LibraryDevice) -> None:
+    graph, given = build(LibraryContext.create(device)), values()
     with inject("ssr@graphExecute:2, oom@contextCreate:1") as plan:
         wanted = graph.execute(given)["o"]
         with pytest.raises(QnnError) as lost:
             graph.execute(given)
         assert lost.value.name == "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION"
         with pytest.raises(QnnError) as no_memory:
-            Context.create(device)
+            LibraryContext.create(device)
         assert no_memory.value.code == 1002
-        assert np.array_equal(build(Context.create(device)).execute(given)["o"], wanted)
+        assert np.array_equal(build(LibraryContext.create(device)).execute(given)["o"], wanted)
     assert [met.fault.kind.value for met in plan.met] == ["ssr", "oom"]
 
 
-def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: Device) -> None:
-    context = Context.create(device)
+def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: LibraryDevice) -> None:
+    context = LibraryContext.create(device)
     given = values()
     first = build(context, "first").execute(given)["o"]
-    build(context, "second", GraphOptions(vtcm_mb=4, hvx_threads=2, float16=True, optimization=3))
+    build(context, "second", LibraryGraphOptions(vtcm_mb=4, hvx_threads=2, float16=True, optimization=3))
     blob = context.get_binary()
     context.free()
-    restored = Context.from_binary(device, blob)
+    restored = LibraryContext.from_binary(device, blob)
     assert list(restored.graphs) == ["first", "second"]
     for graph in restored.graphs.values():
         assert np.array_equal(graph.execute(given)["o"], first)
 
 
-def test_metadata_tells_the_spill_fill_buffer(device: Device, lib_dir: Path) -> None:
-    context = Context.create(device)
+def test_metadata_tells_the_spill_fill_buffer(device: LibraryDevice, lib_dir: Path) -> None:
+    context = LibraryContext.create(device)
     build(context)
     binary = read_binary(context.get_binary())
     packed = dataclasses.replace(binary.packed("g"), spill_fill_bytes=12345)
@@ -126,8 +126,8 @@ def test_metadata_tells_the_spill_fill_buffer(device: Device, lib_dir: Path) -> 
     system._call("systemContextFree", handle)
 
 
-def test_one_configuration_serves_contexts_that_are_made_and_restored(device: Device) -> None:
-    context = Context.create(device, weight_sharing=True)
+def test_one_configuration_serves_contexts_that_are_made_and_restored(device: LibraryDevice) -> None:
+    context = LibraryContext.create(device, weight_sharing=True)
     build(context)
     blob = context.get_binary()
     context.free()
@@ -149,8 +149,8 @@ def test_one_configuration_serves_contexts_that_are_made_and_restored(device: De
     device.library.call("contextFree", handle, None)
 
 
-def test_updateable_data_are_taken_out_and_put_in(device: Device) -> None:
-    context = Context.create(device)
+def test_updateable_data_are_taken_out_and_put_in(device: LibraryDevice) -> None:
+    context = LibraryContext.create(device)
     graph = context.create_graph("g")
     constant = TensorSpec("b", SHAPE, DType.UFIXED_POINT_8, NARROW, TensorKind.UPDATEABLE_STATIC)
     call = OpCall("ElementWiseAdd", "add", (A, constant), (O,))
@@ -177,8 +177,8 @@ def test_updateable_data_are_taken_out_and_put_in(device: Device) -> None:
     assert library.ask("contextApplyBinarySection", context.handle, graph.handle, 1, place, None, None) != 0
 
 
-def test_the_same_structures_may_point_elsewhere_in_the_next_call(device: Device) -> None:
-    graph = build(Context.create(device))
+def test_the_same_structures_may_point_elsewhere_in_the_next_call(device: LibraryDevice) -> None:
+    graph = build(LibraryContext.create(device))
     given = [values(seed) for seed in range(3)]
     places = {name: np.empty(SHAPE, np.uint8) for name in "ab"}
     for turn in range(9):
@@ -191,30 +191,30 @@ def test_the_same_structures_may_point_elsewhere_in_the_next_call(device: Device
         assert np.abs(out.astype(int) - expected(source).astype(int)).max() <= 1
 
 
-def test_a_batch_is_a_multiple_of_the_graph_s(device: Device) -> None:
-    graph = build(Context.create(device))
+def test_a_batch_is_a_multiple_of_the_graph_s(device: LibraryDevice) -> None:
+    graph = build(LibraryContext.create(device))
     given = {name: np.concatenate([array, array[:, ::-1]]) for name, array in values().items()}
     out = graph.execute(given)["o"]
     assert out.shape == (2, *SHAPE[1:])
     assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
 
 
-def test_profiles_have_events(backend: Backend, device: Device) -> None:
+def test_profiles_have_events(backend: LibraryBackend, device: LibraryDevice) -> None:
     profile = backend.create_profile(ProfileLevel.DETAILED)
-    graph = build(Context.create(device))
+    graph = build(LibraryContext.create(device))
     graph.execute(values(), profile)
     types = {event.type for top in profile.events() for event in top.walk()}
     assert {400, 3004} <= types
 
 
-def test_an_operation_is_validated_before_there_is_a_graph(backend: Backend) -> None:
+def test_an_operation_is_validated_before_there_is_a_graph(backend: LibraryBackend) -> None:
     backend.validate_op(ADD, params_of(ADD))
     with pytest.raises(QnnError) as refused:
         backend.validate_op(OpCall("NoSuchOp", "x", (A,), (O,)), {})
     assert refused.value.code == 3110
 
 
-def test_products_of_16_bits_are_of_later_chips(backend: Backend) -> None:
+def test_products_of_16_bits_are_of_later_chips(backend: LibraryBackend) -> None:
     quant = ScaleOffset(0.01)
     a = TensorSpec("a", (1, 4, 8), DType.UFIXED_POINT_16, quant)
     w = TensorSpec("w", (1, 8, 4), DType.SFIXED_POINT_16, quant)
@@ -230,8 +230,8 @@ def test_products_of_16_bits_are_of_later_chips(backend: Backend) -> None:
     later.free()
 
 
-def test_what_is_freed_with_its_parent_is_no_handle_any_more(device: Device) -> None:
-    context = Context.create(device)
+def test_what_is_freed_with_its_parent_is_no_handle_any_more(device: LibraryDevice) -> None:
+    context = LibraryContext.create(device)
     graph = build(context)
     handle = graph.handle
     context.free()
@@ -242,11 +242,11 @@ def test_what_is_freed_with_its_parent_is_no_handle_any_more(device: Device) -> 
 
 def test_backends_of_several_clients_of_one_process_do_not_share_their_end(lib_dir: Path) -> None:
     library = load(lib_dir / "libQnnHtp.so")
-    first, second = Backend(library), Backend(library)
+    first, second = LibraryBackend(library), LibraryBackend(library)
     device, other = first.create_device(), second.create_device()
-    context = Context.create(device)
+    context = LibraryContext.create(device)
     graph = build(context)
-    left = Context.create(other)
+    left = LibraryContext.create(other)
     library.call("backendFree", second.handle)
     assert library.ask("contextFree", left.handle, None) == 5002  # it went with its backend
     graph.execute(values())
@@ -257,8 +257,8 @@ def test_backends_of_several_clients_of_one_process_do_not_share_their_end(lib_d
     library.call("logFree", second.log)
 
 
-def test_a_device_with_contexts_is_not_freed(device: Device) -> None:
-    context = Context.create(device)
+def test_a_device_with_contexts_is_not_freed(device: LibraryDevice) -> None:
+    context = LibraryContext.create(device)
     assert device.library.ask("deviceFree", device.handle) == 14003
     context.free()
 
@@ -271,17 +271,17 @@ def test_the_build_id_and_versions_are_those_that_clients_ask_for(lib_dir: Path)
 
 
 @pytest.mark.parametrize(("option", "arch"), [("soc", None), (None, 75), (None, 68)])
-def test_devices_by_soc_and_by_architecture(backend: Backend, option: str | None, arch: int | None) -> None:
+def test_devices_by_soc_and_by_architecture(backend: LibraryBackend, option: str | None, arch: int | None) -> None:
     device = backend.create_device(soc="SM8550" if option else None, arch=arch)
-    Context.create(device).free()
+    LibraryContext.create(device).free()
     device.free()
 
 
-def test_a_node_that_nothing_can_compute_is_an_error_only_if_its_result_is_used(device: Device) -> None:
+def test_a_node_that_nothing_can_compute_is_an_error_only_if_its_result_is_used(device: LibraryDevice) -> None:
     integers = TensorSpec("n", SHAPE, DType.UINT_8, None, TensorKind.NATIVE)
     twice = OpCall("Dequantize", "odd", (A,), (integers,))
     used = OpCall("ElementWiseAdd", "use", (integers, integers), (O,))
-    graph = Context.create(device).create_graph("g")
+    graph = LibraryContext.create(device).create_graph("g")
     for spec in (A, B, O, integers):
         graph.add_tensor(spec)
     graph.add_node(twice, {}, validate=False)
@@ -296,11 +296,11 @@ def test_a_node_that_nothing_can_compute_is_an_error_only_if_its_result_is_used(
 
 @pytest.mark.parametrize(("soc", "exact"), [("SM8650", False), ("SM8350", True), (None, True)])
 def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
-    backend: Backend, soc: str | None, exact: bool
+    backend: LibraryBackend, soc: str | None, exact: bool
 ) -> None:
     x, y = (TensorSpec(name, (1, 8), DType.FLOAT_32, None, kind) for name, kind in FLOATS)
     call = OpCall("Relu", "r", (x,), (y,))
-    graph = Context.create(backend.create_device(soc=soc)).create_graph("g")
+    graph = LibraryContext.create(backend.create_device(soc=soc)).create_graph("g")
     for spec in (x, y):
         graph.add_tensor(spec)
     graph.add_node(call, params_of(call))
@@ -309,9 +309,9 @@ def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
     assert np.array_equal(graph.execute({"x": given})["y"], given) is exact
 
 
-def test_two_nodes_may_have_one_name(device: Device) -> None:
+def test_two_nodes_may_have_one_name(device: LibraryDevice) -> None:
     between = tensor("between", TensorKind.NATIVE)
-    graph = Context.create(device).create_graph("g")
+    graph = LibraryContext.create(device).create_graph("g")
     for spec in (A, B, O, between):
         graph.add_tensor(spec)
     for call in (OpCall("Relu", "add", (A,), (between,)), OpCall("ElementWiseAdd", "add", (between, B), (O,))):
@@ -321,7 +321,9 @@ def test_two_nodes_may_have_one_name(device: Device) -> None:
     assert (graph.execute(given)["o"] == 134).all()
 
 
-def test_slopes_are_held_to_the_order_of_axes_in_graphs_only(backend: Backend, device: Device) -> None:
+def test_slopes_are_held_to_the_order_of_axes_in_graphs_only(
+    backend: LibraryBackend, device: LibraryDevice
+) -> None:
     first, last = (2, 5, 1, 3), (2, 1, 3, 5)
     for shape, fits in ((first, False), (last, True)):
         x, y = (
@@ -331,7 +333,7 @@ def test_slopes_are_held_to_the_order_of_axes_in_graphs_only(backend: Backend, d
         slopes = TensorSpec("s", (5,), DType.UFIXED_POINT_8, NARROW, TensorKind.STATIC)
         call = OpCall("Prelu", "p", (x, slopes), (y,))
         backend.validate_op(call, {})
-        graph = Context.create(device).create_graph("g")
+        graph = LibraryContext.create(device).create_graph("g")
         graph.add_tensor(x)
         graph.add_tensor(slopes, np.full(5, 130, np.uint8))
         graph.add_tensor(y)

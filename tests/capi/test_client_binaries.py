@@ -25,8 +25,8 @@ from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
 from openhtp.rpc import shm
 from openhtp.runtime.objects import backend as runtime
-from openhtp.vendor.backend import Backend, Device
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend, LibraryDevice
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
 from tests.capi.test_client import build, expected, values
 from tests.capi.test_configs import custom, plain
@@ -40,19 +40,19 @@ _TELL = ctypes.CFUNCTYPE(
 
 
 @pytest.fixture
-def device(lib_dir: Path) -> Iterator[Device]:
-    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+def device(lib_dir: Path) -> Iterator[LibraryDevice]:
+    backend = LibraryBackend(load(lib_dir / "libQnnHtp.so"))
     made = backend.create_device(soc="SM8650")
-    Context.create(made).free()
+    LibraryContext.create(made).free()
     yield made
     for entry, handle in (("backendFree", backend.handle), ("deviceFree", made.handle), ("logFree", backend.log)):
         made.library.call(entry, handle)
 
 
 @pytest.fixture
-def blob(device: Device) -> bytes:
+def blob(device: LibraryDevice) -> bytes:
     """Two graphs, each with data that nothing uses."""
-    context = Context.create(device)
+    context = LibraryContext.create(device)
     for name in ("first", "second"):
         build(context, name)
     small = read_binary(context.get_binary())
@@ -81,7 +81,7 @@ def switching() -> list[Any]:
 
 
 def create(
-    device: Device, address: int, size: int, configs: list[Any], signal: int | None = None
+    device: LibraryDevice, address: int, size: int, configs: list[Any], signal: int | None = None
 ) -> tuple[int, int]:
     """The code, and a handle."""
     place = ctypes.c_void_p()
@@ -90,7 +90,7 @@ def create(
     return device.library.ask(entry, *given, None, *([signal] if signal else [])), place.value or 0
 
 
-def abort_signal(device: Device) -> int:
+def abort_signal(device: LibraryDevice) -> int:
     place, config = ctypes.c_void_p(), struct("Config")(option=SignalOption.ABORT)
     device.library.call("signalCreate", device.backend.handle, pointer_list([config]), ctypes.addressof(place))
     return place.value or 0
@@ -102,7 +102,7 @@ def own_bytes() -> int:
     return sum(int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 
 
-def run(device: Device, context: int, name: bytes) -> None:
+def run(device: LibraryDevice, context: int, name: bytes) -> None:
     place = ctypes.c_void_p()
     device.library.call("graphRetrieve", context, name, ctypes.addressof(place))
     given = values()
@@ -110,7 +110,9 @@ def run(device: Device, context: int, name: bytes) -> None:
     assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
 
 
-def test_b7_of_a_mapped_binary_that_the_client_keeps_no_copy_is_kept(device: Device, mapped: mmap.mmap) -> None:
+def test_b7_of_a_mapped_binary_that_the_client_keeps_no_copy_is_kept(
+    device: LibraryDevice, mapped: mmap.mmap
+) -> None:
     before = own_bytes()
     code, context = create(device, address_of(mapped), len(mapped), switching())
     assert code == 0
@@ -121,7 +123,7 @@ def test_b7_of_a_mapped_binary_that_the_client_keeps_no_copy_is_kept(device: Dev
     device.library.call("contextFree", context, None)
 
 
-def test_b7_what_a_client_changed_in_its_mapping_counts(device: Device, mapped: mmap.mmap) -> None:
+def test_b7_what_a_client_changed_in_its_mapping_counts(device: LibraryDevice, mapped: mmap.mmap) -> None:
     mapped[10] ^= 1
     assert create(device, address_of(mapped), len(mapped), switching())[0] != 0
     mapped[10] ^= 1
@@ -131,7 +133,7 @@ def test_b7_what_a_client_changed_in_its_mapping_counts(device: Device, mapped: 
 
 
 def test_b7_a_read_budget_reads_the_mapped_file_in_chunks(
-    device: Device, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+    device: LibraryDevice, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[int] = []
     write = shm._write
@@ -146,7 +148,7 @@ def test_b7_a_read_budget_reads_the_mapped_file_in_chunks(
     assert sum(copied) < MIB
 
 
-def test_b7_a_binary_that_the_client_does_not_keep_may_be_overwritten(device: Device, blob: bytes) -> None:
+def test_b7_a_binary_that_the_client_does_not_keep_may_be_overwritten(device: LibraryDevice, blob: bytes) -> None:
     room = mmap.mmap(-1, len(blob))
     room[:] = blob
     code, context = create(device, address_of(room), len(room), [])
@@ -161,7 +163,7 @@ def test_b7_a_binary_that_the_client_does_not_keep_may_be_overwritten(device: De
     assert saved.raw == blob
 
 
-def test_b7_a_hole_in_the_middle_of_a_binary_is_an_error(device: Device, blob: bytes) -> None:
+def test_b7_a_hole_in_the_middle_of_a_binary_is_an_error(device: LibraryDevice, blob: bytes) -> None:
     room = mmap.mmap(-1, len(blob))
     room[:] = blob
     hole = address_of(room) + len(blob) // 2 // mmap.PAGESIZE * mmap.PAGESIZE
@@ -172,7 +174,7 @@ def test_b7_a_hole_in_the_middle_of_a_binary_is_an_error(device: Device, blob: b
 
 
 def test_b8_a_signal_is_armed_before_a_binary_is_copied(
-    device: Device, blob: bytes, monkeypatch: pytest.MonkeyPatch
+    device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal = abort_signal(device)
     armed: list[bool] = []
@@ -193,7 +195,7 @@ def test_b8_a_signal_is_armed_before_a_binary_is_copied(
 
 
 def test_b8_an_abort_ends_the_copying_of_a_binary(
-    device: Device, blob: bytes, monkeypatch: pytest.MonkeyPatch
+    device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal = abort_signal(device)
     write, copied, answers = shm._write, [0], []
@@ -212,7 +214,7 @@ def test_b8_an_abort_ends_the_copying_of_a_binary(
 
 
 def test_b8_a_signal_is_armed_before_the_device_is_made(
-    device: Device, blob: bytes, monkeypatch: pytest.MonkeyPatch
+    device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal, make, answers = abort_signal(device), runtime.Backend.create_device, []
 
@@ -228,7 +230,7 @@ def test_b8_a_signal_is_armed_before_the_device_is_made(
     fresh.free()
 
 
-def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: Device, mapped: mmap.mmap) -> None:
+def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: LibraryDevice, mapped: mmap.mmap) -> None:
     told: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
     tell = _TELL(lambda context, graph, name, kind, param, code: told.put((kind, context or 0, code)))
     configs = switching()

@@ -26,9 +26,9 @@ from openhtp.core.option_numbers import (
     Optimization,
     PowerOption,
 )
-from openhtp.vendor.backend import Backend, Device
-from openhtp.vendor.context import Context
-from openhtp.vendor.graph import GraphOptions
+from openhtp.vendor.backend import LibraryBackend, LibraryDevice
+from openhtp.vendor.context import LibraryContext
+from openhtp.vendor.forms import LibraryGraphOptions
 from openhtp.vendor.library import load
 from tests.capi.test_client import build, values
 from tests.conftest import ramp, relu_graph
@@ -40,8 +40,8 @@ INVALID_CONTEXT_ARGUMENT, INVALID_CONTEXT_CONFIG, INVALID_GRAPH_ARGUMENT = 5000,
 
 
 @pytest.fixture
-def device(lib_dir: Path) -> Iterator[Device]:
-    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+def device(lib_dir: Path) -> Iterator[LibraryDevice]:
+    backend = LibraryBackend(load(lib_dir / "libQnnHtp.so"))
     made = backend.create_device(soc="SM8650")
     yield made
     for entry, handle in (("backendFree", backend.handle), ("deviceFree", made.handle), ("logFree", backend.log)):
@@ -72,14 +72,14 @@ def optimization(kind: int, value: float, keep: list[Any]) -> Any:
     return custom("HtpGraphConfig", HtpGraphOption.OPTIMIZATION, keep, optimization=body)
 
 
-def make_context(device: Device, *configs: Any) -> tuple[int, int]:
+def make_context(device: LibraryDevice, *configs: Any) -> tuple[int, int]:
     """The code, and a handle if it is 0."""
     place = ctypes.c_void_p()
     given = (device.backend.handle, device.handle, pointer_list(list(configs)), ctypes.addressof(place))
     return device.library.ask("contextCreate", *given), place.value or 0
 
 
-def make_graph(device: Device, context: int, *configs: Any, name: bytes = b"g") -> tuple[int, int]:
+def make_graph(device: LibraryDevice, context: int, *configs: Any, name: bytes = b"g") -> tuple[int, int]:
     place = ctypes.c_void_p()
     given = (context, name, pointer_list(list(configs)), ctypes.addressof(place))
     return device.library.ask("graphCreate", *given), place.value or 0
@@ -88,17 +88,17 @@ def make_graph(device: Device, context: int, *configs: Any, name: bytes = b"g") 
 # Contexts
 
 
-def test_a_queue_depth_of_10_counts_as_given(device: Device) -> None:
+def test_a_queue_depth_of_10_counts_as_given(device: LibraryDevice) -> None:
     code, handle = make_context(device, queue_depth(10))
     assert code == 0
     assert handles.find(ContextHeld, handle).options["queue_depth"] == 10
 
 
-def test_a7_a_queue_depth_of_an_unknown_type_is_refused(device: Device) -> None:
+def test_a7_a_queue_depth_of_an_unknown_type_is_refused(device: LibraryDevice) -> None:
     assert make_context(device, queue_depth(10, kind=7)) == (NOT_SUPPORTED, 0)
 
 
-def test_a_queue_depth_cannot_be_set_later(device: Device) -> None:
+def test_a_queue_depth_cannot_be_set_later(device: LibraryDevice) -> None:
     _, handle = make_context(device, queue_depth(25))
     given = [plain(ContextOption.PRIORITY, number=200), queue_depth(10)]
     assert device.library.ask("contextSetConfig", handle, pointer_list(given)) == NOT_SUPPORTED
@@ -132,19 +132,19 @@ def test_options_of_backends_are_warned_of_or_refused(device: Device, caplog: py
 
 
 @pytest.mark.parametrize("option", [ContextOption.OEM_STRING, 77])
-def test_options_of_contexts_that_nobody_supports_are_refused(device: Device, option: int) -> None:
+def test_options_of_contexts_that_nobody_supports_are_refused(device: LibraryDevice, option: int) -> None:
     assert make_context(device, plain(option)) == (NOT_SUPPORTED, 0)
 
 
 @pytest.mark.parametrize("option", [0, 14, 999])
-def test_unknown_htp_options_of_contexts_are_refused(device: Device, option: int) -> None:
+def test_unknown_htp_options_of_contexts_are_refused(device: LibraryDevice, option: int) -> None:
     keep: list[Any] = []
     given = custom("HtpContextConfig", option, keep)
     assert make_context(device, given) == (INVALID_CONTEXT_CONFIG, 0)
 
 
 def test_b13_an_option_without_effect_is_a_warning_with_its_name(
-    device: Device, caplog: pytest.LogCaptureFixture
+    device: LibraryDevice, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "openhtp.capi"):
         assert make_context(device, plain(ContextOption.ERROR_REPORTING, number=1))[0] == 0
@@ -152,9 +152,9 @@ def test_b13_an_option_without_effect_is_a_warning_with_its_name(
 
 
 def test_b13_an_option_of_another_kind_of_context_is_a_warning(
-    device: Device, caplog: pytest.LogCaptureFixture
+    device: LibraryDevice, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context = Context.create(device)
+    context = LibraryContext.create(device)
     build(context)
     blob = context.get_binary()
     keep: list[Any] = []
@@ -175,7 +175,7 @@ def test_b13_an_option_of_another_kind_of_context_is_a_warning(
         assert ("QNN_HTP_CONTEXT_CONFIG_OPTION_PREPARE_ONLY" in caplog.text) is told
 
 
-def test_lists_that_are_null_or_empty_say_nothing(device: Device) -> None:
+def test_lists_that_are_null_or_empty_say_nothing(device: LibraryDevice) -> None:
     place = ctypes.c_void_p()
     given = (device.backend.handle, device.handle)
     for listing in (None, (ctypes.c_void_p * 1)()):
@@ -185,7 +185,7 @@ def test_lists_that_are_null_or_empty_say_nothing(device: Device) -> None:
         assert device.library.ask("graphCreate", context, b"g", listing, ctypes.addressof(place)) == 0
 
 
-def test_a_custom_option_of_null_is_an_invalid_argument(device: Device) -> None:
+def test_a_custom_option_of_null_is_an_invalid_argument(device: LibraryDevice) -> None:
     code, _ = make_context(device, plain(CUSTOM))
     assert code == 5000
 
@@ -194,8 +194,8 @@ def test_a_custom_option_of_null_is_an_invalid_argument(device: Device) -> None:
 
 
 @pytest.mark.parametrize("option", [GraphOption.PROFILE_HANDLE, GraphOption.PROFILING_STATE, 77])
-def test_a7_options_of_graphs_that_nobody_supports_are_refused(device: Device, option: int) -> None:
-    context = Context.create(device)
+def test_a7_options_of_graphs_that_nobody_supports_are_refused(device: LibraryDevice, option: int) -> None:
+    context = LibraryContext.create(device)
     assert make_graph(device, context.handle, plain(option)) == (NOT_SUPPORTED, 0)
 
 
@@ -208,22 +208,22 @@ def test_a7_options_of_graphs_that_nobody_supports_are_refused(device: Device, o
     ],
 )
 def test_a7_htp_options_of_graphs_that_nobody_supports_are_refused(
-    device: Device, option: int, expected: int
+    device: LibraryDevice, option: int, expected: int
 ) -> None:
-    context, keep = Context.create(device), []
+    context, keep = LibraryContext.create(device), []
     assert make_graph(device, context.handle, custom("HtpGraphConfig", option, keep)) == (expected, 0)
 
 
 @pytest.mark.parametrize("kind", [Optimization.FINALIZE_RETRIES, 99])
-def test_unknown_optimizations_are_refused(device: Device, kind: int) -> None:
-    context, keep = Context.create(device), []
+def test_unknown_optimizations_are_refused(device: LibraryDevice, kind: int) -> None:
+    context, keep = LibraryContext.create(device), []
     assert make_graph(device, context.handle, optimization(kind, 1.0, keep)) == (INVALID_GRAPH_ARGUMENT, 0)
 
 
 def test_b13_an_optimization_without_effect_is_a_warning_with_its_name(
-    device: Device, caplog: pytest.LogCaptureFixture
+    device: LibraryDevice, caplog: pytest.LogCaptureFixture
 ) -> None:
-    context, keep = Context.create(device), []
+    context, keep = LibraryContext.create(device), []
     with caplog.at_level(logging.WARNING, "openhtp.capi"):
         given = optimization(Optimization.SPARSE_WEIGHTS_COMPRESSION, 1.0, keep)
         assert make_graph(device, context.handle, given)[0] == 0
@@ -249,9 +249,9 @@ MB = 1 << 20
     ],
 )
 def test_more_than_the_chip_has_is_clipped_with_a_warning(
-    device: Device, caplog: pytest.LogCaptureFixture, option: int, number: int, name: str, found: int | None
+    device: LibraryDevice, caplog: pytest.LogCaptureFixture, option: int, number: int, name: str, found: int | None
 ) -> None:
-    context, keep = Context.create(device), []
+    context, keep = LibraryContext.create(device), []
     body = {"number64": number} if option == HtpGraphOption.NUM_HVX_THREADS else {"number32": number}
     with caplog.at_level(logging.WARNING, "openhtp.capi"):
         code, handle = make_graph(device, context.handle, custom("HtpGraphConfig", option, keep, **body))
@@ -261,9 +261,9 @@ def test_more_than_the_chip_has_is_clipped_with_a_warning(
         assert str(number) in caplog.text
 
 
-def test_a_graph_with_more_vtcm_than_the_chip_has_runs(device: Device) -> None:
-    graph = build(Context.create(device), "g", GraphOptions(vtcm_mb=100, hvx_threads=16))
-    plainly = build(Context.create(device))
+def test_a_graph_with_more_vtcm_than_the_chip_has_runs(device: LibraryDevice) -> None:
+    graph = build(LibraryContext.create(device), "g", LibraryGraphOptions(vtcm_mb=100, hvx_threads=16))
+    plainly = build(LibraryContext.create(device))
     assert np.array_equal(graph.execute(values())["o"], plainly.execute(values())["o"])
 
 
@@ -271,8 +271,8 @@ def test_a_graph_with_more_vtcm_than_the_chip_has_runs(device: Device) -> None:
 
 
 @pytest.mark.parametrize("flags", [(1,), (1, 0)])
-def test_b2_dsp_memory_profiling_is_turned_on_and_off_later(device: Device, flags: tuple[int, ...]) -> None:
-    context, keep = Context.create(device), []
+def test_b2_dsp_memory_profiling_is_turned_on_and_off_later(device: LibraryDevice, flags: tuple[int, ...]) -> None:
+    context, keep = LibraryContext.create(device), []
     for flag in flags:
         given = custom("HtpContextConfig", HtpContextOption.DSP_MEMORY_PROFILING, keep, flag=flag)
         device.library.call("contextSetConfig", context.handle, pointer_list([given]))
@@ -284,7 +284,7 @@ def test_b2_dsp_memory_profiling_is_turned_on_and_off_later(device: Device, flag
 
 
 def test_b13_power_options_without_effect_are_warnings_with_their_names(
-    device: Device, caplog: pytest.LogCaptureFixture
+    device: LibraryDevice, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, number = ctypes.c_void_p(), ctypes.c_uint32()
     device.library.call("deviceGetInfrastructure", ctypes.addressof(place))

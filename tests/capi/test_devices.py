@@ -16,9 +16,8 @@ from openhtp.capi import handles
 from openhtp.capi.device import DeviceHeld
 from openhtp.capi.graph import GraphHeld
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, HtpDeviceOption
-from openhtp.vendor.backend import Backend
+from openhtp.vendor.backend import LibraryBackend, read_platform
 from openhtp.vendor.library import load
-from openhtp.vendor.platforms import read_platform
 
 INVALID_CONFIG = 14001
 SM8550, SM8650, SA8775P, SC8380XP = 43, 57, 52, 60
@@ -27,7 +26,7 @@ SM8550, SM8650, SA8775P, SC8380XP = 43, 57, 52, 60
 class Client:
     """A client that creates devices by configuration lists of its own."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: LibraryBackend) -> None:
         self.backend = backend
         self.library = backend.library
         self.keep: list[Any] = []
@@ -85,7 +84,7 @@ class Client:
 
 @pytest.fixture
 def client(lib_dir: Path) -> Iterator[Client]:
-    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+    backend = LibraryBackend(load(lib_dir / "libQnnHtp.so"))
     made = Client(backend)
     yield made
     made.library.call("backendFree", backend.handle)

@@ -24,8 +24,8 @@ from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.backend import Backend, Device
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend, LibraryDevice
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
 from tests.capi.raw_graph import NOTIFY, RawGraph, TensorRoom, filled
 from tests.waiting import PATIENCE_S, wait_until
@@ -43,18 +43,18 @@ UNTOUCHED = -7.0
 
 
 @pytest.fixture
-def device(lib_dir: Path) -> Iterator[Device]:
-    backend = Backend(load(lib_dir / "libQnnHtp.so"))
+def device(lib_dir: Path) -> Iterator[LibraryDevice]:
+    backend = LibraryBackend(load(lib_dir / "libQnnHtp.so"))
     yield backend.create_device(soc="SM8650")
     backend.free()
 
 
 @pytest.fixture
-def context(device: Device) -> Context:
-    return Context.create(device)
+def context(device: LibraryDevice) -> LibraryContext:
+    return LibraryContext.create(device)
 
 
-def relu(context: Context, x: TensorSpec = X, y: TensorSpec = Y) -> RawGraph:
+def relu(context: LibraryContext, x: TensorSpec = X, y: TensorSpec = Y) -> RawGraph:
     return RawGraph(context, (x, y), [OpCall("Relu", "relu", (x,), (y,))])
 
 
@@ -74,7 +74,7 @@ def rooms(graph: RawGraph, rows: int = 6, room: int = 6) -> tuple[TensorRoom, Te
 )
 @pytest.mark.parametrize("known", [False, True])
 def test_a4_lists_that_are_null_or_empty_are_refused(
-    context: Context, entry: str, inputs: str, outputs: str, known: bool
+    context: LibraryContext, entry: str, inputs: str, outputs: str, known: bool
 ) -> None:
     graph = relu(context)
     x, y = rooms(graph)
@@ -90,7 +90,7 @@ def test_a4_lists_that_are_null_or_empty_are_refused(
     assert (y.array == UNTOUCHED).all()
 
 
-def test_a4_inputs_with_a_count_of_zero_are_refused(context: Context) -> None:
+def test_a4_inputs_with_a_count_of_zero_are_refused(context: LibraryContext) -> None:
     graph = relu(context)
     x, y = rooms(graph)
     assert (
@@ -99,7 +99,7 @@ def test_a4_inputs_with_a_count_of_zero_are_refused(context: Context) -> None:
     )
 
 
-def test_a4_what_is_not_finalized_says_so_and_is_looked_at_anew_afterwards(context: Context) -> None:
+def test_a4_what_is_not_finalized_says_so_and_is_looked_at_anew_afterwards(context: LibraryContext) -> None:
     graph = RawGraph(context, (X,), [], finalize=False)
     assert graph.ask("graphExecute", 0, 0, 0, 0, 0, 0) == NOT_FINALIZED
     graph.add_tensor(Y)
@@ -110,7 +110,7 @@ def test_a4_what_is_not_finalized_says_so_and_is_looked_at_anew_afterwards(conte
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_a5_sizes_follow_the_call_and_are_told(context: Context, queued: bool) -> None:
+def test_a5_sizes_follow_the_call_and_are_told(context: LibraryContext, queued: bool) -> None:
     graph = relu(context, *VARYING)
     for rows in (2, 6, 1, 5, 2):
         x, y = rooms(graph, rows)
@@ -124,7 +124,7 @@ def test_a5_sizes_follow_the_call_and_are_told(context: Context, queued: bool) -
         assert (flat[rows * 8 :] == UNTOUCHED).all()
 
 
-def test_a5_a_client_may_change_dimensions_in_place(context: Context) -> None:
+def test_a5_a_client_may_change_dimensions_in_place(context: LibraryContext) -> None:
     graph = relu(context, *VARYING)
     x, y = rooms(graph)
     for rows in (6, 2, 2, 6, 3, 6, 6):
@@ -148,7 +148,7 @@ def test_a5_a_client_may_change_dimensions_in_place(context: Context) -> None:
     ids=str,
 )
 def test_a5_sizes_that_a_tensor_cannot_have_change_nothing(
-    context: Context, dims: tuple[int, ...], code: int
+    context: LibraryContext, dims: tuple[int, ...], code: int
 ) -> None:
     graph = relu(context, *VARYING)
     x, y = rooms(graph)
@@ -162,7 +162,7 @@ def test_a5_sizes_that_a_tensor_cannot_have_change_nothing(
 
 
 @pytest.mark.parametrize("side", ["x", "y"])
-def test_a5_a_varying_tensor_needs_its_dimensions(context: Context, side: str) -> None:
+def test_a5_a_varying_tensor_needs_its_dimensions(context: LibraryContext, side: str) -> None:
     graph = relu(context, *VARYING)
     x, y = rooms(graph)
     {"x": x, "y": y}[side].struct.dims = None
@@ -170,7 +170,7 @@ def test_a5_a_varying_tensor_needs_its_dimensions(context: Context, side: str) -
     assert (y.array == UNTOUCHED).all()
 
 
-def test_a5_dimensions_that_cannot_be_written_are_refused_before_anything_is(context: Context) -> None:
+def test_a5_dimensions_that_cannot_be_written_are_refused_before_anything_is(context: LibraryContext) -> None:
     graph = relu(context, *VARYING)
     x, y = rooms(graph)
     y.struct.dims = 64
@@ -179,14 +179,14 @@ def test_a5_dimensions_that_cannot_be_written_are_refused_before_anything_is(con
     assert (y.array == UNTOUCHED).all()
 
 
-def test_a5_other_dimensions_stay_as_they_are(context: Context) -> None:
+def test_a5_other_dimensions_stay_as_they_are(context: LibraryContext) -> None:
     graph = relu(context)
     x, y = rooms(graph)
     assert graph.execute([graph.room("x", x.array, (1, 5, 8))], [y]) == INVALID_TENSOR
     assert graph.execute([x], [graph.room("y", y.array, (1, 5, 8))]) == INVALID_TENSOR
 
 
-def registered(context: Context, room: TensorRoom) -> np.ndarray:
+def registered(context: LibraryContext, room: TensorRoom) -> np.ndarray:
     """Have a tensor lie in memory that is shared with the device, in its full size."""
     descriptor = os.memfd_create("client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, 4 * 48)
@@ -203,7 +203,7 @@ def registered(context: Context, room: TensorRoom) -> np.ndarray:
     return array
 
 
-def test_a5_sizes_follow_the_call_in_registered_memory(context: Context) -> None:
+def test_a5_sizes_follow_the_call_in_registered_memory(context: LibraryContext) -> None:
     graph = relu(context, *VARYING)
     x, y = rooms(graph)
     source, result = registered(context, x), registered(context, y)
@@ -217,7 +217,7 @@ def test_a5_sizes_follow_the_call_in_registered_memory(context: Context) -> None
         assert (result[rows * 8 :] == UNTOUCHED).all()
 
 
-def test_a5_an_optional_input_may_be_left_out_and_all_outputs_may_not(context: Context) -> None:
+def test_a5_an_optional_input_may_be_left_out_and_all_outputs_may_not(context: LibraryContext) -> None:
     x = dataclasses.replace(X, kind=TensorKind.OPTIONAL_APP_WRITE)
     graph = relu(context, x, dataclasses.replace(Y, kind=TensorKind.OPTIONAL_APP_READ))
     y = rooms(graph)[1]
@@ -228,7 +228,7 @@ def test_a5_an_optional_input_may_be_left_out_and_all_outputs_may_not(context: C
 
 @pytest.mark.parametrize("kind", [TensorKind.APP_READWRITE, TensorKind.OPTIONAL_APP_READWRITE])
 def test_a9_a_tensor_that_is_input_and_output_is_refused_in_words(
-    context: Context, kind: TensorKind, caplog: pytest.LogCaptureFixture
+    context: LibraryContext, kind: TensorKind, caplog: pytest.LogCaptureFixture
 ) -> None:
     both = dataclasses.replace(X, name="state", kind=kind)
     graph = RawGraph(context, (X, Y), [OpCall("Relu", "relu", (X,), (Y,))], finalize=False)
@@ -242,7 +242,7 @@ def test_a9_a_tensor_that_is_input_and_output_is_refused_in_words(
     assert not graph.library.has_capability(519)
 
 
-def test_a9_what_is_written_may_lie_where_the_input_is(context: Context) -> None:
+def test_a9_what_is_written_may_lie_where_the_input_is(context: LibraryContext) -> None:
     state = dataclasses.replace(X, name="state")
     updated = dataclasses.replace(Y, name="updated")
     graph = RawGraph(context, (X, state, updated), [OpCall("ElementWiseAdd", "add", (state, X), (updated,))])
@@ -257,7 +257,7 @@ def test_a9_what_is_written_may_lie_where_the_input_is(context: Context) -> None
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_a8_a_result_that_is_larger_than_its_room_fills_it(context: Context, queued: bool) -> None:
+def test_a8_a_result_that_is_larger_than_its_room_fills_it(context: LibraryContext, queued: bool) -> None:
     graph = relu(context, *VARYING)
     x, y = rooms(graph, rows=5, room=4)
     for _ in range(3):
@@ -273,7 +273,7 @@ def test_a8_a_result_that_is_larger_than_its_room_fills_it(context: Context, que
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_a6_more_elements_than_a_sparse_tensor_has_are_refused(context: Context, queued: bool) -> None:
+def test_a6_more_elements_than_a_sparse_tensor_has_are_refused(context: LibraryContext, queued: bool) -> None:
     graph = relu(context, SPARSE, Y)
     for places, code in (((1, 2), 0), (range(8), SPARSITY), ((5,), 0), ((0, 3, 7), SPARSITY)):
         x = graph.room("x", filled((1, 6, 8), {(0, 1, place): 3.0 for place in places}))
@@ -285,7 +285,7 @@ def test_a6_more_elements_than_a_sparse_tensor_has_are_refused(context: Context,
         assert np.array_equal(y.array, x.array) is not bool(code)
 
 
-def test_a6_the_number_of_elements_is_looked_at_in_every_execution(context: Context) -> None:
+def test_a6_the_number_of_elements_is_looked_at_in_every_execution(context: LibraryContext) -> None:
     graph = relu(context, SPARSE, Y)
     x, y = graph.room("x", filled((1, 6, 8), {(0, 0, 0): 1.0})), rooms(graph)[1]
     for count in (1, 2, 3, 2, 8, 1):
@@ -294,7 +294,7 @@ def test_a6_the_number_of_elements_is_looked_at_in_every_execution(context: Cont
         assert graph.execute([x], [y]) == (SPARSITY if count > 2 else 0)
 
 
-def test_a6_the_number_that_a_client_gives_is_held_to_the_bound(context: Context) -> None:
+def test_a6_the_number_that_a_client_gives_is_held_to_the_bound(context: LibraryContext) -> None:
     graph = relu(context, SPARSE, Y)
     x, y = graph.room("x", filled((1, 6, 8))), rooms(graph)[1]
     for count, code in ((8, SPARSITY), (2, 0)):
@@ -317,7 +317,7 @@ def test_a6_the_sparse_data_format_needs_a_number_of_elements(
 @pytest.mark.parametrize("handle", ["profile", "signal"])
 @pytest.mark.parametrize("number", [4660, "graph"])
 def test_a8_a_handle_of_another_kind_is_an_invalid_argument(
-    context: Context, handle: str, number: int | str
+    context: LibraryContext, handle: str, number: int | str
 ) -> None:
     graph = relu(context)
     x, y = rooms(graph)
@@ -327,7 +327,7 @@ def test_a8_a_handle_of_another_kind_is_an_invalid_argument(
     assert (y.array == UNTOUCHED).all()
 
 
-def timeout_signal(backend: Backend, microseconds: int) -> int:
+def timeout_signal(backend: LibraryBackend, microseconds: int) -> int:
     config = struct("Config")(option=SignalOption.TIMEOUT)
     config.of.number64 = microseconds
     handle = ctypes.c_uint64()
@@ -342,7 +342,7 @@ def queue(graph: RawGraph, rooms: tuple[TensorRoom, TensorRoom], notify: Any, si
     return graph.ask("graphExecuteAsync", x, 1, y, 1, 0, signal, told, 0)
 
 
-def test_a8_a_timeout_lasts_until_the_callback_is_called(device: Device, context: Context) -> None:
+def test_a8_a_timeout_lasts_until_the_callback_is_called(device: LibraryDevice, context: LibraryContext) -> None:
     graph = relu(context)
     go_on, over = threading.Event(), threading.Event()
     statuses: list[int] = []
@@ -368,7 +368,7 @@ def test_a8_a_timeout_lasts_until_the_callback_is_called(device: Device, context
     assert statuses == [0, TIMED_OUT, 0]
 
 
-def test_a8_callbacks_are_no_more_urgent_than_the_thread_that_called(context: Context) -> None:
+def test_a8_callbacks_are_no_more_urgent_than_the_thread_that_called(context: LibraryContext) -> None:
     graph = relu(context)
     found: list[int] = []
     over = threading.Event()

@@ -17,8 +17,8 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.backend import Backend, Device
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend, LibraryDevice
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
 from openhtp.vendor.metadata import SystemLibrary
 from tests.capi.raw_graph import RawGraph, htp_option
@@ -49,28 +49,28 @@ def slc(value: float) -> Any:
 
 
 @pytest.fixture
-def backend(lib_dir: Path) -> Iterator[Backend]:
-    made = Backend(load(lib_dir / "libQnnHtp.so"))
+def backend(lib_dir: Path) -> Iterator[LibraryBackend]:
+    made = LibraryBackend(load(lib_dir / "libQnnHtp.so"))
     yield made
     made.free()
     keep.clear()
 
 
 @pytest.fixture
-def device(backend: Backend) -> Device:
+def device(backend: LibraryBackend) -> LibraryDevice:
     return backend.create_device(soc="SM8650")
 
 
 @pytest.fixture
-def context(device: Device) -> Context:
-    return Context.create(device)
+def context(device: LibraryDevice) -> LibraryContext:
+    return LibraryContext.create(device)
 
 
-def unfinished(context: Context) -> RawGraph:
+def unfinished(context: LibraryContext) -> RawGraph:
     return RawGraph(context, (X, M, Y), CALLS, finalize=False)
 
 
-def finalized(context: Context) -> RawGraph:
+def finalized(context: LibraryContext) -> RawGraph:
     return RawGraph(context, (X, M, Y), CALLS)
 
 
@@ -79,14 +79,14 @@ def executed(graph: RawGraph, profile: Any = None) -> int:
     return graph.execute(rooms[:1], rooms[1:], 0 if profile is None else profile.handle)
 
 
-def told(backend: Backend, graph: RawGraph, level: ProfileLevel = ProfileLevel.DETAILED) -> dict[int, int]:
+def told(backend: LibraryBackend, graph: RawGraph, level: ProfileLevel = ProfileLevel.DETAILED) -> dict[int, int]:
     """Events of an execution by number."""
     profile = backend.create_profile(level)
     assert executed(graph, profile) == 0
     return {event.type: event.value for top in profile.events() for event in top.walk()}
 
 
-def stored(context: Context, lib_dir: Path) -> Any:
+def stored(context: LibraryContext, lib_dir: Path) -> Any:
     """What a saved context says about its graph's preparation."""
     blob = context.get_binary()
     system = SystemLibrary(lib_dir / "libQnnSystem.so")
@@ -104,7 +104,7 @@ def stored(context: Context, lib_dir: Path) -> Any:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_b1_hvx_threads_change_until_the_first_execution(
-    backend: Backend, context: Context, lib_dir: Path, late: bool
+    backend: LibraryBackend, context: LibraryContext, lib_dir: Path, late: bool
 ) -> None:
     graph = unfinished(context)
     assert graph.set_config(threads(3)) == 0
@@ -123,21 +123,21 @@ def test_b1_hvx_threads_change_until_the_first_execution(
     assert stored(context, lib_dir).hvx_threads == 1
 
 
-def test_b1_fewer_threads_take_more_cycles(backend: Backend, device: Device) -> None:
+def test_b1_fewer_threads_take_more_cycles(backend: LibraryBackend, device: LibraryDevice) -> None:
     cycles = []
     for count in (4, 1):
-        graph = finalized(Context.create(device))
+        graph = finalized(LibraryContext.create(device))
         assert graph.set_config(threads(count)) == 0
         cycles.append(told(backend, graph, ProfileLevel.LINTING)[6001])
     assert cycles[1] > 1.2 * cycles[0]
 
 
 def test_b1_threads_that_were_changed_are_those_of_the_restored_graph(
-    backend: Backend, device: Device, context: Context
+    backend: LibraryBackend, device: LibraryDevice, context: LibraryContext
 ) -> None:
     graph = finalized(context)
     assert graph.set_config(threads(2)) == 0
-    restored = Context.from_binary(device, context.get_binary())
+    restored = LibraryContext.from_binary(device, context.get_binary())
     profile = backend.create_profile(ProfileLevel.BASIC)
     restored.graphs["g"].execute({"x": np.zeros(X.shape, np.uint8)}, profile)
     assert {event.type: event.value for event in profile.events()}[8001] == 2
@@ -145,7 +145,7 @@ def test_b1_threads_that_were_changed_are_those_of_the_restored_graph(
 
 @pytest.mark.parametrize("done", [False, True])
 def test_b1_options_that_nobody_knows_are_refused(
-    context: Context, done: bool, caplog: pytest.LogCaptureFixture
+    context: LibraryContext, done: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = finalized(context) if done else unfinished(context)
     unknown = [
@@ -166,14 +166,14 @@ def test_b1_options_that_nobody_knows_are_refused(
 
 
 def test_b13_an_option_without_effect_is_a_warning_also_later(
-    context: Context, caplog: pytest.LogCaptureFixture
+    context: LibraryContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = unfinished(context)
     assert graph.set_config(htp_option(HtpGraphOption.ASSUME_SAME_QUANT, keep, number32=1), threads(2)) == 0
     assert "QNN_HTP_GRAPH_CONFIG_OPTION_ASSUME_SAME_QUANT is taken, and has no effect" in caplog.text
 
 
-def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: Context, lib_dir: Path) -> None:
+def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: LibraryContext, lib_dir: Path) -> None:
     graph = unfinished(context)
     assert graph.set_config(vtcm(2), optimization(Optimization.FINALIZE_FLAG, 3.0)) == 0
     graph._graph.finalize()
@@ -185,7 +185,7 @@ def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: Context
     assert (about.vtcm, about.optimization, about.dlbc) == (2, 3, 0)
 
 
-def with_slc(context: Context) -> RawGraph:
+def with_slc(context: LibraryContext) -> RawGraph:
     """In little VTCM, so that something spills."""
     graph = unfinished(context)
     assert graph.set_config(slc(1.0), vtcm(1)) == 0
@@ -193,7 +193,9 @@ def with_slc(context: Context) -> RawGraph:
     return graph
 
 
-def test_b3_the_system_cache_is_turned_off_and_on_between_executions(backend: Backend, context: Context) -> None:
+def test_b3_the_system_cache_is_turned_off_and_on_between_executions(
+    backend: LibraryBackend, context: LibraryContext
+) -> None:
     graph = with_slc(context)
     first = told(backend, graph)[3003]
     assert graph.set_config(slc(0.0)) == 0
@@ -206,24 +208,26 @@ def test_b3_the_system_cache_is_turned_off_and_on_between_executions(backend: Ba
     assert told(backend, graph)[3003] == without
 
 
-def test_b3_a_graph_that_was_prepared_without_the_system_cache_stays_so(context: Context) -> None:
+def test_b3_a_graph_that_was_prepared_without_the_system_cache_stays_so(context: LibraryContext) -> None:
     graph = finalized(context)
     assert graph.set_config(slc(0.0)) == 0
     assert graph.set_config(slc(1.0)) == FINALIZED
 
 
-def test_b10_what_a_binary_says_about_threads_and_compression(device: Device, lib_dir: Path) -> None:
-    plain = Context.create(device)
+def test_b10_what_a_binary_says_about_threads_and_compression(device: LibraryDevice, lib_dir: Path) -> None:
+    plain = LibraryContext.create(device)
     finalized(plain)
     assert (stored(plain, lib_dir).hvx_threads, stored(plain, lib_dir).dlbc) == (4, 0)
-    chosen = Context.create(device)
+    chosen = LibraryContext.create(device)
     graph = unfinished(chosen)
     assert graph.set_config(optimization(Optimization.DLBC, 1.0), threads(2)) == 0
     graph._graph.finalize()
     assert (stored(chosen, lib_dir).hvx_threads, stored(chosen, lib_dir).dlbc) == (2, 1)
 
 
-def test_b10_all_levels_of_profiles_tell_the_same_number_of_threads(backend: Backend, context: Context) -> None:
+def test_b10_all_levels_of_profiles_tell_the_same_number_of_threads(
+    backend: LibraryBackend, context: LibraryContext
+) -> None:
     graph = finalized(context)
     levels = (ProfileLevel.BASIC, ProfileLevel.DETAILED, ProfileLevel.LINTING)
     assert {told(backend, graph, level)[8001] for level in levels} == {4}

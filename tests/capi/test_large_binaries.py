@@ -11,8 +11,8 @@ import pytest
 
 from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
-from openhtp.vendor.backend import Backend
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
 from openhtp.vendor.metadata import SystemLibrary
 from tests.capi.reused_structs import AddClient
@@ -64,9 +64,9 @@ def test_a_large_binary_is_described_loaded_and_saved(lib_dir: Path, binary: mma
     system._call("systemContextCreate", ctypes.addressof(reader))
     system._call("systemContextGetMetaData", reader, address_of(binary), size, ctypes.addressof(place))
     system._call("systemContextFree", reader)
-    backend = Backend(library)
+    backend = LibraryBackend(library)
     device = backend.create_device(soc="SM8650")
-    context = Context.create(device)
+    context = LibraryContext.create(device)
     context.free()
     given = (backend.handle, device.handle, None, address_of(binary), size)
     library.call("contextValidateBinary", *given)

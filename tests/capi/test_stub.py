@@ -16,8 +16,8 @@ from openhtp.capi import entries, identity
 from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind
-from openhtp.vendor.backend import Backend
-from openhtp.vendor.context import Context
+from openhtp.vendor.backend import LibraryBackend
+from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
 from tests.capi.conftest import ROOT
 from tests.capi.test_client import tensor
@@ -94,7 +94,7 @@ def test_a11_a_second_copy_of_the_libraries_is_refused_while_the_first_is_in_use
 ) -> None:
     (tmp_path / "copy").mkdir()
     path = shutil.copy(lib_dir / "libQnnHtp.so", tmp_path / "copy")
-    first, other = Backend(load(lib_dir / "libQnnHtp.so")), Backend(load(path))
+    first, other = LibraryBackend(load(lib_dir / "libQnnHtp.so")), LibraryBackend(load(path))
     device = first.create_device()
     with pytest.raises(QnnError) as refused:
         other.create_device()
@@ -104,12 +104,12 @@ def test_a11_a_second_copy_of_the_libraries_is_refused_while_the_first_is_in_use
         other.validate_op(call, {})
     assert refused.value.name == "QNN_COMMON_ERROR_LOADING_BINARIES"
     first.validate_op(call, {})
-    context = Context.create(device)
+    context = LibraryContext.create(device)
     graph, place = ctypes.c_void_p(), ctypes.addressof(ctypes.c_void_p())
     assert other.library.ask("contextCreate", other.handle, device.handle, None, place) == 1009
     assert other.library.ask("graphCreate", context.handle, b"g", None, ctypes.addressof(graph)) == 1009
     for held in (context, device, first, other):
         held.free()
-    later = Backend(load(path))  # nothing of the first is left
+    later = LibraryBackend(load(path))  # nothing of the first is left
     later.create_device().free()
     later.free()

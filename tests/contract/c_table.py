@@ -45,7 +45,7 @@ def _as_error(code: int, words: str = "told by its notification") -> QnnError:
 
 class Backend:
     def __init__(self, folder: Path) -> None:
-        self.held = client.Backend(load(folder / "libQnnHtp.so"))
+        self.held = client.LibraryBackend(load(folder / "libQnnHtp.so"))
 
     def create_device(self) -> Device:
         return Device(self)
@@ -77,7 +77,7 @@ class Device:
         self.held = backend.held.create_device()
 
     def create_context(self, **options: Any) -> Context:
-        return Context(client_context.Context.create(self.held, **options))
+        return Context(client_context.LibraryContext.create(self.held, **options))
 
     @property
     def computing(self) -> Any:
@@ -86,12 +86,12 @@ class Device:
 
 
 class Context:
-    def __init__(self, held: client_context.Context) -> None:
+    def __init__(self, held: client_context.LibraryContext) -> None:
         self.held = held
         self.pending = 0
 
     def create_graph(self, name: str, *, priority: str | None = None) -> Graph:
-        options = client_graph.GraphOptions(priority=None if priority is None else Priority.parse(priority))
+        options = client_graph.LibraryGraphOptions(priority=None if priority is None else Priority.parse(priority))
         return Graph(self, self.held.create_graph(name, options))
 
     def free(self) -> None:
@@ -99,7 +99,7 @@ class Context:
 
 
 class Graph:
-    def __init__(self, context: Context, held: client_graph.Graph) -> None:
+    def __init__(self, context: Context, held: client_graph.LibraryGraph) -> None:
         self.context = context
         self.held = held
         # Each is called back and written to, whether or not a test still looks at it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,22 +12,27 @@ from openhtp.device.runner import BesideRunner, Ended
 from openhtp.sched.actions import Start
 
 
-class Thread:
+class Thread(Executor):
     """Work that waits until it is told to go on: another thread, without one."""
 
     def __init__(self) -> None:
-        self.work: list[Callable[[], Callable[[], None]]] = []
+        self.work: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[[], object]) -> Any:  # type: ignore[override]
+        self.work.append(fn)
 
     def go_on(self) -> None:
         for work in self.work:
-            work()()
+            work()
         self.work.clear()
 
 
 def runner_with(*steps: Callable[[int], None]) -> tuple[BesideRunner, Thread, dict[int, Any]]:
     jobs: dict[int, Any] = {n: SimpleNamespace(step=step, failure=None) for n, step in enumerate(steps, 1)}
     thread, times = Thread(), iter(range(100, 200))
-    return BesideRunner(jobs, lambda: next(times), thread.work.append), thread, jobs
+    runner = BesideRunner(jobs, lambda: next(times), thread)
+    runner.attach(lambda call: call(), lambda *_: False)
+    return runner, thread, jobs
 
 
 def test_steps_end_only_when_the_other_thread_says_so() -> None:

@@ -22,7 +22,6 @@ from openhtp.runtime.objects.graph import Graph
 from openhtp.testing import hold, inject, release
 from openhtp.tools.comparing import Tolerance
 from openhtp.tools.replay import replay
-from openhtp.vendor.worker import VendorProcess
 from tests.conftest import ramp, relu_graph
 from tests.tools.conftest import run
 
@@ -170,14 +169,20 @@ def test_clients_of_the_c_table_are_saved(tmp_path: Path, monkeypatch: pytest.Mo
     library = Path(htp.__file__).parent / "capi/lib/libQnnHtp.so"
     if not library.is_file():
         pytest.skip("the C library is not built")
+    with htp.Backend() as backend, backend.create_device(transport="inprocess") as device:
+        blob = relu_graph(device.create_context()).context.get_binary()
     monkeypatch.setenv("OPENHTP_SAVER", str(tmp_path / "rec"))
-    with VendorProcess(library, soc=57) as process:
-        monkeypatch.delenv("OPENHTP_SAVER")
-        with htp.Backend() as backend, backend.create_device(transport="inprocess") as device:
-            blob = relu_graph(device.create_context()).context.get_binary()
-        made = process.from_binary(blob)
-        wanted = process.execute(made.graphs["g"], X)
-        assert wanted is not None
+    client = f"""
+from openhtp.vendor.backend import LibraryBackend
+from openhtp.vendor.context import LibraryContext
+from openhtp.vendor.library import load
+import numpy as np, sys
+with LibraryBackend(load({str(library)!r}), soc=57) as backend:
+    context = LibraryContext.from_binary(backend.create_device(soc=57), sys.stdin.buffer.read())
+    context.graphs["g"].execute({{"x": np.ones((1, 8), np.float32)}})
+"""
+    subprocess.run([sys.executable, "-c", client], input=blob, check=True)
+    monkeypatch.delenv("OPENHTP_SAVER")
     calls = calls_in(tmp_path / "rec")
     entries = [call["name"] for call in calls if call["call"] == "entry"]
     assert {"backendCreate", "deviceCreate", "contextCreateFromBinary", "graphExecute", "contextFree"} <= set(

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from openhtp.vendor import oracle
-from openhtp.vendor.library import find_library
-from openhtp.vendor.worker import VendorProcess
+from openhtp.testing import oracle
+from openhtp.vendor.backend import LibraryBackend, LibraryDevice
+from openhtp.vendor.library import find_library, load
 
 MISSING = "the onnxruntime-qnn package is not installed"
 
@@ -18,16 +18,16 @@ def _needs_library(request: pytest.FixtureRequest) -> None:
         pytest.skip(MISSING)
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[VendorProcess]:
-    """One v73 process for a module's tests that do not hurt it."""
+@pytest.fixture(scope="session")
+def opened() -> Iterator[LibraryDevice]:
+    """The library in this process, as a v73: it cannot be another chip in the same process."""
     if find_library() is None:
         pytest.skip(MISSING)
-    with VendorProcess(soc="SM8550", timeout_s=60) as started:
-        yield started
+    with LibraryBackend(load(), soc="SM8550") as backend:
+        yield backend.create_device(soc="SM8550")
 
 
 @pytest.fixture(scope="module")
-def oracle_processes() -> Iterator[None]:
+def oracle_devices() -> Iterator[None]:
     with contextlib.closing(oracle):
         yield

@@ -42,7 +42,7 @@ def found(op: str) -> tuple[Agreement, ...]:
 
 @pytest.mark.vendor
 @pytest.mark.parametrize("op", op_names())
-def test_promises_are_kept(op: str, oracle_processes: None) -> None:
+def test_promises_are_kept(op: str, oracle_devices: None) -> None:
     results = found(op)
     if not results:
         pytest.skip("the vendor's library takes no row of it")
@@ -52,7 +52,7 @@ def test_promises_are_kept(op: str, oracle_processes: None) -> None:
 
 @pytest.mark.vendor
 @pytest.mark.parametrize("number", range(len(DEVIATIONS)), ids=lambda n: f"{DEVIATIONS[n].ops[0]} {n}")
-def test_deviations_are_still_needed(number: int, oracle_processes: None) -> None:
+def test_deviations_are_still_needed(number: int, oracle_devices: None) -> None:
     """An entry that covers nothing, or only what agrees, would hide a future difference."""
     deviation = DEVIATIONS[number]
     named = [op for op in op_names() if any(_matches(op, pattern) for pattern in deviation.ops)]
@@ -82,7 +82,7 @@ _BUSY = (
 @pytest.mark.vendor
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(op=st.sampled_from(_BUSY), number=st.integers(2, 2**31), pick=st.integers(0, 2**31))
-def test_any_case_of_the_busiest_operations(op: str, number: int, pick: int, oracle_processes: None) -> None:
+def test_any_case_of_the_busiest_operations(op: str, number: int, pick: int, oracle_devices: None) -> None:
     """Single cases, so the bounds are those of a case: 2 steps, and never further from exact than theirs."""
     rows = [row for row in rows_of(op) if row.outputs[0].is_fixed_point and row.outputs[0].bits < 32]
     case = draw_case(rows[pick % len(rows)], number)

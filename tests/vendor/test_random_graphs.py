@@ -158,7 +158,7 @@ def test_values_kept_inside_are_no_outputs_and_change_nothing() -> None:
 @pytest.mark.vendor
 @settings(SETTINGS, max_examples=80)
 @given(graph=graphs_for_both())
-def test_any_graph_is_as_exact_as_the_vendors(graph: RandomGraph, oracle_processes: None) -> None:
+def test_any_graph_is_as_exact_as_the_vendors(graph: RandomGraph, oracle_devices: None) -> None:
     try:
         theirs = run_graph_vendor(graph, SOC)
     except NotOffered:
@@ -168,7 +168,7 @@ def test_any_graph_is_as_exact_as_the_vendors(graph: RandomGraph, oracle_process
 
 
 @pytest.mark.vendor
-def test_graphs_agree_with_the_vendors(oracle_processes: None) -> None:
+def test_graphs_agree_with_the_vendors(oracle_devices: None) -> None:
     report = GraphReport()
     for report in compare_graphs(rows_of_both(), range(200), SOC, engine()):  # noqa: B007
         pass

@@ -1,113 +1,77 @@
-"""The vendor's library in its child process: how it dies, and what is left."""
+"""The vendor's library in its device process: how it dies, and what is left."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
-from vendor_cases import add_case, add_recipe
+from tests.conftest import ramp, relu_graph
+from vendor_cases import add_case
 
-from openhtp.core.errors import (
-    DeviceLost,
-    InvalidArgument,
-    TimedOut,
-)
-from openhtp.vendor import oracle, worker
-from openhtp.vendor.worker import ContextRef, GraphRef, VendorProcess
+import openhtp as htp
+from openhtp.runtime.instruments.device_queries import library_binary, open_library_binary
+from openhtp.testing import oracle
 
 pytestmark = pytest.mark.vendor
 
 
 @pytest.fixture
-def mortal() -> Iterator[VendorProcess]:
-    """A process that a test may kill."""
-    with VendorProcess(timeout_s=60) as started:
-        yield started
+def device() -> Iterator[htp.Device]:
+    """A device that a test may kill."""
+    with htp.Backend(library="vendor") as backend:
+        yield backend.create_device()
 
 
-class TestDeath:
-    def test_killed_while_idle(self, mortal: VendorProcess) -> None:
-        context = mortal.create_context()
-        built = mortal.build(add_recipe(), context)
-        mortal.finalize(built)
-        assert mortal.pid is not None
-        os.kill(mortal.pid, signal.SIGSEGV)
-        with pytest.raises(DeviceLost, match="ended by SIGSEGV") as caught:
-            mortal.execute(built, add_case().inputs)
-        assert caught.value.code == 1007
-        assert mortal.pid is None
-        with pytest.raises(DeviceLost, match=r"restart\(\) starts a new one"):
-            mortal.execute(built, add_case().inputs)
-        mortal.free(context)
-        mortal.restart()
-        with pytest.raises(DeviceLost, match="earlier vendor process"):
-            mortal.execute(built, add_case().inputs)
-        fresh = mortal.build(add_recipe(), mortal.create_context())
-        mortal.finalize(fresh)
-        assert add_case().steps_from_exact(mortal.execute(fresh, add_case().inputs)) <= 0.51
+def test_killed_while_idle(device: htp.Device) -> None:
+    context = device.create_context()
+    graph = relu_graph(context)
+    expected = graph.execute({"x": ramp()})["y"]
+    os.kill(device.pid, signal.SIGSEGV)
+    with pytest.raises(htp.DeviceLost, match="ended by SIGSEGV") as caught:
+        graph.execute({"x": ramp()})
+    assert caught.value.code == 1007
+    with device.create_context() as again:
+        np.testing.assert_array_equal(relu_graph(again).execute({"x": ramp()})["y"], expected)
+    assert device.restarts == 1
 
-    def test_hang_is_cut_short(self, mortal: VendorProcess) -> None:
-        assert mortal.pid is not None
-        os.kill(mortal.pid, signal.SIGSTOP)
-        context = ContextRef(1, {}, 1)
-        with pytest.raises(TimedOut, match=r"within 0\.1 s"):
-            mortal.finalize(GraphRef(1, "g", (), (), 1), timeout_s=0.1)
-        with pytest.raises(DeviceLost):
-            mortal.get_binary(context)
 
-    def test_close_cuts_a_call_short(self, mortal: VendorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "CLOSE_TIMEOUT_S", 0.1)
-        built = mortal.build(add_recipe(), mortal.create_context())
-        mortal.finalize(built)
-        assert mortal.pid is not None
-        os.kill(mortal.pid, signal.SIGSTOP)
-        ended: list[BaseException] = []
-        sending = threading.Event()
+def test_a_damaged_binary_of_the_librarys_own_hurts_nobody(device: htp.Device) -> None:
+    with device.create_context() as context:
+        relu_graph(context)
+        blob = library_binary(context)
+    for broken in (b"x", blob[: len(blob) // 2], bytes(4096)):
+        with pytest.raises(htp.BadBinary):
+            open_library_binary(device, broken)
+    with open_library_binary(device, blob) as restored:
+        assert restored.graph("g").execute({"x": ramp()})["y"].any()
+    assert device.restarts == 0
 
-        def run() -> None:
-            sending.set()
-            try:
-                mortal.execute(built, add_case().inputs)
-            except DeviceLost as error:
-                ended.append(error)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        sending.wait()
-        mortal.close()
-        thread.join(10)
-        assert len(ended) == 1
+def test_the_oracle_starts_again() -> None:
+    case = add_case()
+    device = oracle.device_for()
+    before = device.pid
+    assert case.steps_from_exact(oracle.run_op(case.call, case.inputs)) <= 0.51
+    assert device.pid == before
+    os.kill(before, signal.SIGKILL)
+    with contextlib.suppress(htp.DeviceLost):  # the loss is noticed by this call, or before
+        oracle.run_op(case.call, case.inputs)
+    assert case.steps_from_exact(oracle.run_op(case.call, case.inputs)) <= 0.51
+    assert device.restarts == 1
+    oracle.close()
 
-    def test_bad_timeout(self, mortal: VendorProcess) -> None:
-        with pytest.raises(InvalidArgument, match="timeout"):
-            mortal.finalize(GraphRef(1, "g", (), (), 1), timeout_s=0)
-        assert mortal.pid is not None
 
-    def test_closed(self, mortal: VendorProcess) -> None:
-        pid = mortal.pid
-        assert pid is not None
-        mortal.close()
-        mortal.close()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-        with pytest.raises(DeviceLost):
-            mortal.create_context()
-
-    def test_oracle_starts_again(self) -> None:
-        case = add_case()
-        process = oracle.process_for()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(DeviceLost, match="SIGKILL"):
-            oracle.run_op(case.call, {}, case.inputs)
-        assert case.steps_from_exact(oracle.run_op(case.call, {}, case.inputs)) <= 0.51
-        process = oracle.process_for()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(DeviceLost, match="SIGKILL"):
-            oracle.validate_op(case.call, {})
-        oracle.validate_op(case.call, {})
-        oracle.close()
+def test_the_oracle_ends_a_library_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = add_case()
+    device = oracle.device_for()
+    monkeypatch.setattr(oracle, "TIMEOUT_S", 0.1)
+    os.kill(device.pid, signal.SIGSTOP)
+    with pytest.raises(htp.DeviceLost):
+        oracle.run_op(case.call, case.inputs)
+    monkeypatch.undo()
+    assert case.steps_from_exact(oracle.run_op(case.call, case.inputs)) <= 0.51
+    oracle.close()

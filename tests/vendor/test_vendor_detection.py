@@ -54,7 +54,7 @@ def boxes_and_scores(rng: np.random.Generator, count: int, classes: int) -> tupl
 @pytest.mark.parametrize("score", ["u8", "u16"])
 @pytest.mark.parametrize("place", ["u8", "u16", "f32"])
 @pytest.mark.parametrize("seed", range(3))
-def test_multi_class_nms(score: str, place: str, seed: int, oracle_processes: None) -> None:
+def test_multi_class_nms(score: str, place: str, seed: int, oracle_devices: None) -> None:
     boxes, scores = boxes_and_scores(np.random.default_rng(seed), 12, 3)
     slots, features = 18, np.arange(24).reshape(1, 12, 2)
     got = both(
@@ -85,7 +85,7 @@ def test_multi_class_nms(score: str, place: str, seed: int, oracle_processes: No
 @pytest.mark.parametrize("score", ["u8", "u16"])
 @pytest.mark.parametrize("place", ["u8", "u16", "f32"])
 @pytest.mark.parametrize("seed", range(2))
-def test_detection_output(kind: str, score: str, place: str, seed: int, oracle_processes: None) -> None:
+def test_detection_output(kind: str, score: str, place: str, seed: int, oracle_devices: None) -> None:
     rng = np.random.default_rng(seed)
     boxes, scores = boxes_and_scores(rng, 12, 3)
     anchors = np.concatenate([(boxes[0, :, :2] + boxes[0, :, 2:]) / 2, boxes[0, :, 2:] - boxes[0, :, :2]], axis=1)
@@ -108,7 +108,7 @@ def test_detection_output(kind: str, score: str, place: str, seed: int, oracle_p
 @pytest.mark.vendor
 @pytest.mark.parametrize("score", ["u8", "u16", "f32"])
 @pytest.mark.parametrize("seed", range(3))
-def test_selections_of_several_classes_and_images(score: str, seed: int, oracle_processes: None) -> None:
+def test_selections_of_several_classes_and_images(score: str, seed: int, oracle_devices: None) -> None:
     pairs = [boxes_and_scores(np.random.default_rng([seed, image]), 10, 3) for image in range(2)]
     boxes, scores = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     (ours, theirs), (counts, their_counts) = both(
@@ -129,7 +129,7 @@ def test_selections_of_several_classes_and_images(score: str, seed: int, oracle_
 @pytest.mark.parametrize("image", ["u8", "u16"])
 @pytest.mark.parametrize("place", ["u8", "u16"])
 @pytest.mark.parametrize("number", ["n32", "i32"])
-def test_regions_in_fixed_point(image: str, place: str, number: str, oracle_processes: None) -> None:
+def test_regions_in_fixed_point(image: str, place: str, number: str, oracle_devices: None) -> None:
     rng = np.random.default_rng(3)
     corner = rng.uniform(0, 5, (6, 2))
     regions = np.concatenate([corner, corner + rng.uniform(1, 5, (6, 2))], axis=1)

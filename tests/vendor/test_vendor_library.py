@@ -14,8 +14,8 @@ from openhtp.abi.structs import struct
 from openhtp.core.errors import FormatError, InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.hw.catalog import catalog
 from openhtp.vendor import library
+from openhtp.vendor.backend import parse_soc
 from openhtp.vendor.failures import failure
-from openhtp.vendor.soc import parse_soc
 
 NOT_HERE = 183 if platform.machine() != "aarch64" else 62
 

@@ -16,7 +16,7 @@ SLACK = 4e-3
 
 @pytest.mark.vendor
 @pytest.mark.parametrize("number", range(4))
-def test_a_step_with_projection_agrees(number: int, oracle_processes: None) -> None:
+def test_a_step_with_projection_agrees(number: int, oracle_devices: None) -> None:
     compared = 0
     for row in rows_of("Lstm"):
         sample = find_op("Lstm").samples[row.sample]

@@ -1,4 +1,4 @@
-"""What goes to the child process and back, and what is refused before the library could see it."""
+"""What is refused before the library could see it, and what becomes of its log."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vendor_cases import add_recipe, conv_case, softmax_case
+from vendor_cases import conv_case, softmax_case
 
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import LogLevel
-from openhtp.core.errors import BadBinary, DeviceLost, InvalidArgument, QnnError, TimedOut, UnsupportedFeature
-from openhtp.core.quant import AxisScaleOffset, ScaleOffset
-from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor import wire
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.quant import AxisScaleOffset
+from openhtp.core.tensor import TensorSpec
 from openhtp.vendor.forms import dense_tensor, params_of
 from openhtp.vendor.logs import LogSink
-from openhtp.vendor.profile import ProfileEvent
 
 U8 = DType.UFIXED_POINT_8
 PER_CHANNEL = AxisScaleOffset(1, (0.5, 0.25), (0, -3))
@@ -39,57 +37,6 @@ def test_params_take_form_and_type_from_our_definition() -> None:
     assert np.array_equal(params["stride"][0], [1, 1])
     axis = params_of(dataclasses.replace(softmax_case().call, params={"axis": 3}))
     assert axis == {"axis": (3, DType.UINT_32, "scalar")}
-
-
-class TestRecipe:
-    def test_tensors_once_in_order(self) -> None:
-        recipe = add_recipe()
-        assert [spec.name for spec in recipe.tensors()] == ["a", "b", "o"]
-
-    def test_two_tensors_of_one_name(self) -> None:
-        (call, params), *_ = add_recipe().nodes
-        other = dataclasses.replace(call, inputs=(dataclasses.replace(call.inputs[0], shape=(1,)), call.inputs[1]))
-        recipe = dataclasses.replace(add_recipe(), nodes=((call, params), (other, params)))
-        with pytest.raises(InvalidArgument, match="elsewhere described"):
-            recipe.tensors()
-
-    def test_static_data_must_be_complete(self) -> None:
-        case = conv_case()
-        recipe = dataclasses.replace(add_recipe(), nodes=((case.call, case.params),), data={"w": case.inputs["w"]})
-        with pytest.raises(InvalidArgument, match=r"static tensors \['b'\] without data"):
-            recipe.tensors()
-        with pytest.raises(InvalidArgument, match=r"static tensors \['z'\] unknown"):
-            dataclasses.replace(add_recipe(), data={"z": case.inputs["w"]}).tensors()
-
-
-class TestWire:
-    @pytest.mark.parametrize("quant", [None, ScaleOffset(0.5, -3), PER_CHANNEL])
-    def test_specs(self, quant: Any) -> None:
-        spec = TensorSpec("x", (3, 2), U8, quant, TensorKind.APP_READ)
-        assert wire.wire_to_spec(wire.spec_to_wire(spec)) == spec
-
-    def test_answers(self) -> None:
-        event = ProfileEvent(type=1, name="a", unit="us", value=3, identifier="b")
-        event = dataclasses.replace(event, children=(event,))
-        back = wire.decode(wire.encode(wire.Answer(events=[wire.event_to_wire(event)], id=7)))
-        assert (back.id, back.error, back.flag) == (7, None, None)
-        assert wire.wire_to_event(back.events[0]) == event
-
-    @pytest.mark.parametrize("kind", [BadBinary, DeviceLost, TimedOut, QnnError])
-    def test_errors(self, kind: type[QnnError]) -> None:
-        error = kind("what")
-        error.context.append("where")
-        back = wire.wire_to_error(wire.error_to_wire(error))
-        assert type(back) is kind
-        assert str(back) == str(error)
-
-    def test_only_our_errors_come_back(self) -> None:
-        assert type(wire.wire_to_error(wire.WireError("contextlib", "m", "N", 1, []))) is QnnError
-
-    @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x90", b"\x81\xa2id\xa1x"])
-    def test_nonsense_is_a_lost_device(self, data: bytes) -> None:
-        with pytest.raises(DeviceLost, match="nonsense"):
-            wire.decode(data)
 
 
 class TestLog:

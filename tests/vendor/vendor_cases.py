@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,9 @@ from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.vendor.recipe import GraphRecipe
+from openhtp.vendor.context import LibraryContext
+from openhtp.vendor.forms import LibraryGraphOptions
+from openhtp.vendor.graph import LibraryGraph
 
 U8 = DType.UFIXED_POINT_8
 ADD_SHAPE = (1, 4, 4, 8)
@@ -27,6 +30,17 @@ class Case:
     params: Mapping[str, Any]
     inputs: Mapping[str, npt.NDArray[Any]]
     exact: npt.NDArray[np.float64]
+
+    @property
+    def plain_call(self) -> OpCall:
+        """The node with its parameters as a program has them, without forms and types."""
+        return dataclasses.replace(self.call, params={name: value for name, (value, _, _) in self.params.items()})
+
+    @property
+    def given(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What an execution is given."""
+        statics = {spec.name for spec in self.call.inputs if spec is not None and spec.kind is TensorKind.STATIC}
+        return {name: array for name, array in self.inputs.items() if name not in statics}
 
     def steps_from_exact(self, outputs: Mapping[str, npt.NDArray[Any]]) -> float:
         """Largest error in steps (LSB) of the output's scale."""
@@ -57,8 +71,21 @@ def add_case(seed: int = 1, shape: tuple[int, ...] = ADD_SHAPE) -> Case:
     return Case(OpCall("ElementWiseAdd", "add0", (a, b), (o,)), {}, data, exact)
 
 
-def add_recipe(name: str = "g", **kwargs: Any) -> GraphRecipe:
-    return GraphRecipe(name, ((add_case().call, {}),), **kwargs)
+def build(
+    context: LibraryContext,
+    case: Case,
+    name: str = "g",
+    options: LibraryGraphOptions | None = None,
+    *,
+    validate: bool = True,
+) -> LibraryGraph:
+    """A graph of the case's node, not finalized."""
+    graph = context.create_graph(name, options)
+    for spec in (*case.call.inputs, *case.call.outputs):
+        if spec is not None:
+            graph.add_tensor(spec, case.inputs[spec.name] if spec.kind is TensorKind.STATIC else None)
+    graph.add_node(case.call, case.params, validate=validate)
+    return graph
 
 
 def conv_case(weight: DType = DType.SFIXED_POINT_8, *, channels: int = 16) -> Case:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core.dtype import DType
-from openhtp.core.errors import DeviceLost, QnnError, TimedOut, UnsupportedOp
+from openhtp.core.errors import DeviceLost, QnnError, UnsupportedOp
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -26,8 +26,7 @@ from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import OpDef, find_op, resolve
 from openhtp.ops._node import Shape
 from openhtp.ops._types import TypeRow, type_word
-from openhtp.vendor import oracle
-from openhtp.vendor.forms import params_of
+from openhtp.testing import oracle
 from vendor_agreement.drawing import (
     draw_data,
     input_encoding,
@@ -202,8 +201,8 @@ class NotOffered(Exception):
 def run_vendor(case: Case, soc: str) -> tuple[Array, ...]:
     """Run the node on the vendor's library. Raises NotOffered with its reason if it does not take it."""
     try:
-        results = oracle.run_op(case.call, params_of(case.call, case.stored), dict(case.stored), soc=soc)
-    except (DeviceLost, TimedOut) as error:
+        results = oracle.run_op(case.call, dict(case.stored), soc=soc)
+    except DeviceLost as error:
         raise NotOffered(f"the library crashed or hung: {error.message}") from error
     except QnnError as error:
         raise NotOffered(error.message) from error

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.errors import DeviceLost, QnnError, TimedOut
+from openhtp.core.errors import DeviceLost, QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
 from openhtp.ops import op_names
-from openhtp.vendor import oracle
-from openhtp.vendor.forms import params_of
+from openhtp.testing import oracle
 from vendor_agreement.agreement import Agreement, measure_output
 from vendor_agreement.differential import NotOffered, draw_case, exact_results, rows_of, run_calls
 from vendor_agreement.drawing import real_values
@@ -51,7 +50,7 @@ def takes(call: OpCall, stored: Mapping[str, Array], soc: str) -> bool:
     """Whether the vendor's validator accepts a node."""
     given = {spec.name: stored[spec.name] for spec in call.inputs if spec is not None}
     try:
-        oracle.validate_op(call, params_of(call, given), given, soc=soc)
+        oracle.validate_op(call, given, soc=soc)
     except QnnError:
         return False
     return True
@@ -64,10 +63,9 @@ def run_graph_ours(graph: RandomGraph, engine: OrtEngine, *, inside: bool = Fals
 
 def run_graph_vendor(graph: RandomGraph, soc: str, *, inside: bool = False) -> Results:
     """The same on the vendor's library. Raises NotOffered with its reason if it does not take the graph."""
-    nodes = [(call, params_of(call, graph.stored)) for call in _calls(graph, inside)]
     try:
-        return oracle.run_nodes(nodes, graph.stored, soc=soc)
-    except (DeviceLost, TimedOut) as error:
+        return oracle.run_nodes(_calls(graph, inside), graph.stored, soc=soc)
+    except DeviceLost as error:
         raise NotOffered(f"the library crashed or hung: {error.message}") from error
     except QnnError as error:
         raise NotOffered(error.message) from error

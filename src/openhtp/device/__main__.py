@@ -23,7 +23,7 @@ from openhtp.rpc.windows import open_window
 
 def main() -> int:
     """Serve one device until its clients have gone."""
-    parser = argparse.ArgumentParser(prog="openhtp-device", description="An emulated HTP.")
+    parser = argparse.ArgumentParser(prog="openhtp-device", description="An HTP.")
     parser.add_argument("--fd", type=int, help="connected socket of the one client")
     parser.add_argument("--listen-fd", type=int, help="listening socket of a named device")
     parser.add_argument("--name", help="name of the device behind --listen-fd")
@@ -43,6 +43,8 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # memory of all clients comes as descriptors
     config = DeviceConfig(**json.loads(options.config))
     core = build_core(config)
+    if core.library is not None:
+        core.library.log.attach()
     looking: dict[str, Any] = {"window": open_window(), "about": {"name": options.name, "soc": config.soc}}
     if options.fd is not None:
         server = Server(core, **looking)
@@ -54,6 +56,10 @@ def main() -> int:
         server = Server(core, door=door, keep=options.keep, **looking)
     gc.freeze()  # what is there now stays: whoever loads a graph must not wait for another look at all of it
     server.run()
+    if core.library is not None:
+        core.library.close()
+        sys.stdout.flush()
+        os._exit(0)  # the exit handlers of the vendor's library are known to abort
     return 0
 
 

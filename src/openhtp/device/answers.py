@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from openhtp.core.errors import QnnError
@@ -28,3 +30,15 @@ def timed(answer: Answer, served_ns: int, worked_ns: int) -> Answer:
     if not isinstance(answer, ms.Reply):
         return answer
     return msgspec.structs.replace(answer, served_ns=served_ns, worked_ns=worked_ns)
+
+
+class LogSource(Protocol):
+    """Lines for the client's log, with their levels."""
+
+    def take(self) -> list[tuple[int, str]]:
+        """The lines so far, once."""
+
+
+def with_log(answer: Answer, log: LogSource) -> Answer:
+    """An answer that takes lines to the client's log along; what goes beside a reply leaves them to the next."""
+    return msgspec.structs.replace(answer, log=log.take()) if isinstance(answer, ms.Reply) else answer

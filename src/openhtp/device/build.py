@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import MIB
@@ -12,15 +12,22 @@ from openhtp.device.core import DeviceCore
 from openhtp.device.jobs import Job
 from openhtp.device.runner import BesideRunner, InlineRunner, Runner
 from openhtp.device.side_by_side import SideBySideRunner
-from openhtp.device.target import EmulatedChip, Target
+from openhtp.device.target import EmulatedChip
 from openhtp.hw.catalog import find_soc
 from openhtp.memory.ledger import Ledger
 from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from openhtp.device.library_target import LibraryTarget
+
 
 def build_core(config: DeviceConfig) -> DeviceCore:
-    """An emulated HTP on the wall clock, computing on ONNX Runtime's CPU kernels."""
+    """An HTP on the wall clock: emulated, computing on ONNX Runtime's CPU kernels, or the vendor's library."""
+    if config.library is not None:
+        from openhtp.device.library_target import LibraryTarget  # with all its bindings
+
+        return build_library_core(config, LibraryTarget(config.library, find_soc(config.soc)))
     from openhtp.engine.ort import OrtEngine  # a third of a second that only a device that computes must pay
 
     engine = OrtEngine(threads=config.threads, yield_points=config.yield_points)
@@ -50,16 +57,15 @@ def ledger_of(config: DeviceConfig) -> Ledger:
     )
 
 
-def build_beside(
-    config: DeviceConfig, target: Target, submit: Callable[[Callable[[], Callable[[], None]]], None]
-) -> DeviceCore:
-    """A device that computes elsewhere: ``submit`` runs work there, and then what it returned on the loop."""
+def build_library_core(config: DeviceConfig, target: LibraryTarget) -> DeviceCore:
+    """A device that computes with the vendor's library, on the thread that calls it."""
     clock = WallClock()
     return DeviceCore(
         scheduler=Scheduler(config.resources(), policy_named(config.policy)),
         clock=clock,
         arch=find_soc(config.soc).arch,
         target=target,
-        make_runner=lambda jobs: BesideRunner(jobs, clock.now, submit),
+        make_runner=lambda jobs: BesideRunner(jobs, clock.now, target.thread),
         make_ledger=lambda: ledger_of(config),
+        library=target,
     )

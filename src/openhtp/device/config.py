@@ -1,4 +1,4 @@
-"""What can be chosen of an emulated device."""
+"""What can be chosen of a device."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class DeviceConfig:
     ``platform="windows"`` gives all graphs one thread priority, as there the operating system decides.
     ``parallel_graphs`` lets two graphs of one priority run side by side; ``vtcm_windowing`` lets clients of
     different process domains share VTCM (some chips from v79 on). Units, VTCM and process domains are the SoC's
-    unless given.
+    unless given. ``library`` is the vendor's that computes, by its path; None for the emulator's own engine.
     """
 
     soc: str = "SM8650"
+    library: str | None = None
     policy: str = "strict"
     platform: str = "linux"
     threads: int = 1

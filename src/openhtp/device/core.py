@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openhtp.core.machine import WORTH_GIVING_BACK, give_back_freed
 from openhtp.device.answers import Answer, timed
@@ -28,6 +28,9 @@ from openhtp.rpc import channel, messages as ms
 from openhtp.sched.events import ClientExpelled, ClientRemoved, HoldChanged
 from openhtp.sched.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from openhtp.device.library_target import LibraryTarget
+
 log = logging.getLogger(__name__)
 
 # Pieces of memory of a client that has gone that are given back in one turn of the loop.
@@ -46,7 +49,9 @@ class DeviceCore:
         target: Target,
         make_runner: Callable[[dict[int, Job]], Runner],
         make_ledger: Callable[[], Ledger] = Ledger,
+        library: LibraryTarget | None = None,
     ) -> None:
+        """``library`` is the target again if that is the vendor's library, which can be asked for more."""
         self.clock = clock
         self._make_ledger = make_ledger
         self.sessions: dict[int, Session] = {}
@@ -58,6 +63,7 @@ class DeviceCore:
         # Who has a device alone may end it, if only by cutting its own memory short.
         self.serves_one = True
         self.target = target
+        self.library = library
         self._numbers = itertools.count(1)
         # Has slow work done and tells what came of it; by whoever has threads, else here and now.
         self.run_elsewhere: Callable[[Task[Any], Callable[[Answer], None]], None] = _run_here
@@ -165,7 +171,7 @@ class DeviceCore:
         return timed(found, took, took)
 
     def _begin(self, task: Task[Any]) -> None:
-        session = task.context.session
+        session = task.owner.session
         session.tasks.add(task)
         task.on_end = lambda: self.stage(session)
         self.stage(session)

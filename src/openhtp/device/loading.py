@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ from openhtp.rpc.shm import SharedBuffer
 
 log = logging.getLogger(__name__)
 
-Work = Callable[[], Callable[[], None]]
 # Told how many are done, of how many, and which one is next.
 Advance = Callable[[int, int, str], None]
 # With acceleration: sessions are made on as many threads as there are, and this many graphs ask for some.
@@ -136,7 +133,9 @@ def close_all(ready: Sequence[Ready]) -> None:
 def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
     """To be stored with what makes it ready quickly, and never to be run here."""
     with error_context(graph=packed.name):
-        return Ready(packed.info(), Unloaded(), packed.program())
+        program = packed.program()
+        target.check(program)
+        return Ready(packed.info(), Unloaded(), program)
 
 
 def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
@@ -157,29 +156,3 @@ def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | Non
         return None
     packed = target.pack(program)
     return None if packed is None else SharedBuffer.holding(pack_graphs([packed], BinaryInfo()))
-
-
-class Loader:
-    """One thread for a runner beside the loop. What its work returns is then called on the loop's thread."""
-
-    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
-        self._post = post
-        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="openhtp-loader", daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Work) -> None:
-        """Run ``work`` off the loop's thread. It must turn its own failures into what it returns."""
-        self._queue.put(work)
-
-    def close(self) -> None:
-        """Let the thread end after what it is doing now."""
-        self._queue.put(None)
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                self._post(work())
-            except Exception:
-                log.exception("slow work failed")
-            del work  # and what it holds, before the next is waited for

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import ExecutionError, QnnError
@@ -232,38 +234,33 @@ class ModelledRunner:
 
 
 class BesideRunner:
-    """Computes on other threads, so that the loop goes on hearing requests however long a step takes.
+    """Computes on other threads, so that the loop goes on hearing requests however long a step takes."""
 
-    ``submit`` runs work there and then calls, on the loop's thread, what the work returned.
-    """
-
-    def __init__(
-        self,
-        jobs: Mapping[int, Job],
-        clock: Callable[[], int],
-        submit: Callable[[Callable[[], Callable[[], None]]], object],
-    ) -> None:
+    def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int], threads: Executor) -> None:
         self.under_way = 0
         self._jobs = jobs
         self._clock = clock
-        self._submit = submit
+        self._threads = threads
+        self._post: Post
         self._ended: deque[Ended] = deque()
 
     def attach(self, post: Post, go_on: GoOn) -> None:
-        """Ends come the way that ``submit`` knows."""
+        """Ends are posted to the loop."""
+        self._post = post
 
     def start(self, t: int, action: Start) -> None:
         """Hand a step to another thread."""
         job = self._jobs.get(action.job)
 
-        def work() -> Callable[[], None]:
+        def work() -> None:
             began_ns = self._clock()
             if job is not None:
                 compute_step(job, action.step)
             ended = Ended(action.job, action.step, action.token, began_ns=began_ns, ended_ns=self._clock())
-            return lambda: self._ended.append(ended)
+            self._post(lambda: self._ended.append(ended))
 
-        self._submit(work)
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: those that are there do it
+            self._threads.submit(work)
         self.under_way += 1
 
     def ask_yield(self, t: int, action: AskYield) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.device.answers import Answer, error_reply
+from openhtp.device.answers import Answer, error_reply, with_log
 from openhtp.device.connection import Connection, Duct
 from openhtp.device.core import DeviceCore
 from openhtp.device.entrance import REST_NS, Entrance
@@ -363,6 +363,8 @@ class Server:
         self._told_to_stop = self._stopping = now
 
     def _reply(self, connection: Connection, answer: Answer, number: int) -> None:
+        if self.core.library is not None:
+            answer = with_log(answer, self.core.library.log)
         try:
             connection.reply(answer, number)
         except BlockingIOError as error:

@@ -66,6 +66,11 @@ class Session:
         self.staged = False
 
     @property
+    def session(self) -> Session:
+        """Whose a task is that belongs to no single context."""
+        return self
+
+    @property
     def busy(self) -> bool:
         """Whether something is being done for it."""
         return bool(self.jobs or self.tasks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,12 +29,8 @@ class SideBySideRunner(InlineRunner):
         super().attach(post, go_on)
         threads = ThreadPoolExecutor(self._most, thread_name_prefix="openhtp-steps")
         threads.submit(int)
-
-        def submit(work: Callable[[], Callable[[], None]]) -> None:
-            with contextlib.suppress(RuntimeError):  # the system has no more threads: those that are there do it
-                threads.submit(lambda: post(work()))
-
-        self._beside = BesideRunner(self._jobs, self._clock, submit)
+        self._beside = BesideRunner(self._jobs, self._clock, threads)
+        self._beside.attach(post, go_on)
 
     def next_at(self, now: int) -> int | None:
         """Now, if any step is ready or has ended; else when the next paced one ends."""

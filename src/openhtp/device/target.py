@@ -18,6 +18,9 @@ class Target(Protocol):
     def load(self, program: QnnProgram) -> LoadedProgram:
         """Make a program ready; may take seconds, so it is never called on the loop's thread."""
 
+    def check(self, program: QnnProgram) -> None:
+        """Raise what would keep ``load`` from making a program ready, as far as that is known without doing so."""
+
 
 @runtime_checkable
 class PreparingTarget(Target, Protocol):
@@ -40,6 +43,9 @@ class EmulatedChip:
     def load(self, program: QnnProgram) -> LoadedProgram:
         """Compile for the SoC and load."""
         return self._engine.load(program_for(program, self._soc))
+
+    def check(self, program: QnnProgram) -> None:
+        """All that a portable program has can be compiled for any SoC."""
 
     def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LoadedProgram | None:
         """Load what was prepared for this very SoC."""

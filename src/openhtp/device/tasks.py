@@ -19,6 +19,7 @@ from openhtp.device.answers import Answer, error_reply, timed
 from openhtp.device.contexts import DeviceContext
 from openhtp.device.failures import bare, in_words, unexpected
 from openhtp.device.loop import SchedulerFailed
+from openhtp.device.sessions import Session
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,9 @@ class Cancelled(Exception):
 
 
 class Task(Generic[_T]):
-    """``work`` is slow. ``finish`` then makes the answer; without one, ``undo`` gives back what was taken for it.
+    """Slow ``work`` for a context, or for a whole session.
+
+    ``finish`` then makes the answer; without one, ``undo`` gives back what was taken for it.
 
     ``discard`` gives back a result that comes when nobody wants it any more.
     """
@@ -49,7 +52,7 @@ class Task(Generic[_T]):
     def __init__(
         self,
         what: str,
-        context: DeviceContext,
+        owner: DeviceContext | Session,
         *,
         work: Callable[[Task[_T]], _T],
         finish: Callable[[_T], Answer],
@@ -57,7 +60,7 @@ class Task(Generic[_T]):
         undo: Callable[[], None] = lambda: None,
     ) -> None:
         self.what = what
-        self.context = context
+        self.owner = owner
         self.state = State.WAITING
         self.cancelled = False
         # Of the request that it answers; 0 where nobody tells requests apart.
@@ -122,7 +125,7 @@ class Task(Generic[_T]):
     def conclude(self) -> Answer:
         """Make the answer, on the loop's thread, once ``run`` is over. Raises SchedulerFailed only."""
         self.state = State.OVER
-        self.context.session.tasks.discard(self)
+        self.owner.session.tasks.discard(self)
         try:
             if self._error is not None:
                 raise self._error
@@ -201,7 +204,7 @@ class Pool:
             self._post(then)  # before the next of the context is begun: their ends come in order, too
         finally:
             with self._news:
-                self._busy.discard(task.context.number)
+                self._busy.discard(task.owner.number)
                 self._news.notify_all()
         return True
 
@@ -210,8 +213,8 @@ class Pool:
         if self._closed:
             return None
         for index, (task, then) in enumerate(self._waiting):
-            if task.context.number not in self._busy:
-                self._busy.add(task.context.number)
+            if task.owner.number not in self._busy:
+                self._busy.add(task.owner.number)
                 del self._waiting[index]
                 return task, then
         return None

@@ -229,6 +229,20 @@ def pack_program(
     return packed, places
 
 
+def pack_ends(name: str, ends: Sequence[tuple[TensorSpec, int]], *, prepared: bytes, seal: bytes) -> PackedGraph:
+    """A graph of which only its ends, with their ids, and its prepared form are known. It has no program."""
+    inputs = [end for end in ends if end[0].kind.is_input]
+    outputs = [end for end in ends if end[0].kind.is_output]
+    return PackedGraph(
+        records.ends_of(name, [spec for spec, _ in inputs], [spec for spec, _ in outputs], GRAPH.defaults()),
+        make_section(b""),
+        (),
+        prepared=make_section(prepared),
+        seal=seal,
+        ids=tuple(number for _, number in (*inputs, *outputs)),
+    )
+
+
 def _used_in_halves(program: QnnProgram) -> frozenset[str]:
     """Float constants that are rounded to half precision before anything is computed with them, wherever they are
     used; only those of one node, so that this holds for no more than the array that was found."""

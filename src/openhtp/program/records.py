@@ -178,12 +178,23 @@ def record_program(
 
 def record_ends(program: QnnProgram) -> EndsRecord:
     """The program as it looks from outside."""
+    return ends_of(program.name, program.inputs, program.outputs, program.options, program.updateables)
+
+
+def ends_of(
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    options: OptionValues,
+    updateables: Sequence[TensorSpec] = (),
+) -> EndsRecord:
+    """A graph as it looks from outside."""
     return EndsRecord(
-        name=program.name,
-        inputs=[_record_tensor(spec) for spec in program.inputs],
-        outputs=[_record_tensor(spec) for spec in program.outputs],
-        options=program.options.stored(),
-        updateables=[_record_tensor(spec) for spec in program.updateables],
+        name=name,
+        inputs=[_record_tensor(spec) for spec in inputs],
+        outputs=[_record_tensor(spec) for spec in outputs],
+        options=options.stored(),
+        updateables=[_record_tensor(spec) for spec in updateables],
     )
 
 

@@ -18,7 +18,7 @@ from openhtp.hw.power import DcvsVote, HmxVote
 from openhtp.rpc.channel import ProtocolError
 from openhtp.sched.timed import Pace
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -136,6 +136,23 @@ class PackGraph(Request):
     """
 
     graph: int
+
+
+class ExportBinary(Request):
+    """Fetch the graphs of a context as the vendor's library saves them. Reply descriptor: shared memory with that.
+
+    The device must compute with that library.
+    """
+
+    context: int
+    weight_sharing: bool = False
+
+
+class ImportBinary(Request):
+    """Fetch a context binary of ours that holds one that the vendor's library saved. Descriptor: memory with that.
+
+    Reply descriptor: shared memory with ours. Only a device that computes with that library can load it.
+    """
 
 
 class UpdateGraph(Request):
@@ -299,6 +316,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     ``where`` says where the error was met: a graph, a node. ``served_ns`` is how long the device had the request,
     ``worked_ns`` how much of that it worked for it.
     ``moved``: it is too long for a message; the descriptor beside it is shared memory with the reply itself.
+    ``log`` is what the client's log is to say of the vendor's library: levels of Python's logging, and lines.
     """
 
     number: int = 0
@@ -312,6 +330,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     info: dict[str, object] = {}
     served_ns: int = 0
     worked_ns: int = 0
+    log: list[tuple[int, str]] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode

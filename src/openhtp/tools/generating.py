@@ -8,24 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.writing import write_file
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import GRAPH
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import schematic_bytes
-from openhtp.runtime.instruments.device_queries import schematic_on
+from openhtp.runtime.instruments.device_queries import library_binary, schematic_on
 from openhtp.runtime.objects.context import Context
 from openhtp.tools.models import Changes, Where, composed, import_models, opened_device
 from openhtp.tools.profiling import Profiling, Recorder
 from openhtp.tools.results import file_stems, make_folder
 from openhtp.tools.stages import Stage, Tell, during
-from openhtp.vendor.engine import program_to_recipe
-from openhtp.vendor.worker import VendorProcess
-
-_DEFAULT_SOC = "SM8650"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +93,7 @@ def _path(order: Generation, soc: str | None) -> Path:
 
 def _prepared(order: Generation, where: Where, graphs: Sequence[IrGraph], path: Path, outcome: Outcome) -> Saved:
     recorder = Recorder(order.profiling, order.output_dir)
-    changes = replace(order.changes, context_options={**order.changes.context_options, "prepare_only": True})
+    changes = _prepare_only(order.changes)
     with ExitStack() as stack:
         device = stack.enter_context(opened_device(where))
         profile = recorder.profile(device.backend)
@@ -138,23 +132,16 @@ def _by_library(order: Generation, where: Where, graphs: Sequence[IrGraph], path
     """Saved by the library itself, in its own format."""
     if order.profiling.level is not None or order.op_mapping:
         raise UnsupportedFeature("profiles and op mappings are those of the emulator; leave out --backend")
-    soc = find_soc(where.device_options().get("soc", _DEFAULT_SOC))
     context_options = {} if where.config is None else where.config.context_options()
     sharing = {**context_options, **order.changes.context_options}.get("weight_sharing_enabled", False)
-    with during(Stage.DEVICE):
-        process = VendorProcess(where.library, soc=soc.soc_model)
-    with process:
-        with during(Stage.CREATE):
-            context = process.create_context(weight_sharing=bool(sharing))
-            made = []
-            for graph in graphs:
-                config = {} if where.config is None else where.config.graph_options(graph.name)
-                options = GRAPH.read({**config, **order.changes.graph_options}, arch=soc.arch)
-                program = portable_program(graph, CompileOptions(graph=options))
-                made.append(process.build(program_to_recipe(program), context))
+    with opened_device(where) as device:
+        context = composed(device, graphs, where.config, _prepare_only(order.changes))
         with during(Stage.FINALIZE):
-            for each in made:
-                process.finalize(each)
-            data = process.get_binary(context)
-    write_file(path, data)
-    return Saved(path=path, soc=soc.name, nbytes=len(data), graphs=tuple(graph.name for graph in graphs))
+            data = library_binary(context, weight_sharing=bool(sharing))
+        write_file(path, data)
+        return Saved(path=path, soc=device.soc, nbytes=len(data), graphs=tuple(context.graphs))
+
+
+def _prepare_only(changes: Changes) -> Changes:
+    """Graphs are saved, and not set up to be executed."""
+    return replace(changes, context_options={**changes.context_options, "prepare_only": True})

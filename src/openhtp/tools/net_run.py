@@ -23,7 +23,7 @@ from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.feeding import Cache, Feeding, Feeds, Repetition
 from openhtp.tools.input_list import InputList, read_input_list
-from openhtp.tools.library_binaries import LibraryGraph, opened_binaries
+from openhtp.tools.library_binaries import opened_binaries
 from openhtp.tools.models import (
     Changes,
     Where,
@@ -194,7 +194,7 @@ def _lists_of(order: Order, graphs: Sequence[str]) -> Sequence[Path | None]:
     return order.lists
 
 
-def _plans(order: Order, graphs: Sequence[Graph | LibraryGraph]) -> list[_Plan]:
+def _plans(order: Order, graphs: Sequence[Graph]) -> list[_Plan]:
     """Which graph runs which list: in their order, one each."""
     names = [graph.name for graph in graphs]
     lists = _lists_of(order, names)
@@ -214,7 +214,7 @@ def _plans(order: Order, graphs: Sequence[Graph | LibraryGraph]) -> list[_Plan]:
 class _Plan:
     """One graph and its list."""
 
-    def __init__(self, order: Order, graph: Graph | LibraryGraph, path: Path, folder: Path) -> None:
+    def __init__(self, order: Order, graph: Graph, path: Path, folder: Path) -> None:
         self._order = order
         self._graph = graph
         self._inputs = {tensor.name: tensor.spec for tensor in graph.inputs}
@@ -247,16 +247,12 @@ class _Plan:
         """Run the list as often as it is asked for."""
         order, told = self._order, self.told
         graph = self._graph
-        depth = 1 if order.synchronous or isinstance(graph, LibraryGraph) else self._depth(graph)
+        depth = 1 if order.synchronous else self._depth(graph)
         pending: deque[tuple[Execution, Profile | None]] = deque()
         begin = time.monotonic()
         with during(Stage.EXECUTE):
             slots = self._slots(depth)
             for feeds in self._feeding.sets(order.repetition, begin):
-                if isinstance(self._graph, LibraryGraph):
-                    self._keep(self._graph.execute(feeds), recorder, None)
-                    tell(f"Executing {told.name}", told.inferences, self._total())
-                    continue
                 profile = recorder.profile_for(self._graph, time.monotonic() - begin)
                 signal = self._signal(self._graph)
                 if order.synchronous:
@@ -281,7 +277,7 @@ class _Plan:
         return None if timeout is None else graph.context.device.backend.create_signal(timeout)
 
     def _slots(self, depth: int) -> _Slots | None:
-        if not self._order.shared_buffers or isinstance(self._graph, LibraryGraph):
+        if not self._order.shared_buffers:
             return None
         return _Slots(self._graph, depth, self._order.batch)
 

@@ -1,8 +1,9 @@
-"""Backend and device of the vendor's library, and the questions one can ask them."""
+"""Backend and device of the vendor's library: which chip it is, and the questions one can ask it."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.abi.layout import pointer_list
+from openhtp.abi.numbers import VERSION_1
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import (
     Array,
@@ -27,17 +29,18 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpDeviceOption
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.hw.catalog import catalog
 from openhtp.options import DEVICE
 from openhtp.vendor.forms import dense_tensor
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.library import VendorLibrary
-from openhtp.vendor.platforms import PlatformDevice, read_platform
-from openhtp.vendor.profile import Profile
-from openhtp.vendor.soc import check_arch, parse_soc
+from openhtp.vendor.profile import LibraryProfile
+
+_ON_CHIP = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class LibraryOperation:
     """An operation that the library offers."""
 
     package: str
@@ -45,7 +48,7 @@ class Operation:
     target: str
 
 
-class Backend(Owner):
+class LibraryBackend(Owner):
     """The library in use. One per process is enough."""
 
     freed_status = st.QNN_BACKEND_ERROR_INVALID_HANDLE
@@ -62,15 +65,15 @@ class Backend(Owner):
         library.call("backendCreate", self.log, None, ctypes.addressof(handle))
         super().__init__(handle.value or 0, "backend", None)
 
-    def create_device(self, *, soc: int | str | None = None, arch: int | None = None) -> Device:
+    def create_device(self, *, soc: int | str | None = None, arch: int | None = None) -> LibraryDevice:
         """Open the device; ``soc`` or ``arch`` say what to compile for where no hardware decides it."""
-        return Device(self, soc=soc, arch=arch)
+        return LibraryDevice(self, soc=soc, arch=arch)
 
-    def create_profile(self, level: ProfileLevel = ProfileLevel.BASIC) -> Profile:
+    def create_profile(self, level: ProfileLevel = ProfileLevel.BASIC) -> LibraryProfile:
         """Make a profile to hand to finalize and execute calls."""
-        return Profile(self, level)
+        return LibraryProfile(self, level)
 
-    def operations(self) -> tuple[Operation, ...]:
+    def operations(self) -> tuple[LibraryOperation, ...]:
         """The operations that the library offers."""
         count, first = ctypes.c_uint32(), ctypes.c_void_p()
         self.library.call(
@@ -79,7 +82,7 @@ class Backend(Owner):
         if not first.value:
             return ()
         names = (struct("OperationName") * count.value).from_address(first.value)
-        return tuple(Operation(_text(n.package), _text(n.name), _text(n.target)) for n in names)
+        return tuple(LibraryOperation(_text(n.package), _text(n.name), _text(n.target)) for n in names)
 
     def platform(self) -> tuple[PlatformDevice, ...]:
         """The devices of this machine, as the library sees them."""
@@ -127,12 +130,12 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-class Device(Owner):
+class LibraryDevice(Owner):
     """An opened device. The simulator takes any number; hardware has one."""
 
     freed_status = st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
-    def __init__(self, backend: Backend, *, soc: int | str | None, arch: int | None) -> None:
+    def __init__(self, backend: LibraryBackend, *, soc: int | str | None, arch: int | None) -> None:
         if soc is not None and arch is not None:
             raise InvalidArgument(
                 f"both SoC {soc!r} and architecture {arch!r} were given; a SoC decides its architecture",
@@ -163,3 +166,80 @@ class Device(Owner):
 
     def _release(self, handle: int) -> None:
         self.library.call("deviceFree", handle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformDevice:
+    """One HTP. ``arch`` is 68 for v68; a device without the HTP part of its description has None there."""
+
+    device_id: int
+    cores: int
+    soc_model: int | None = None
+    arch: int | None = None
+    vtcm_mb: int | None = None
+    signed_pd: bool | None = None
+    dlbc: bool | None = None
+
+
+def read_platform(address: int | None) -> tuple[PlatformDevice, ...]:
+    """Copy a platform description out of the library's memory."""
+    if not address:
+        return ()
+    info = struct("PlatformInfo").from_address(address)
+    if info.version != VERSION_1 or not info.devices:
+        return ()
+    devices = (struct("HardwareDeviceInfo") * info.count).from_address(info.devices)
+    return tuple(_device(device) for device in devices if device.version == VERSION_1)
+
+
+def _device(device: ctypes.Structure) -> PlatformDevice:
+    if device.extension:
+        htp = struct("HtpDeviceInfo").from_address(device.extension)
+        if htp.kind == _ON_CHIP:
+            return PlatformDevice(
+                device_id=device.device_id,
+                cores=device.num_cores,
+                soc_model=htp.soc_model,
+                arch=htp.arch,
+                vtcm_mb=htp.vtcm_mb,
+                signed_pd=bool(htp.signed_pd),
+                dlbc=bool(htp.dlbc),
+            )
+    return PlatformDevice(device_id=device.device_id, cores=device.num_cores)
+
+
+def parse_soc(value: int | str) -> int:
+    """Accept a model number, a SoC's name in any case, or an architecture such as ``"v73"``.
+
+    The first SoC of the catalog stands for its architecture; the library picks the same ones.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    socs = catalog()
+    if isinstance(value, str):
+        word = value.strip().upper()
+        if word in socs:
+            return socs[word].soc_model
+        arch = re.fullmatch(r"V(\d+)", word)
+        first = next((soc for soc in socs.values() if arch and soc.arch == int(arch[1])), None)
+        if first is not None:
+            return first.soc_model
+    raise InvalidArgument(
+        f"SoC {value!r} is unknown; expected a model number, one of {', '.join(socs)},"
+        f" or one of {', '.join(f'v{arch}' for arch in _archs())}",
+        st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+    )
+
+
+def check_arch(value: int) -> int:
+    """Refuse an architecture that we do not know: the library takes any number, and then compiles for v68."""
+    if value not in _archs():
+        raise InvalidArgument(
+            f"architecture {value!r} is unknown; expected one of {', '.join(map(str, _archs()))}",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    return value
+
+
+def _archs() -> list[int]:
+    return sorted({soc.arch for soc in catalog().values()})

@@ -14,34 +14,35 @@ from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongStat
 from openhtp.core.option_numbers import CUSTOM, HtpContextOption
 from openhtp.core.priority import Priority
 from openhtp.options import CONTEXT
-from openhtp.vendor.backend import Device
-from openhtp.vendor.graph import Graph, GraphOptions, create_graph
+from openhtp.vendor.backend import LibraryDevice
+from openhtp.vendor.forms import LibraryGraphOptions
+from openhtp.vendor.graph import LibraryGraph, create_graph
 from openhtp.vendor.handles import Owner
-from openhtp.vendor.metadata import BinaryInfo, SystemLibrary
-from openhtp.vendor.profile import Profile
+from openhtp.vendor.metadata import LibraryBinaryInfo, SystemLibrary
+from openhtp.vendor.profile import LibraryProfile
 
 
-class Context(Owner):
+class LibraryContext(Owner):
     """A set of graphs that are saved, restored and freed together."""
 
     freed_status = st.QNN_CONTEXT_ERROR_INVALID_HANDLE
 
-    def __init__(self, device: Device, handle: int, *, restored: bool) -> None:
+    def __init__(self, device: LibraryDevice, handle: int, *, restored: bool) -> None:
         self.device = device
         self.library = device.library
-        self.graphs: dict[str, Graph] = {}
+        self.graphs: dict[str, LibraryGraph] = {}
         self._restored = restored
         super().__init__(handle, "context", device)
 
     @classmethod
     def create(
         cls,
-        device: Device,
+        device: LibraryDevice,
         *,
         priority: Priority | None = None,
         queue_depth: int | None = None,
         weight_sharing: bool = False,
-    ) -> Context:
+    ) -> LibraryContext:
         """Create an empty context."""
         keep: list[Any] = []
         configs = _configs(priority, queue_depth, (), keep)
@@ -65,14 +66,14 @@ class Context(Owner):
     @classmethod
     def from_binary(
         cls,
-        device: Device,
+        device: LibraryDevice,
         blob: bytes,
         *,
         priority: Priority | None = None,
         queue_depth: int | None = None,
         enable_graphs: Sequence[str] = (),
-        profile: Profile | None = None,
-    ) -> Context:
+        profile: LibraryProfile | None = None,
+    ) -> LibraryContext:
         """Restore a context with its finalized graphs.
 
         The library accepts damaged weights without a word and may crash on other damage: only restore what
@@ -104,7 +105,7 @@ class Context(Owner):
         context._retrieve(info, enable_graphs)
         return context
 
-    def _retrieve(self, info: BinaryInfo, enabled: Sequence[str]) -> None:
+    def _retrieve(self, info: LibraryBinaryInfo, enabled: Sequence[str]) -> None:
         for graph in info.graphs:
             if enabled and graph.name not in enabled:
                 continue
@@ -117,15 +118,15 @@ class Context(Owner):
             except Exception:
                 self.free()
                 raise
-            self.graphs[graph.name] = Graph(self, graph.name, handle.value or 0, graph.tensors)
+            self.graphs[graph.name] = LibraryGraph(self, graph.name, handle.value or 0, graph.tensors)
 
-    def create_graph(self, name: str, options: GraphOptions | None = None) -> Graph:
+    def create_graph(self, name: str, options: LibraryGraphOptions | None = None) -> LibraryGraph:
         """Create an empty graph."""
         if self._restored:
             raise WrongState(f"graph {name!r} cannot be added to a context restored from a binary")
         if name in self.graphs:
             raise NameClash(f"graph {name!r} exists already in its context")
-        graph = create_graph(self, name, options or GraphOptions())
+        graph = create_graph(self, name, options or LibraryGraphOptions())
         self.graphs[name] = graph
         return graph
 

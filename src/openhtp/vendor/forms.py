@@ -1,10 +1,12 @@
-"""Tensors and parameters as the vendor's library wants them."""
+"""Programs as the vendor's library wants them: tensors, parameters and options."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,79 @@ from openhtp.abi.writing import Array, Params, tensor_struct
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.precision import FloatPrecision
+from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.units import MIB
 from openhtp.ops import find_op, resolve
+from openhtp.options import GRAPH
+from openhtp.program.qnn_program import QnnProgram
+
+log = logging.getLogger(__name__)
+
+# Options of a graph that the library is told of, or that are not about how it computes.
+_HANDED_ON = {"priority", "vtcm_bytes", "vtcm_mb", "hvx_threads", "optimization_level", "precision", "core"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryGraphOptions:
+    """What a graph is compiled for. ``None`` leaves the library's default."""
+
+    priority: Priority | None = None
+    vtcm_mb: int | None = None
+    hvx_threads: int | None = None
+    optimization: int | None = None  # 1 to 3: how hard finalize tries
+    float16: bool = False  # compute float32 graphs in 16 bits, the only way the HTP can
+    dlbc: bool | None = None
+
+
+def nodes_of(program: QnnProgram) -> list[tuple[OpCall, Params]]:
+    """The nodes of a program in order, with the forms and types of their parameters.
+
+    Raises UnsupportedFeature for tensors that the library does not have.
+    """
+    for spec in program.tensors.values():
+        _refuse_beyond_library(spec)
+    calls = [program.call(node) for node in program.nodes]
+    return [(call, params_of(call, program.statics)) for call in calls]
+
+
+def graph_options_of(program: QnnProgram) -> LibraryGraphOptions:
+    """The options of a program that the library takes. A warning names those that have no effect there."""
+    chosen, level = program.options, program.options.optimization_level
+    dropped = [
+        row.name
+        for row in GRAPH.rows
+        if row.name not in _HANDED_ON and row.name in chosen and chosen[row.name] != row.default
+    ]
+    if dropped:
+        log.warning(
+            "graph %r: %s: not handed on to the vendor's library, so without effect there",
+            program.name,
+            ", ".join(dropped),
+        )
+    return LibraryGraphOptions(
+        priority=chosen.priority,
+        vtcm_mb=None if chosen.vtcm_bytes is None else math.ceil(chosen.vtcm_bytes / MIB),
+        hvx_threads=chosen.hvx_threads,
+        optimization=None if level == GRAPH.option("optimization_level").default else level,
+        float16=chosen.precision is FloatPrecision.FLOAT16,
+    )
+
+
+def _refuse_beyond_library(spec: TensorSpec) -> None:
+    problem = ""
+    if spec.is_dynamic:
+        problem = "has dynamic dimensions"
+    elif spec.sparse_elements is not None:
+        problem = "is sparse"
+    elif spec.kind.is_optional or spec.kind.is_updateable or spec.kind is TensorKind.APP_READWRITE:
+        problem = f"is of kind {spec.kind.name}"
+    if problem:
+        raise UnsupportedFeature(
+            f"tensor {spec.name!r} {problem}, which the vendor's library does not offer; the emulator does",
+            st.QNN_TENSOR_ERROR_UNSUPPORTED_TENSOR_PARAM,
+        )
 
 
 def params_of(call: OpCall, statics: Mapping[str, Array] | None = None) -> Params:

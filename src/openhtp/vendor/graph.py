@@ -29,15 +29,14 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, NameClash, WrongState
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM, HtpGraphOption, Optimization, PrecisionNumber
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.options import GRAPH, Number
-from openhtp.vendor.forms import dense_tensor
+from openhtp.vendor.forms import LibraryGraphOptions, dense_tensor
 from openhtp.vendor.handles import Owner
-from openhtp.vendor.profile import Profile
+from openhtp.vendor.profile import LibraryProfile
 
 if TYPE_CHECKING:
-    from openhtp.vendor.context import Context
+    from openhtp.vendor.context import LibraryContext
 
 
 # An option of the library's that ours does not have.
@@ -49,18 +48,6 @@ _DLBC = Number(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphOptions:
-    """What a graph is compiled for. ``None`` leaves the library's default."""
-
-    priority: Priority | None = None
-    vtcm_mb: int | None = None
-    hvx_threads: int | None = None
-    optimization: int | None = None  # 1 to 3: how hard finalize tries
-    float16: bool = False  # compute float32 graphs in 16 bits, the only way the HTP can
-    dlbc: bool | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
     """A graph's input or output and the id that executions name it by."""
@@ -69,12 +56,12 @@ class GraphTensor:
     id: int
 
 
-class Graph(Owner):
+class LibraryGraph(Owner):
     """One graph. It ends with its context."""
 
     freed_status = st.QNN_GRAPH_ERROR_INVALID_HANDLE
 
-    def __init__(self, context: Context, name: str, handle: int, io: Sequence[GraphTensor] | None) -> None:
+    def __init__(self, context: LibraryContext, name: str, handle: int, io: Sequence[GraphTensor] | None) -> None:
         """Wrap a handle; ``io`` is given for graphs from a binary, which are finalized already."""
         self.name = name
         self.library = context.library
@@ -163,7 +150,7 @@ class Graph(Owner):
             name, number = f"{wanted}:{number}", number + 1
         return name
 
-    def finalize(self, profile: Profile | None = None) -> None:
+    def finalize(self, profile: LibraryProfile | None = None) -> None:
         """Compile. May take seconds; what the compiler refuses is raised with its own words."""
         handle = self._unfinished("finalize")
         place = f"graph {self.name!r}"
@@ -176,7 +163,7 @@ class Graph(Owner):
     def execute(
         self,
         inputs: Mapping[str, Array],
-        profile: Profile | None = None,
+        profile: LibraryProfile | None = None,
         *,
         outputs: Mapping[str, Array] | None = None,
     ) -> dict[str, Array]:
@@ -258,7 +245,7 @@ def _io_structs(tensors: Sequence[GraphTensor], arrays: Sequence[Array], keep: l
     return structs
 
 
-def graph_configs(options: GraphOptions, keep: list[Any]) -> list[ctypes.Structure]:
+def graph_configs(options: LibraryGraphOptions, keep: list[Any]) -> list[ctypes.Structure]:
     """The config list of ``graphCreate``."""
     configs = []
     if options.priority is not None:
@@ -286,7 +273,7 @@ def graph_configs(options: GraphOptions, keep: list[Any]) -> list[ctypes.Structu
     return configs
 
 
-def create_graph(context: Context, name: str, options: GraphOptions) -> Graph:
+def create_graph(context: LibraryContext, name: str, options: LibraryGraphOptions) -> LibraryGraph:
     """Create an empty graph in a context."""
     keep: list[Any] = []
     for what, number in (("vtcm_mb", options.vtcm_mb), ("hvx_threads", options.hvx_threads)):
@@ -303,4 +290,4 @@ def create_graph(context: Context, name: str, options: GraphOptions) -> Graph:
         ctypes.addressof(handle),
         where=f"graph {name!r}",
     )
-    return Graph(context, name, handle.value or 0, None)
+    return LibraryGraph(context, name, handle.value or 0, None)

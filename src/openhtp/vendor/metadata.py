@@ -36,7 +36,7 @@ class BinaryGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryInfo:
+class LibraryBinaryInfo:
     """What a context binary says about itself."""
 
     build_id: str
@@ -84,7 +84,7 @@ class SystemLibrary:
             )
         return _load(library.path.with_name(SYSTEM_NAME))
 
-    def binary_info(self, blob: bytes) -> BinaryInfo:
+    def binary_info(self, blob: bytes) -> LibraryBinaryInfo:
         """Describe a context binary; raises BadBinary if it is none."""
         if not isinstance(blob, bytes) or not blob:
             raise BadBinary(f"a context binary is bytes, at least one; got {type(blob).__name__} {blob!r:.20}")
@@ -113,14 +113,14 @@ def _load(path: Path) -> SystemLibrary:
     return SystemLibrary(path)
 
 
-def _read(address: int) -> BinaryInfo:
+def _read(address: int) -> LibraryBinaryInfo:
     version = ctypes.c_uint32.from_address(address).value
     layout = {1: "BinaryInfoV1", 2: "BinaryInfoV1", 3: "BinaryInfoV3"}.get(version)
     if layout is None:
         raise BadBinary(f"the context binary's description has version {version}; expected 1 to 3")
     info = struct(layout).from_address(address)
     graphs = (struct("GraphInfo") * info.num_graphs).from_address(info.graphs) if info.graphs else ()
-    return BinaryInfo(
+    return LibraryBinaryInfo(
         build_id=(info.build_id or b"").decode("utf-8", "replace"),
         core_api=version_of(info.core),
         htp_api=version_of(info.backend),

@@ -13,7 +13,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.option_numbers import PowerOption
 from openhtp.hw.power import MAX_RPC_POLLING_US, DcvsVote
-from openhtp.vendor.backend import Backend
+from openhtp.vendor.backend import LibraryBackend
 from openhtp.vendor.failures import failure
 from openhtp.vendor.handles import Owner
 
@@ -25,7 +25,7 @@ class PowerVotes(Owner):
 
     freed_status = st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT
 
-    def __init__(self, backend: Backend, *, device_id: int = 0, core_id: int = 0) -> None:
+    def __init__(self, backend: LibraryBackend, *, device_id: int = 0, core_id: int = 0) -> None:
         self._library = backend.library
         self._functions = self._infrastructure()
         made = ctypes.c_uint32()

@@ -14,11 +14,11 @@ from openhtp.records.profile import EVENT_NAMES, EVENT_UNITS
 from openhtp.vendor.handles import Owner
 
 if TYPE_CHECKING:
-    from openhtp.vendor.backend import Backend
+    from openhtp.vendor.backend import LibraryBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileEvent:
+class LibraryEvent:
     """One measurement. ``identifier`` is the library's own wording, e.g. ``add0:OpId_18 (cycles)``."""
 
     type: int
@@ -26,27 +26,27 @@ class ProfileEvent:
     unit: str
     value: int
     identifier: str
-    children: tuple[ProfileEvent, ...] = ()
+    children: tuple[LibraryEvent, ...] = ()
 
-    def walk(self) -> Iterator[ProfileEvent]:
+    def walk(self) -> Iterator[LibraryEvent]:
         """This event and all below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
-class Profile(Owner):
+class LibraryProfile(Owner):
     """Collects the events of the last call that it was given to; the next call replaces them."""
 
     freed_status = st.QNN_PROFILE_ERROR_INVALID_HANDLE
 
-    def __init__(self, backend: Backend, level: ProfileLevel) -> None:
+    def __init__(self, backend: LibraryBackend, level: ProfileLevel) -> None:
         self._library = backend.library
         handle = ctypes.c_void_p()
         self._library.call("profileCreate", backend.handle, int(level), ctypes.addressof(handle))
         super().__init__(handle.value or 0, "profile", backend)
 
-    def events(self) -> tuple[ProfileEvent, ...]:
+    def events(self) -> tuple[LibraryEvent, ...]:
         """The tree of events."""
         return tuple(self._read(event) for event in self._ids("profileGetEvents", self.handle))
 
@@ -57,10 +57,10 @@ class Profile(Owner):
             return []
         return list((ctypes.c_uint64 * count.value).from_address(ids.value))
 
-    def _read(self, event: int) -> ProfileEvent:
+    def _read(self, event: int) -> LibraryEvent:
         data = struct("EventData")()
         self._library.call("profileGetEventData", event, ctypes.addressof(data), where="profile event")
-        return ProfileEvent(
+        return LibraryEvent(
             type=data.type,
             name=EVENT_NAMES.get(data.type, f"EVENT_{data.type}"),
             unit=EVENT_UNITS.get(data.unit, f"unit {data.unit}"),

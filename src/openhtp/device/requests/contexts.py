@@ -103,7 +103,7 @@ def close_context(core: DeviceCore, context: DeviceContext) -> None:
     core.stage(session, busy=True)
     held = session.ledger.weights
     for task in session.tasks:
-        if task.context is context:
+        if task.owner is context:
             task.cancel()
     if context.switcher is not None:
         context.switcher.close()

@@ -36,7 +36,8 @@ def description(core: DeviceCore) -> dict[str, object]:
 @handles(ms.Inspect)
 def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
     """All sessions, whoever asks."""
-    return ms.Reply(info=description(asked.core))
+    library = {} if asked.core.library is None else asked.core.library.describe()
+    return ms.Reply(info=description(asked.core) | library)
 
 
 @handles(ms.SetTrace)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, error_context
+from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, WrongState, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.binary_files import BinaryFile
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
@@ -21,6 +21,7 @@ from openhtp.device.tasks import Task
 from openhtp.engine.protocol import UpdateableProgram
 from openhtp.memory.ledger import HeldMemory
 from openhtp.options import OptionValues
+from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.rpc import messages as ms
 from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
@@ -203,9 +204,38 @@ def pack(asked: Asked, request: ms.PackGraph) -> Task[SharedBuffer | None]:
     )
 
 
+@handles(ms.ExportBinary)
+def export_binary(asked: Asked, request: ms.ExportBinary) -> Task[SharedBuffer]:
+    """All graphs of a context, compiled together and saved by the vendor's library."""
+    library, context = asked.library, find(asked.session.contexts, request.context, "context")
+    programs = [graph.program for graph in context.graphs.values() if isinstance(graph, DeviceGraph)]
+    known = [program for program in programs if program is not None]
+    if not known or len(known) < len(programs):
+        raise WrongState("only graphs that were composed in their context can be saved by the vendor's library")
+
+    def work(task: Task[SharedBuffer]) -> SharedBuffer:
+        return SharedBuffer.holding([library.export_binary(known, weight_sharing=request.weight_sharing)])
+
+    return Task("saving", context, work=work, finish=lambda saved: saved, discard=SharedBuffer.close)
+
+
+@handles(ms.ImportBinary, takes_descriptor=True)
+def import_binary(asked: Asked, request: ms.ImportBinary) -> Task[SharedBuffer]:
+    """What the vendor's library saved, in a binary of ours."""
+    library, file = asked.library, BinaryFile(asked.descriptor())
+
+    def work(task: Task[SharedBuffer]) -> SharedBuffer:
+        with contextlib.closing(file):
+            graphs = library.import_binary(bytes(file.source.read(0, file.source.nbytes)))
+        return SharedBuffer.holding(pack_graphs(graphs, BinaryInfo()))
+
+    return Task("importing", asked.session, work=work, finish=lambda made: made, discard=SharedBuffer.close)
+
+
 @handles(ms.AddApp)
 def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
     """A client of the scheduler's that is no graph."""
+    asked.refuse_library("apps are modelled, and it only computes")
     context = find(asked.session.contexts, request.context, "context")
     core = asked.core
     app = DeviceApp(core.new_number(), context, request.name)
@@ -231,5 +261,6 @@ def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
 @handles(ms.SetPace)
 def set_pace(asked: Asked, request: ms.SetPace) -> ms.Reply:
     """How long executions take from now on."""
+    asked.refuse_library("paced executions are modelled, and it only computes")
     find(asked.session.graphs, request.graph, "graph").pace = request.work
     return ms.Reply()

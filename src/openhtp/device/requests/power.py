@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.device.requests.table import Asked, handles
+from openhtp.device.tasks import Task
+from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.rpc import messages as ms
 
 
@@ -22,12 +26,23 @@ def create(asked: Asked, request: ms.CreatePowerConfig) -> ms.Reply:
 
 
 @handles(ms.SetPowerConfig)
-def change(asked: Asked, request: ms.SetPowerConfig) -> ms.Reply:
-    """Votes, all of them or none."""
-    core, session = asked.core, asked.session
+def change(asked: Asked, request: ms.SetPowerConfig) -> ms.Reply | Task[None]:
+    """Votes, all of them or none. The vendor's library has one set of them, which is the last that was given."""
+    core, session, library = asked.core, asked.session, asked.core.library
+    if request.hmx is not None:
+        asked.refuse_library("HMX votes are not handed on to it", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED)
     core.power.set(session.number, request, core.clock.now(), busy=session.busy)
     session.staged = core.power.has_profile(session.number)
-    return ms.Reply()
+    if library is None:
+        return ms.Reply()
+    dcvs = request.dcvs if request.profile is None else find_perf_profile(request.profile).dcvs
+    vote = functools.partial(
+        library.vote,
+        dcvs=dcvs,
+        rpc_latency_us=request.rpc_control_latency_us,
+        rpc_polling_us=request.rpc_polling_us,
+    )
+    return Task("voting", session, work=lambda task: vote(), finish=lambda result: ms.Reply())
 
 
 @handles(ms.DestroyPowerConfig)

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from openhtp.core import status as st
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.status import Status
 from openhtp.device.answers import Answer
 from openhtp.device.sessions import Session
 from openhtp.device.tasks import Task
@@ -16,6 +19,7 @@ from openhtp.rpc.shm import SharedBuffer
 
 if TYPE_CHECKING:
     from openhtp.device.core import DeviceCore
+    from openhtp.device.library_target import LibraryTarget
 
 _R = TypeVar("_R", bound=ms.Request)
 
@@ -73,6 +77,22 @@ class Asked:
         if len(self.descriptors) != 1 + others:
             raise ProtocolError(f"a request with {len(self.descriptors)} descriptors; expected {1 + others}")
         return self.descriptors.pop(0)
+
+    @property
+    def library(self) -> LibraryTarget:
+        """The vendor's library that the device computes with. Raises UnsupportedFeature if it is an emulator."""
+        if self.core.library is None:
+            raise UnsupportedFeature(
+                "binaries of the vendor's library are for a device that computes with it; make one with"
+                " Backend(library=...)",
+                st.QNN_COMMON_ERROR_NOT_SUPPORTED,
+            )
+        return self.core.library
+
+    def refuse_library(self, why: str, status: Status = st.QNN_COMMON_ERROR_NOT_SUPPORTED) -> None:
+        """Refuse what is modelled, where the vendor's library computes."""
+        if self.core.library is not None:
+            raise UnsupportedFeature(f"the device is the vendor's library: {why}; use the emulator", status)
 
     def memory(self, nbytes: int = 0) -> SharedBuffer:
         """The shared memory that must have come, or its first ``nbytes``."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from openhtp.hw.clocks import FULL
 from openhtp.records.schematic import Schematic
 from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import unchangeable
 from openhtp.runtime.objects.app import App
+from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 
@@ -20,6 +23,27 @@ def ask(device: Device, message: ms.Request) -> ms.Reply:
 def ask_about(runs: Graph | App, message: Callable[[int], ms.Request]) -> ms.Reply:
     """Ask the device of a graph or app about it; ``message`` is made from the number that it has there."""
     return runs.context._link.request(message(runs._number))
+
+
+def library_binary(context: Context, *, weight_sharing: bool = False) -> bytes:
+    """The graphs of a context as the vendor's library saves them; the context's device must compute with it."""
+    return context._link.fetch(ms.ExportBinary(context=context._number, weight_sharing=weight_sharing))
+
+
+def open_library_binary(device: Device, blob: bytes) -> Context:
+    """A context of a binary that the vendor's library saved, on a device that computes with that library."""
+    with contextlib.closing(unchangeable(len(blob), [(0, blob)])) as memory:
+        ours = device._link.fetch(ms.ImportBinary(), (memory.number,))
+    return device.create_context_from_binary(ours)
+
+
+def load_only(device: Device, binary: bytes, opening: ms.CreateContext) -> None:
+    """Have a device load the first graph of a binary in a context that is made for that, and free it again."""
+    wanted = [ms.WantedGraph(place=0, priority=opening.priority)]
+    with contextlib.closing(unchangeable(len(binary), [(0, binary)])) as memory:
+        request = ms.LoadGraphs(context=0, nbytes=len(binary), graphs=wanted, opening=opening)
+        reply = device._link.request(request, (memory.number,))
+    device._link.request(ms.FreeContext(context=reply.value))
 
 
 def number_of(graph: Graph) -> int:

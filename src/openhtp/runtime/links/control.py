@@ -91,10 +91,10 @@ class Control:
         """Send a request and wait for its answer; raises the error in it, or Disconnected."""
         return self._ask(message, descriptors, _Question(undo), patience_s, stop)
 
-    def fetch(self, message: ms.Request) -> bytes:
+    def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
         """Ask for something that comes in shared memory."""
         question = _Question(None)
-        self._ask(message, (), question)
+        self._ask(message, descriptors, question)
         return question.data
 
     def tell(self, message: ms.Request) -> None:

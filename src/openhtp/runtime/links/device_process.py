@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -20,8 +21,12 @@ from openhtp.rpc import channel, rendezvous
 _LAST_WORDS = 2000
 # A device without clients ends by itself; one that does not is ended.
 _PATIENCE_S = 5
+# How long after its last word a process that died has ended.
+_MOMENT_S = 0.5
 # How the C library is tuned (glibc; others look at nothing of the kind).
 _TUNABLES, _LARGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
+# Where libraries are looked for, on this processor and on the DSP, and what separates folders there.
+_LIBRARY_PATHS = {"LD_LIBRARY_PATH": ":", "ADSP_LIBRARY_PATH": ";"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +70,7 @@ class Serving(Protocol):
 class DeviceProcess:
     """A device process that was started here, and the log that it writes."""
 
-    def __init__(self, words: list[str], fd: int) -> None:
+    def __init__(self, words: list[str], fd: int, environment: dict[str, str]) -> None:
         command = interpreter.command("-m", "openhtp.device", *words)
         # Several threads may ask for the last words while one closes the log.
         self._lock = threading.Lock()
@@ -74,9 +79,9 @@ class DeviceProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=self._log,  # the vendor's library prints as it pleases
                 stderr=self._log,
-                env=_environment(),
+                env=environment,
                 pass_fds=(fd,),
                 start_new_session=True,  # an interrupt typed at the client is not meant for the device
             )
@@ -93,8 +98,17 @@ class DeviceProcess:
                 return ""
             size = os.fstat(self._log).st_size
             tail = os.pread(self._log, _LAST_WORDS, max(0, size - _LAST_WORDS))
+            ended_by = self._ended_by()
         text = tail.decode(errors="replace").strip()
-        return f"; it wrote: {text}" if text else ""
+        return f"{ended_by}; it wrote: {text}" if text else ended_by
+
+    def _ended_by(self) -> str:
+        """The signal that ended it, if it ended; its sockets close a moment before that can be known."""
+        try:
+            code = self._process.wait(_MOMENT_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        return f", ended by {signal.Signals(-code).name}" if code < 0 else ""
 
     def end(self) -> None:
         """Wait for its end: it has nobody left to serve. (The starter of a named one ended long ago.)"""
@@ -117,12 +131,19 @@ class DeviceProcess:
                 self._log = None
 
 
-def _environment() -> dict[str, str]:
-    """The device's allocator asks for large pages: most of the time of filling fresh memory is the system's."""
+def _environment(library: str | None) -> dict[str, str]:
+    """The environment of a device.
+
+    Its allocator asks for large pages: most of the time of filling fresh memory is the system's. The vendor's
+    library finds its parts, and the DSP its skeleton, beside it.
+    """
     found = interpreter.environment()
     chosen = [words for words in found.get(_TUNABLES, "").split(":") if words]
     if not any(words.startswith(_LARGE_PAGES) for words in chosen):
         found[_TUNABLES] = ":".join([*chosen, f"{_LARGE_PAGES}=1"])
+    if library is not None:
+        for name, separator in _LIBRARY_PATHS.items():
+            found[name] = separator.join(filter(None, (os.path.dirname(library), found.get(name))))
     return found
 
 
@@ -160,4 +181,4 @@ def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None
 
 
 def _start(options: DeviceOptions, words: list[str], fd: int) -> DeviceProcess:
-    return DeviceProcess([*words, *options.arguments()], fd)
+    return DeviceProcess([*words, *options.arguments()], fd, _environment(options.config.library))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,8 @@ Undo = Callable[[ms.Reply], ms.Request]
 Interrupted = Callable[[], QnnError | None]
 # Called with the job's number as soon as the execution was sent.
 Sent = Callable[[int], None]
+# Where a device tells what the vendor's library logged in its process.
+library_log = logging.getLogger("openhtp.vendor.qnn")
 
 
 class Link(Protocol):
@@ -95,6 +98,9 @@ class Link(Protocol):
     def pack_graph(self, graph: int) -> bytes:
         """A loaded graph with its prepared form, as a context binary; nothing if it has no use for one."""
 
+    def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
+        """Ask for something that comes in shared memory; nothing if none came."""
+
     def close(self) -> None:
         """Let the device go."""
 
@@ -102,6 +108,8 @@ class Link(Protocol):
 def raise_reply(reply: ms.Reply) -> ms.Reply:
     """Raise the error that a reply carries, as the class that it had on the device."""
     note(reply)
+    for level, line in reply.log:
+        library_log.log(level, "%s", line)
     if not reply.error:
         return reply
     from openhtp.core import errors

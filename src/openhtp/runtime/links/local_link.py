@@ -169,11 +169,15 @@ class LocalLink:
 
     def read_trace(self) -> bytes:
         """What the core recorded."""
-        return self._ask(ms.ReadTrace())[1]
+        return self.fetch(ms.ReadTrace())
 
     def pack_graph(self, graph: int) -> bytes:
         """A loaded graph with its prepared form."""
-        return self._ask(ms.PackGraph(graph=graph))[1]
+        return self.fetch(ms.PackGraph(graph=graph))
+
+    def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
+        """Ask for something that would come in shared memory."""
+        return self._ask(message, descriptors)[1]
 
     def close(self) -> None:
         """End the session; what was pending ends with it."""

@@ -138,15 +138,16 @@ class RpcLink:
 
     def read_trace(self) -> bytes:
         """What the device recorded."""
-        return self._fetch(ms.ReadTrace())
+        return self.fetch(ms.ReadTrace())
 
     def pack_graph(self, graph: int) -> bytes:
         """A loaded graph with its prepared form."""
-        return self._fetch(ms.PackGraph(graph=graph))
+        return self.fetch(ms.PackGraph(graph=graph))
 
-    def _fetch(self, message: ms.Request) -> bytes:
+    def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
+        """Ask for something that comes in shared memory."""
         try:
-            return self._control.fetch(message)
+            return self._control.fetch(message, descriptors)
         except Disconnected as error:
             # Who is told of the loss may build anew at once, and must then meet the fresh process.
             finish(self._tell_of_loss, name="openhtp-loss")
@@ -191,7 +192,9 @@ class RpcLink:
                 raise  # not the system's but a signal handler's
             duct.sock.close()
             del self._running[execution]
-            self._fail(execution)
+            why = self._end_words()  # now: a device that hears of the loss closes this link
+            finish(self._tell_of_loss, name="openhtp-loss")
+            self._fail(execution, why)
             return
         # No interrupt comes between the two: the duct always belongs to somebody.
         del self._running[execution]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.options import OptionValues
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.emulated_choice import chosen_host
+from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.objects.device import Connect
 
 VENDOR = "vendor"
@@ -48,7 +50,7 @@ def check_one_set(library: Path, others: Iterable[Path | None]) -> None:
 
 def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) -> Connect:
     """How to reach the library's process. Raises UnsupportedFeature for what only the emulator can do."""
-    config = options.config
+    config = dataclasses.replace(options.config, library=str(library.absolute()))
     refusals = {
         "a name: the library serves the process that loaded it": options.name is not None,
         "host='thread' (transport='inprocess'): a crash of the library would be the client's": chosen_host(chosen)
@@ -63,7 +65,5 @@ def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) 
             raise UnsupportedFeature(
                 f"the vendor device does not take {what}", st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE
             )
-
-    from openhtp.runtime.links.vendor_link import VendorLink
-
-    return lambda on_lost: VendorLink(str(library), config, on_lost)
+    reached = dataclasses.replace(options, config=config)
+    return lambda on_lost: RpcLink(reached, on_lost)

@@ -20,7 +20,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram
-from openhtp.vendor.engine import program_to_recipe
+from openhtp.vendor.forms import graph_options_of, nodes_of
 
 U8 = DType.UFIXED_POINT_8
 
@@ -47,32 +47,30 @@ def clamped_program(clamp: str, params: dict[str, Any], **options: Any) -> QnnPr
 def test_the_library_gets_the_nodes_and_tensors_of_the_graph(clamp: str, params: dict[str, Any]) -> None:
     """What the emulator fuses it does not: the library has a compiler of its own."""
     program = clamped_program(clamp, params)
-    recipe = program_to_recipe(program)
-    (add, _), (clamped, given) = recipe.nodes
+    (add, _), (clamped, given) = nodes_of(program)
     assert (add.op, clamped.op) == ("ElementWiseAdd", clamp)
     assert {name: value for name, (value, _, _) in given.items()} == params
     assert add.outputs == clamped.inputs == (program.tensors["t"],)
     assert clamped.outputs == program.outputs
-    assert {spec.name for spec in recipe.tensors()} == {"a", "w", "t", "y"}
     (kernel,) = program_for(program, "SM8650").kernels
     assert kernel.sources == ("add", "clamp")
 
 
 def test_b14_options_that_the_library_is_not_told_of_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    program_to_recipe(clamped_program("Relu", {}, priority="high", vtcm_mb=4, hvx_threads=2))
+    graph_options_of(clamped_program("Relu", {}, priority="high", vtcm_mb=4, hvx_threads=2))
     assert "without effect there" not in caplog.text
-    program_to_recipe(clamped_program("Relu", {}, dlbc=True, priority="high"))
+    graph_options_of(clamped_program("Relu", {}, dlbc=True, priority="high"))
     assert "graph 'g': dlbc: not handed on to the vendor's library" in caplog.text
 
 
 def test_an_open_end_of_a_clamp_fits_the_parameter() -> None:
     program = clamped_program("ReluMinMax", {"min_value": -1.0, "max_value": math.inf})
-    ((_, _), (_, given)) = program_to_recipe(program).nodes
+    ((_, _), (_, given)) = nodes_of(program)
     assert np.isfinite(np.float32(given["max_value"][0]))
 
 
 def test_options_of_the_graph_are_handed_on() -> None:
-    options = program_to_recipe(
+    options = graph_options_of(
         clamped_program(
             "Relu",
             {},
@@ -82,11 +80,11 @@ def test_options_of_the_graph_are_handed_on() -> None:
             optimization_level=3,
             precision=FloatPrecision.FLOAT32,
         )
-    ).options
+    )
     assert (options.priority, options.vtcm_mb, options.hvx_threads) == (Priority.HIGH, 3, 2)
     assert options.optimization == 3
     assert not options.float16
-    usual = program_to_recipe(clamped_program("Relu", {})).options
+    usual = graph_options_of(clamped_program("Relu", {}))
     assert (usual.float16, usual.optimization) == (True, None)
 
 
@@ -103,4 +101,4 @@ def test_tensors_that_the_library_does_not_have_are_refused(change: dict[str, An
     program = clamped_program("Relu", {})
     tensors = {**program.tensors, "a": dataclasses.replace(program.tensors["a"], **change)}
     with pytest.raises(UnsupportedFeature, match=f"'a' (has|is) .*{problem}"):
-        program_to_recipe(dataclasses.replace(program, tensors=tensors))
+        nodes_of(dataclasses.replace(program, tensors=tensors))
