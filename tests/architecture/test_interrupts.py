@@ -32,7 +32,9 @@ ALLOWED = {
     },
     "runtime/calls/execution.py": {"acquire": "a lock of this call alone, which nobody else waits for"},
     "runtime/calls/queue.py": {"acquire": "a lock of this call alone, which nobody else waits for"},
-    "device/loading.py": {"threading.Thread": _OF_OURS, "concurrent.futures.ThreadPoolExecutor": _OF_OURS},
+    "device/library_target.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
+    "device/loading.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
+    "device/runner.py": {"concurrent.futures.Executor": _OF_OURS},
     "device/side_by_side.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
     "device/tasks.py": {"threading.Thread": _OF_OURS, "threading.Condition": _OF_OURS},
     "engine/workshop.py": {
@@ -40,7 +42,6 @@ ALLOWED = {
         "concurrent.futures.ThreadPoolExecutor": _OF_OURS,
         "concurrent.futures.Future": _OF_OURS,
     },
-    "vendor/worker.py": {"acquire": "a link is closed on a thread of ours"},
 }
 # Programs of their own, which end with the interrupt.
 PROGRAMS = ("bench", "cli")

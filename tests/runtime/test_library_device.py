@@ -55,7 +55,7 @@ class FakeTarget:
     def go_on(self) -> None:
         self.may_go_on.set()
 
-    def open(self) -> None:
+    def start(self) -> None:
         pass
 
     def describe(self) -> dict[str, object]:

@@ -75,7 +75,7 @@ class LibraryTarget:
 
     # What only a library can be asked
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Load the library and make it the chip that is wanted. Raises if it cannot be used, or not as that."""
         if self._device is None:
             self._do(self._open)

@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import InvalidArgument
+from openhtp.core.latches import Latch
 from openhtp.core.opcall import OpCall
 from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.threads import OwnThread
 from openhtp.ir.graph import QnnNode
 from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram, verify_program
@@ -125,12 +127,17 @@ def _program(calls: Sequence[OpCall], static: Mapping[str, Array], options: Mapp
 @contextlib.contextmanager
 def _watched(device: Device) -> Iterator[Device]:
     """A device whose process is ended if it takes too long: the library has no way to stop a call."""
-    watchdog = threading.Timer(TIMEOUT_S, os.kill, (device.pid, signal.SIGKILL))
-    watchdog.start()
+    answered, pid = Latch(), device.pid
+
+    def watch() -> None:
+        if not answered.wait(TIMEOUT_S):
+            os.kill(pid, signal.SIGKILL)
+
+    OwnThread(watch, name="openhtp-oracle").start()
     try:
         yield device
     finally:
-        watchdog.cancel()
+        answered.unlock()
 
 
 def device_for(soc: int | str | None = None) -> Device:

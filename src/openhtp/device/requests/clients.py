@@ -21,7 +21,7 @@ def hello(asked: Asked, request: ms.Hello) -> ms.Reply:
             status_code=status.code,
         )
     if asked.core.library is not None:
-        asked.core.library.open()
+        asked.core.library.start()
     asked.host.add_duct(asked.descriptor())
     session = asked.host.open_session(request.label, shares_budget=request.shares_budget)
     return ms.Reply(value=session.number, info={"pid": os.getpid()})
