@@ -107,8 +107,8 @@ def test_a_queue_depth_cannot_be_set_later(device: LibraryDevice) -> None:
     assert held.priority.name == "NORMAL"  # all of a list or none of it
 
 
-def test_a_priority_that_cannot_change_any_more_is_refused_by_a_code_of_contexts(device: Device) -> None:
-    context, keep = c_table.Context(Context.create(device)), []
+def test_a_priority_that_cannot_change_any_more_is_refused_by_a_code_of_contexts(device: LibraryDevice) -> None:
+    context, keep = c_table.Context(LibraryContext.create(device)), []
     relu_graph(context).execute_async({"x": ramp()}).result(PATIENCE_S)
     given = [
         custom("HtpContextConfig", HtpContextOption.DSP_MEMORY_PROFILING, keep, flag=1),
@@ -120,7 +120,9 @@ def test_a_priority_that_cannot_change_any_more_is_refused_by_a_code_of_contexts
     assert not held._chosen.dsp_memory_profiling_enabled  # all of a list or none of it
 
 
-def test_options_of_backends_are_warned_of_or_refused(device: Device, caplog: pytest.LogCaptureFixture) -> None:
+def test_options_of_backends_are_warned_of_or_refused(
+    device: LibraryDevice, caplog: pytest.LogCaptureFixture
+) -> None:
     for option, code in ((1, 0), (2, 0), (77, INVALID_BACKEND_CONFIG), (0x7FFFFFFF, INVALID_BACKEND_CONFIG)):
         place, config = ctypes.c_void_p(), plain(option)
         given = pointer_list([config])

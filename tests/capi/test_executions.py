@@ -306,7 +306,7 @@ def test_a6_the_number_that_a_client_gives_is_held_to_the_bound(context: Library
     ("data_format", "elements", "code"), [(1, 2, 0), (0, 2, 0), (1, 0, INVALID_PARAM), (2, 2, UNSUPPORTED_PARAM)]
 )
 def test_a6_the_sparse_data_format_needs_a_number_of_elements(
-    context: Context, data_format: int, elements: int, code: int
+    context: LibraryContext, data_format: int, elements: int, code: int
 ) -> None:
     graph, keep = context.create_graph("sparse"), []
     made: Any = tensor_struct(SPARSE, None, keep)
