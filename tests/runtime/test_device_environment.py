@@ -20,4 +20,12 @@ def test_large_pages_are_asked_for(given: str | None, expected: str, monkeypatch
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     if given is not None:
         monkeypatch.setenv("GLIBC_TUNABLES", given)
-    assert device_process._environment()["GLIBC_TUNABLES"] == expected
+    assert device_process.environment()["GLIBC_TUNABLES"] == expected
+
+
+def test_a_library_finds_its_parts_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/mine")
+    monkeypatch.delenv("ADSP_LIBRARY_PATH", raising=False)
+    found = device_process.environment("/opt/qnn/libQnnHtp.so")
+    assert (found["LD_LIBRARY_PATH"], found["ADSP_LIBRARY_PATH"]) == ("/opt/qnn:/usr/mine", "/opt/qnn")
+    assert device_process.environment()["LD_LIBRARY_PATH"] == "/usr/mine"

@@ -131,7 +131,7 @@ class DeviceProcess:
                 self._log = None
 
 
-def _environment(library: str | None) -> dict[str, str]:
+def environment(library: str | None = None) -> dict[str, str]:
     """The environment of a device.
 
     Its allocator asks for large pages: most of the time of filling fresh memory is the system's. The vendor's
@@ -181,4 +181,4 @@ def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None
 
 
 def _start(options: DeviceOptions, words: list[str], fd: int) -> DeviceProcess:
-    return DeviceProcess([*words, *options.arguments()], fd, _environment(options.config.library))
+    return DeviceProcess([*words, *options.arguments()], fd, environment(options.config.library))
