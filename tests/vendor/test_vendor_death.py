@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 from vendor_cases import add_case
 
 import openhtp as htp
 from openhtp.runtime.instruments.device_queries import library_binary, open_library_binary
-from openhtp.testing import oracle
+from openhtp.testing import hold, oracle
 
 pytestmark = pytest.mark.vendor
 
@@ -26,13 +27,15 @@ def device() -> Iterator[htp.Device]:
         yield backend.create_device()
 
 
-def test_killed_while_idle(device: htp.Device) -> None:
+def test_the_signal_that_ended_the_process_is_named(device: htp.Device) -> None:
     context = device.create_context()
     graph = relu_graph(context)
     expected = graph.execute({"x": ramp()})["y"]
+    hold(device)
+    execution = graph.execute_async({"x": ramp()})
     os.kill(device.pid, signal.SIGSEGV)
     with pytest.raises(htp.DeviceLost, match="ended by SIGSEGV") as caught:
-        graph.execute({"x": ramp()})
+        execution.result(PATIENCE_S)
     assert caught.value.code == 1007
     with device.create_context() as again:
         np.testing.assert_array_equal(relu_graph(again).execute({"x": ramp()})["y"], expected)
