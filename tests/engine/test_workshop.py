@@ -90,7 +90,7 @@ def test_a_long_load_leaves_a_processor_to_whoever_computes(
     monkeypatch: pytest.MonkeyPatch, processors: int, accelerated: bool, side_by_side: int
 ) -> None:
     """Unless it was asked to be quick. A short one is over before anybody starves."""
-    monkeypatch.setattr(workshop_module.processors, "available", lambda: processors)
+    monkeypatch.setattr(workshop_module.machine, "processor_count", lambda: processors)
     asked: list[int] = []
     helpers = ThreadPoolExecutor(processors)
 
@@ -108,7 +108,7 @@ def test_a_long_load_leaves_a_processor_to_whoever_computes(
 
 def test_workshops_that_are_busy_together_have_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a list of contexts: more threads than processors would only be in each other's way."""
-    monkeypatch.setattr(workshop_module.processors, "available", lambda: 2)
+    monkeypatch.setattr(workshop_module.machine, "processor_count", lambda: 2)
     began, go_on = threading.Event(), threading.Event()
     threads: set[str] = set()
 
