@@ -19,8 +19,9 @@ from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import named_track, trace_to_marks
 from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
-from openhtp.runtime.instruments import injecting, watching
+from openhtp.runtime.instruments import injecting
 from openhtp.runtime.instruments.device_queries import graphs_on, number_of
+from openhtp.runtime.instruments.instrument import Instrument, told
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
@@ -49,7 +50,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
         if not target.parent.is_dir():
             raise InvalidArgument(f"{str(target)!r} cannot be written: there is no folder {str(target.parent)!r}")
         recording = _Recording()
-        with watching.watched(recording):
+        with recording.instrument:
             for backend in list(forks.backends):
                 for device in list(backend._devices):
                     recording.device_made(device)
@@ -71,6 +72,8 @@ class _Recording:
         self._graphs: list[Graph] = []
         self._marks: list[Mark] = []
         self._begin_ns = time.monotonic_ns()
+        listeners = (self.device_made, self.device_leaves, self.graph_loaded)
+        self.instrument = Instrument({listen.__name__: told(listen) for listen in listeners})
 
     def device_made(self, device: Device) -> None:
         """Begin to record it."""

@@ -30,7 +30,7 @@ class Clock:
 
 
 class Machine:
-    """Runner, observer and inbox in one: computes by moving the clock, and lets requests come in meanwhile."""
+    """Runner, keeper of jobs and inbox in one: computes by moving the clock, while requests come in."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -91,7 +91,7 @@ class Machine:
     def flush(self) -> None:
         pass
 
-    # The observer
+    # The keeper of jobs
 
     def finished(self, job: int, outcome: Outcome, t: int) -> None:
         self.did.append(f"{job} {outcome.value}")

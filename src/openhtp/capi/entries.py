@@ -15,7 +15,7 @@ from openhtp.abi.tables import CORE, POWER, SYSTEM, TableEntry
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
 from openhtp.core.status import Status
-from openhtp.runtime.instruments.saving_calls import noting
+from openhtp.runtime.instruments.instrument import news
 
 log = logging.getLogger("openhtp.capi")
 
@@ -58,7 +58,7 @@ def answers(name: str) -> Callable[[Answer], Answer]:
 def table(
     *, noted: bool = False, held: Callable[[str, Answer], Answer] = lambda name, answer: answer
 ) -> list[Answer]:
-    """All answers by number, each of which returns a code and never raises; ``noted`` for the saver, too.
+    """All answers by number, each of which returns a code and never raises; instruments hear of ``noted`` ones.
 
     ``held`` says under which condition an entry of this name is answered.
     """
@@ -66,8 +66,19 @@ def table(
     for first, entries in _TABLES:
         for name, entry in entries.items():
             answer = _guarded(name, entry, held(name, _answers.get(name, _unsupported(name))))
-            found[first + entry.place] = noting(name, answer) if noted else answer
+            found[first + entry.place] = _noted(name, answer) if noted else answer
     return found
+
+
+def _noted(name: str, answer: Answer) -> Answer:
+    """Instruments are told of every answer."""
+
+    def call(*arguments: int) -> int:
+        status: int = answer(*arguments)
+        news.entry_answered(name, status)
+        return status
+
+    return call
 
 
 def answered() -> frozenset[str]:

@@ -18,6 +18,7 @@ from openhtp.device.clock import Clock
 from openhtp.device.runner import Ended, Post, Runner
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, TimerFired
+from openhtp.sched.recorder import Observer
 from openhtp.sched.scheduler import Scheduler
 
 # Looking at sockets costs about as much as a trivial step, so short steps share one look.
@@ -38,8 +39,8 @@ class Inbox(Protocol):
         """Send what was held back to share one wake-up."""
 
 
-class Observer(Protocol):
-    """Who wants to know of grants, pauses and ends."""
+class JobKeeper(Protocol):
+    """Keeps the executions of jobs, and does for them what grants, pauses and ends ask for."""
 
     def finished(self, job: int, outcome: Outcome, t: int) -> None:
         """A job is over."""
@@ -70,14 +71,14 @@ class SchedulerFailed(Exception):
 class Loop:
     """Drives one scheduler with one clock. All methods belong to the thread that runs the loop."""
 
-    def __init__(self, scheduler: Scheduler, clock: Clock, runner: Runner, observer: Observer) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, runner: Runner, keeper: JobKeeper) -> None:
         self.scheduler = scheduler
         self.clock = clock
         self.held = False
-        # Told of every event and what came of it, if anyone wants to know.
-        self.observe: Callable[[Event, list[Action]], None] | None = None
+        # The device's one instrument: it sees every event and what came of it, while somebody records.
+        self.observe: Observer | None = None
         self._runner = runner
-        self._observer = observer
+        self._keeper = keeper
         self._timers: list[tuple[int, int]] = []
         self._timers_kept = TIMERS_KEPT
         # Steps that could not be started, and what is to be done before the next is computed.
@@ -89,8 +90,8 @@ class Loop:
             AskYield: self._ask_yield,
             Finish: self._finish,
             ArmTimer: self._arm,
-            Grant: lambda t, action: observer.granted(action, t),
-            Release: lambda t, action: observer.released(action, t),
+            Grant: lambda t, action: keeper.granted(action, t),
+            Release: lambda t, action: keeper.released(action, t),
             Refuse: lambda t, action: None,
         }
 
@@ -138,17 +139,17 @@ class Loop:
         """An action failed; the rest of them may be for others and is still to be done."""
         log.error("%s failed", action, exc_info=error)
         if isinstance(action, Finish):
-            self._observer.broken(action.job, error)
+            self._keeper.broken(action.job, error)
         elif not isinstance(action, Refuse):
             job = action.timer if isinstance(action, ArmTimer) else action.job
-            self._observer.failed(job, error)
+            self._keeper.failed(job, error)
         if isinstance(action, Start):
             self._not_started.append(Ended(action.job, action.step, action.token))
 
     def _lost(self, job: int, error: SchedulerFailed) -> None:
         """The scheduler failed at an event that came from no request, so that there is nobody to answer to."""
         log.error("job %d", job, exc_info=error)
-        self._observer.broken(job, error)
+        self._keeper.broken(job, error)
 
     def hurry(self, client: int) -> None:
         """A client was removed: what still runs of it and only waits for the clock ends now."""
@@ -197,7 +198,7 @@ class Loop:
             self._fire_timers(end)
             if not yielded:
                 try:
-                    self._observer.step_ended(job, step, now if began_ns is None else began_ns, end)
+                    self._keeper.step_ended(job, step, now if began_ns is None else began_ns, end)
                 except Exception as error:
                     self._end_not_told(job, step, error)
         try:
@@ -219,7 +220,7 @@ class Loop:
         if self._timers:
             self._fire_timers(ended_ns)
         try:
-            self._observer.step_ended(job, step, began_ns, ended_ns)
+            self._keeper.step_ended(job, step, began_ns, ended_ns)
         except Exception as error:
             self._end_not_told(job, step, error)
         if self.held or self._not_started or not self.scheduler.goes_on(job, token, steps):
@@ -233,7 +234,7 @@ class Loop:
 
     def _end_not_told(self, job: int, step: int, error: Exception) -> None:
         log.error("the end of step %d of job %d", step, job, exc_info=error)
-        self._observer.failed(job, error)
+        self._keeper.failed(job, error)
 
     def later(self, call: Callable[[], None]) -> None:
         """Do something once all is done that the scheduler has decided."""
@@ -268,12 +269,12 @@ class Loop:
         return None if due is None else max(0, due - now)
 
     def _ask_yield(self, t: int, action: AskYield) -> None:
-        self._observer.yield_asked(action, t)
+        self._keeper.yield_asked(action, t)
         self._runner.ask_yield(t, action)
 
     def _finish(self, t: int, action: Finish) -> None:
         self._runner.forget(action.job)
-        self._observer.finished(action.job, action.outcome, t)
+        self._keeper.finished(action.job, action.outcome, t)
 
     def _arm(self, t: int, action: ArmTimer) -> None:
         heapq.heappush(self._timers, (action.at, action.timer))

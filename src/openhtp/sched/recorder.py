@@ -19,6 +19,9 @@ from openhtp.sched.events import Event, Submitted
 from openhtp.sched.jobs import JobState, ScheduledJob
 from openhtp.sched.timed import Pace
 
+Observer = Callable[[Event, list[Action]], None]
+"""Sees every event of a scheduler and what came of it: the one instrument of a device, on either clock."""
+
 
 class ScheduleRecorder:
     """Observes a loop. Every record goes to ``keep``; ``work_of`` tells what a job's yields cost, if known."""

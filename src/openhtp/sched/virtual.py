@@ -13,11 +13,11 @@ from typing import Any
 from openhtp.core.errors import InvalidArgument
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, Submitted, TimerFired
+from openhtp.sched.recorder import Observer
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace, TimedRun
 
 Log = list[tuple[Event, list[Action]]]
-Observer = Callable[[Event, list[Action]], None]
 Caller = Callable[[int], Event | None]
 
 # At equal times requests come before answers, so that a hand-over at an instant sees all requests of that

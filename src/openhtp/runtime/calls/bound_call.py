@@ -13,7 +13,7 @@ from openhtp.runtime.calls.bound import Shortcut, shortcut
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.notify import Notification, Notifier, own_niceness
 from openhtp.runtime.calls.sending import enqueue, send
-from openhtp.runtime.instruments.seams import any_open
+from openhtp.runtime.instruments.instrument import Watched
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Values
@@ -84,7 +84,7 @@ class BoundCall:
             self._look()
         self._has_run = True
         bound = self._shortcut
-        if bound is None or any_open():
+        if bound is None or Watched.executions:
             self.graph.execute(self.inputs, self.outputs, profile=profile, signal=signal)
         elif profile is not None or signal is not None or not bound.run():
             self._send(bound, profile, signal, None, synchronous=True).result()
@@ -101,7 +101,7 @@ class BoundCall:
         if not self._looked:
             self._look()
         bound = self._shortcut
-        if bound is None or any_open():
+        if bound is None or Watched.executions:
             self.graph.execute_async(self.inputs, self.outputs, profile=profile, signal=signal, notify=notify)
         elif (
             profile is not None or signal is not None or not bound.is_short or not self._run_at_once(bound, notify)

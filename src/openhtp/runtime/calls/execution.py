@@ -18,6 +18,7 @@ from openhtp.records.profile import DeviceProfile
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.notify import Notification
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def renew_lock() -> None:
     _lock = make_lock("execution")
 
 
+@hooked(_outcome="execution_end")
 class Execution:
     """An execution that was accepted.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from openhtp.core import status as st
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread
+from openhtp.runtime.instruments.instrument import hooked
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Notification:
         return repr(self._function)
 
 
+@hooked(post="notification")
 class Notifier:
     """Runs callbacks one after another. A slow one delays later notifications.
 

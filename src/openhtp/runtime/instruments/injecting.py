@@ -27,7 +27,7 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, complete
 from openhtp.runtime.calls.notify import Notifier
-from openhtp.runtime.instruments.seams import Seam, close_seams, open_seams
+from openhtp.runtime.instruments.instrument import Hook, Instrument
 from openhtp.runtime.links.link import Link, Sent
 from openhtp.runtime.objects.backend import FAULTS_VARIABLE, Backend
 from openhtp.runtime.objects.context import Context
@@ -50,11 +50,11 @@ _history: deque[MetFault] = deque(maxlen=MOST_KEPT)
 def injected(text: str, source: str = "faults") -> Iterator[FaultPlan]:
     """Let calls of this process meet faults while the block runs; ``met`` of the plan tells which did."""
     plan = FaultPlan(parse_faults(text, source))
-    seams = _arm(plan)
+    instrument = _arm(plan)
     try:
         yield plan
     finally:
-        close_seams(seams)
+        instrument.remove()
         _armed.clear()
 
 
@@ -69,20 +69,18 @@ def met_since(t_ns: int) -> list[MetFault]:
     return [met for met in list(_history) if met.t_ns >= t_ns]
 
 
-def _arm(plan: FaultPlan) -> list[Seam]:
+def _arm(plan: FaultPlan) -> Instrument:
     with _lock:
         if _armed:
             raise WrongState(
                 "faults are armed already, by another block or the environment; end that first, or give all in one"
             )
         _armed.append(plan)
-    seams = [
-        Seam(owner, name, functools.partial(made, plan))
-        for owner, name, points, made in _PLACES
-        if plan.points & points
-    ]
-    open_seams(seams)
-    return seams
+    instrument = Instrument(
+        {name: functools.partial(hook, plan) for name, (points, hook) in _HOOKS.items() if plan.points & points}
+    )
+    instrument.install()
+    return instrument
 
 
 # What happens
@@ -90,13 +88,11 @@ def _arm(plan: FaultPlan) -> list[Seam]:
 
 def _met(plan: FaultPlan, point: str) -> list[Fault]:
     """Count a call; what it meets is logged, and kept for traces."""
-    found = plan.reached(point, time.monotonic_ns())
-    if not found:
-        return []
-    _history.extend(found)
-    for met in found:
+    reached = plan.reached(point, time.monotonic_ns())
+    _history.extend(reached)
+    for met in reached:
         log.warning("fault injected: %s, at call %d", met.fault.text, met.call)
-    return [met.fault for met in found]
+    return [met.fault for met in reached]
 
 
 def _meet(plan: FaultPlan, point: str, device: Device | None) -> None:
@@ -179,90 +175,78 @@ class _FaultyLink:
 # Where it happens
 
 
-def _creating_devices(plan: FaultPlan, original: Any) -> Any:
-    def create_device(self: Backend, **options: Any) -> Device:
-        _meet(plan, "deviceCreate", None)
-        return cast(Device, original(self, **options))
-
-    return create_device
+def _creating_devices(plan: FaultPlan, proceed: Hook, self: Backend, **options: Any) -> Device:
+    _meet(plan, "deviceCreate", None)
+    return cast(Device, proceed(self, **options))
 
 
-def _opening_contexts(plan: FaultPlan, original: Any) -> Any:
-    def open_context(self: Device, *args: Any, stored: bool, **rest: Any) -> Context:
-        _meet(plan, "contextCreate", self)
-        if stored:
-            _meet(plan, "contextCreateFromBinary", self)
-        return cast(Context, original(self, *args, stored=stored, **rest))
-
-    return open_context
-
-
-def _finalizing(plan: FaultPlan, original: Any) -> Any:
-    def finalize(self: Graph, **options: Any) -> None:
-        self._life.require("finalize")
-        _meet(plan, "graphFinalize", self.context.device)
-        original(self, **options)
-
-    return finalize
+def _opening_contexts(
+    plan: FaultPlan, proceed: Hook, self: Device, *args: Any, stored: bool, **rest: Any
+) -> Context:
+    _meet(plan, "contextCreate", self)
+    if stored:
+        _meet(plan, "contextCreateFromBinary", self)
+    return cast(Context, proceed(self, *args, stored=stored, **rest))
 
 
-def _registering(plan: FaultPlan, original: Any) -> Any:
-    def register_memory(self: Context, *args: Any, **options: Any) -> Any:
-        self._life.require("use")
-        _meet(plan, "memRegister", self.device)
-        return original(self, *args, **options)
-
-    return register_memory
+def _finalizing(plan: FaultPlan, proceed: Hook, self: Graph, **options: Any) -> None:
+    self._life.require("finalize")
+    _meet(plan, "graphFinalize", self.context.device)
+    proceed(self, **options)
 
 
-def _executing(plan: FaultPlan, original: Any) -> Any:
-    def enqueue(self: Graph, call: Call) -> Execution:
-        found = _met(plan, "graphExecute")
-        if not call.synchronous:
-            found += _met(plan, "graphExecuteAsync")
-        for fault in found:
-            call.link = cast(Link, _FaultyLink(call.link, fault, self.context.device))
-        return cast(Execution, original(self, call))
-
-    return enqueue
+def _registering(plan: FaultPlan, proceed: Hook, self: Context, *args: Any, **options: Any) -> Any:
+    self._life.require("use")
+    _meet(plan, "memRegister", self.device)
+    return proceed(self, *args, **options)
 
 
-def _notifying(plan: FaultPlan, original: Any) -> Any:
-    def post(
-        self: Notifier, function: Callable[..., object], *args: object, after: Callable[[], object] | None = None
-    ) -> None:
-        found = _met(plan, "notify")
-        if found:
-            original(self, _late, found, function, args, after=after)
-        else:
-            original(self, function, *args, after=after)
-
-    return post
+def _executing(plan: FaultPlan, proceed: Hook, self: Graph, call: Call) -> Execution:
+    faults = _met(plan, "graphExecute")
+    if not call.synchronous:
+        faults += _met(plan, "graphExecuteAsync")
+    for fault in faults:
+        call.link = cast(Link, _FaultyLink(call.link, fault, self.context.device))
+    return cast(Execution, proceed(self, call))
 
 
-def _late(found: list[Fault], function: Callable[..., object], args: tuple[object, ...]) -> None:
-    time.sleep(sum(fault.delay_ns for fault in found) / 1e9)
+def _notifying(
+    plan: FaultPlan,
+    proceed: Hook,
+    self: Notifier,
+    function: Callable[..., object],
+    *args: object,
+    after: Callable[[], object] | None = None,
+) -> None:
+    faults = _met(plan, "notify")
+    if faults:
+        proceed(self, _late, faults, function, args, after=after)
+    else:
+        proceed(self, function, *args, after=after)
+
+
+def _late(faults: list[Fault], function: Callable[..., object], args: tuple[object, ...]) -> None:
+    time.sleep(sum(fault.delay_ns for fault in faults) / 1e9)
     function(*args)
 
 
-def _restoring(plan: FaultPlan, original: Any) -> Any:
-    def restore_context(self: Device, parsed: ContextBinary, *args: Any, **rest: Any) -> Context:
-        if _met(plan, "binary"):
-            data = bytearray(parsed.source.read(0, parsed.source.nbytes))
-            data[PREAMBLE_BYTES] ^= 0xFF
-            parsed = read_binary(bytes(data))
-        return cast(Context, original(self, parsed, *args, **rest))
+def _restoring(
+    plan: FaultPlan, proceed: Hook, self: Device, parsed: ContextBinary, *args: Any, **rest: Any
+) -> Context:
+    if _met(plan, "binary"):
+        data = bytearray(parsed.source.read(0, parsed.source.nbytes))
+        data[PREAMBLE_BYTES] ^= 0xFF
+        parsed = read_binary(bytes(data))
+    return cast(Context, proceed(self, parsed, *args, **rest))
 
-    return restore_context
 
-
-# Methods, and the points at which their calls are.
-_PLACES: tuple[tuple[type, str, set[str], Callable[[FaultPlan, Any], Any]], ...] = (
-    (Backend, "create_device", {"deviceCreate"}, _creating_devices),
-    (Device, "_open_context", {"contextCreate", "contextCreateFromBinary"}, _opening_contexts),
-    (Device, "_restore_context", {"binary"}, _restoring),
-    (Graph, "finalize", {"graphFinalize"}, _finalizing),
-    (Graph, "_enqueue", {"graphExecute", "graphExecuteAsync"}, _executing),
-    (Context, "register_memory", {"memRegister"}, _registering),
-    (Notifier, "post", {"notify"}, _notifying),
-)
+# Hooks, and the points that calls reach there.
+_HOOKS: dict[str, tuple[set[str], Callable[..., Any]]] = {
+    "device_create": ({"deviceCreate"}, _creating_devices),
+    "context_open": ({"contextCreate", "contextCreateFromBinary"}, _opening_contexts),
+    "context_restore": ({"binary"}, _restoring),
+    "graph_finalize": ({"graphFinalize"}, _finalizing),
+    "execution_begin": ({"graphExecute", "graphExecuteAsync"}, _executing),
+    "memory_register": ({"memRegister"}, _registering),
+    "notification": ({"notify"}, _notifying),
+}

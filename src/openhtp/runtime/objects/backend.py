@@ -16,6 +16,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE, PROFILE
 from openhtp.runtime.calls.notify import Notifier
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.emulated_choice import emulated_connect
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
@@ -42,6 +43,14 @@ SAVER_VARIABLE = "OPENHTP_SAVER"
 """The folder in which the calls of this process are recorded; see ``openhtp.runtime.instruments.saving_calls``."""
 
 
+@hooked(
+    create_device="device_create",
+    create_signal="signal_create",
+    create_profile="profile_create",
+    create_log="log_create",
+    has_capability="capability_ask",
+    free="free",
+)
 class Backend:
     """Creates devices, signals, profiles and logs.
 

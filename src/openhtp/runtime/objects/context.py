@@ -34,6 +34,7 @@ from openhtp.runtime.binaries.restoring import finalize_deferred
 from openhtp.runtime.binaries.save import Saver
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.argument_checks import (
     MAX_UNITS,
@@ -61,6 +62,15 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.signal import Signal
 
 
+@hooked(
+    create_graph="graph_create",
+    set_config="config_set",
+    get_binary="binary_get",
+    get_binary_section="section_get",
+    apply_binary_section="section_apply",
+    register_memory="memory_register",
+    free="free",
+)
 class Context:
     """Made by ``Device.create_context`` or ``Device.create_context_from_binary``."""
 

@@ -27,7 +27,7 @@ from openhtp.runtime.binaries.restoring import restore
 from openhtp.runtime.binaries.stored import list_wanted
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.calls.sheet import Fill
-from openhtp.runtime.instruments import watching
+from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
@@ -52,6 +52,15 @@ log = logging.getLogger(__name__)
 Connect = Callable[[Callable[[Link], None]], Link]
 
 
+@hooked(
+    create_context="context_create",
+    _open_context="context_open",
+    _restore_context="context_restore",
+    validate_binary="binary_validate",
+    create_power_config="power_config_create",
+    set_perf_profile="perf_profile_set",
+    free="free",
+)
 class Device:
     """Made by ``Backend.create_device``. Ends with its last client, or with ``free()``.
 
@@ -85,7 +94,7 @@ class Device:
         self._link_now = self._make_link()
         self._ready.unlock()
         backend._devices.add(self)
-        watching.watcher.device_made(self)
+        news.device_made(self)
 
     def _make_link(self) -> Link:
         """A fresh link, which does not keep this object alive: executions under way do, nothing else.
@@ -328,7 +337,7 @@ class Device:
         """Let the device go. Contexts on it are freed; its process ends with its last client."""
         self._life.require("free")
         self._ready.wait()
-        watching.watcher.device_leaves(self)
+        news.device_leaves(self)
         for context in list(self._contexts):
             if context._life.state is not State.FREED:
                 context.free()
@@ -387,7 +396,7 @@ class Device:
             self._end_of_link.detach()
             fresh.close()
         else:
-            watching.watcher.device_made(self)
+            news.device_made(self)
 
     def _was_freed(self) -> bool:
         return self._life.state is State.FREED

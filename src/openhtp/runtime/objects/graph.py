@@ -33,7 +33,7 @@ from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Fill, Noted
-from openhtp.runtime.instruments import watching
+from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects.argument_checks import (
     check_callable,
@@ -61,6 +61,14 @@ def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGrap
     return program, pack_program(program)[0]
 
 
+@hooked(
+    _compose="graph_compose",
+    add_tensor="tensor_add",
+    add_node="node_add",
+    finalize="graph_finalize",
+    set_config="config_set",
+    _enqueue="execution_begin",
+)
 class Graph:
     """Made by ``Context.create_graph`` or restored from a context binary."""
 
@@ -205,7 +213,7 @@ class Graph:
         self._life.finish("finalize", State.PREPARED if self.context._chosen.prepare_only else State.FINALIZED)
         if "hvx_threads" in self._changed:
             tell_threads(self, self._options)
-        watching.watcher.graph_loaded(self)
+        news.graph_loaded(self)
 
     def _make_callee(self, ports: Ports) -> Callee:
         context = self.context

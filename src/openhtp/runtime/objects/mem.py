@@ -13,6 +13,7 @@ from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc.shm import SharedBuffer, align
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import MAX_BATCH, check_count, check_shape
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.tensor import Tensor
@@ -29,6 +30,7 @@ class Place(NamedTuple):
     array: npt.NDArray[Any]
 
 
+@hooked(deregister="free", free="free")
 class Mem:
     """A piece of memory that client and device both see.
 

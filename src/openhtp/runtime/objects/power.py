@@ -22,6 +22,7 @@ from openhtp.hw.power import (
     refuse,
 )
 from openhtp.rpc import messages as ms
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.lifecycle import Life, State
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _TIMES = {
 }
 
 
+@hooked(set="power_vote", set_perf_profile="power_vote", destroy="free")
 class PowerConfig:
     """An id under which to vote. Made by ``Device.create_power_config``; ``destroy`` withdraws all its votes.
 

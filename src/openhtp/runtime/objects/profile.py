@@ -11,12 +11,14 @@ from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.records.profile import Message, Method, ProfileEvent, RunTimes, walk
 from openhtp.records.schematic import Schematic
 from openhtp.runtime.calls.sheet import Executed, Sheet
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.profile_events import DEADLINE_MISSED, execute_events
 
 __all__ = ["DEADLINE_MISSED", "Profile", "ProfileEvent"]
 
 
+@hooked(free="free")
 class Profile:
     """Collects the events of the call it is given to. Using it again replaces them.
 

@@ -6,10 +6,12 @@ from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.runtime.calls.interrupt import Impatience, Interrupt
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_count
 from openhtp.runtime.objects.lifecycle import Life, State
 
 
+@hooked(trigger="signal_trigger", free="free")
 class Signal:
     """An abort signal, or a timeout signal if ``timeout_us`` (a day at most) is given. Serves one call at a time.
 
