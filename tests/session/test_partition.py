@@ -94,6 +94,18 @@ def test_model_runs_in_parts_and_tells_which(feeds, caplog) -> None:
         session.run(None, feeds)
 
 
+@pytest.mark.parametrize("first", ["Det", "Relu"])
+def test_parts_on_either_processor_take_values(first: str) -> None:
+    ops = [("Det", "x", "d"), ("Relu", "d", "y")] if first == "Det" else [("Relu", "x", "r"), ("Det", "r", "y")]
+    model = _model([_node(*op) for op in ops], out=(1,))
+    feeds = {"x": np.eye(4, dtype=np.float32)[None] * 2}
+    with htp.InferenceSession(model, soc="SM8550") as session:
+        assert {part.provider for part in session.get_partition()} == {QNN, CPU}
+        value = htp.ort.OrtValue.ortvalue_from_numpy(feeds["x"])
+        (result,) = session.run_with_ort_values(None, {"x": value})
+        assert np.allclose(result.numpy(), _reference(model, feeds), rtol=5e-3)
+
+
 def test_graphs_of_the_parts_share_one_context_that_ends_with_the_session(feeds) -> None:
     from openhtp.session import hosts
 

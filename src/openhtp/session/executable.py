@@ -6,6 +6,7 @@ Knows ONNX Runtime's words for a model. Three modules implement ``Executable``: 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -75,48 +76,59 @@ class RunCall:
 
 
 class Executable(Protocol):
-    """A loaded model. ``str()`` says where it runs."""
+    """A loaded model. ``str()`` says where it runs. What is defined here holds where there is no device."""
 
     inputs: list[NodeArg]
     outputs: list[NodeArg]
     metadata: ModelMetadata
     # The graph of each part; None for a part on the CPU.
-    graphs: Sequence[Graph | None]
+    graphs: Sequence[Graph | None] = (None,)
     # Whether all its floats are computed so, as on an HTP.
-    half_precision: bool
-    # Gives its device back soon, and waits for nothing: for finalizers, which must not hold the executable itself.
-    leave: Callable[[], object]
+    half_precision: bool = False
 
     @property
+    @abstractmethod
     def assigned(self) -> list[AssignedPart]:
         """Which nodes run together and where, in running order."""
 
     @property
     def value_context(self) -> Context | None:
         """The context in whose memory values may lie; None if runs copy them in any case."""
+        return None
 
     def room_for(self, output: str) -> OrtValue | None:
         """A value for an output in that memory; None where there is none."""
+        return None
 
     def new_profile(self, level: str, max_events: int | None = None) -> AnyProfile | None:
         """A profile for one run; None if ONNX Runtime profiles by itself."""
+        return None
 
+    @abstractmethod
     def checked(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
     ) -> tuple[Sequence[str], dict[str, Array]]:
         """Check what a caller wants of a run: the names of its outputs, and its inputs as ``run`` takes them."""
 
+    @abstractmethod
     def run(self, call: RunCall) -> Results:
         """Run once and wait; outputs that could be written into their target are that target."""
 
     def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
         """Have a run done later; ``noted`` is called when it is over, before any callback."""
+        return carrier.compute(call, self.run, noted)
 
     def end_profiling(self) -> str:
         """The file of ONNX Runtime's own profile; empty if there is none."""
+        return ""
+
+    def leave(self) -> Callable[[], object]:
+        """Gives its device back soon and waits for nothing: for a finalizer, so it must not hold the model."""
+        return int
 
     def close(self) -> None:
         """Free what it has on a device."""
+        return None  # noqa: RET501  # otherwise it would be abstract
 
 
 def checked_names(output_names: object, known: Sequence[str]) -> list[str]:

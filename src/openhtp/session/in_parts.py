@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from openhtp.core.errors import QnnError, UnsupportedError, UnsupportedFeature, WrongState
@@ -12,8 +11,8 @@ from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import ModelPart, partition
 from openhtp.runtime.objects.graph import Graph
 from openhtp.session.executable import (
-    Array,
     AssignedPart,
+    Executable,
     ModelMetadata,
     Results,
     RunCall,
@@ -22,16 +21,14 @@ from openhtp.session.executable import (
     described,
 )
 from openhtp.session.hosts import Stay, host_kind
-from openhtp.session.on_cpu import CpuPart, ProfiledCpuSession
+from openhtp.session.on_cpu import CpuPart
 from openhtp.session.on_htp import HtpExecutable, begin_context, compose
 from openhtp.session.options import CPU, QNN, SessionRequest
-from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import PartsProfile
+from openhtp.session.values import plain_arrays
 
 log = logging.getLogger(__name__)
-
-_Runner = HtpExecutable | CpuPart | ProfiledCpuSession
 
 
 def load_in_parts(request: SessionRequest, error: UnsupportedError, power: SessionPower) -> PartsExecutable | None:
@@ -71,11 +68,8 @@ def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> Unsupported
     )
 
 
-class PartsExecutable:
+class PartsExecutable(Executable):
     """The parts, loaded, which run one after the other. The graphs on the HTP share a context."""
-
-    half_precision = False
-    value_context = None
 
     def __init__(self, request: SessionRequest, parts: Sequence[ModelPart], power: SessionPower) -> None:
         if request.entries.get("ep.context_enable") == "1":
@@ -99,7 +93,6 @@ class PartsExecutable:
         self._power, self._is_closed = power, False
         self._parts = list(parts)
         self.stay = Stay(host_kind(request))
-        self.leave: Callable[[], object] = self.stay.leave
         try:
             context = begin_context(request, self.stay)
             self._loaded: list[HtpExecutable | CpuPart] = [
@@ -119,9 +112,6 @@ class PartsExecutable:
         """The parts in running order."""
         return [AssignedPart(QNN if part.on_htp else CPU, part.nodes) for part in self._parts]
 
-    def room_for(self, output: str) -> None:
-        """None: results are arrays of their own."""
-
     def new_profile(self, level: str, max_events: int | None = None) -> PartsProfile:
         """A profile for one run; so many events of each part are kept."""
         profiles = [loaded.new_profile(level, max_events) for loaded in self._loaded]
@@ -135,48 +125,25 @@ class PartsExecutable:
             raise WrongState("the session was closed")
         names = checked_names(output_names, [item.name for item in self.outputs])
         check_feed(feeds, [item.name for item in self.inputs])
-        return names, dict(feeds)
+        return names, plain_arrays(feeds)
 
     def run(self, call: RunCall) -> Results:
         """Run part after part."""
         if self._is_closed:
             raise WrongState("the session was closed")
         profile: PartsProfile | None = call.profile
-        with self._power.during(call.run_options), ExitStack() as stack:
-            runners: list[_Runner] = list(self._loaded)
-            if profile is not None and profile.tells_nodes:
-                runners = [
-                    stack.enter_context(part.profiled()) if isinstance(part, CpuPart) else part
-                    for part in self._loaded
-                ]
-            values = self._run_parts(runners, call.feeds, call.run_options, profile)
+        values = call.feeds
+        with self._power.during(call.run_options):
+            for number, (part, loaded) in enumerate(zip(self._parts, self._loaded, strict=True)):
+                feeds = {name: values[name] for name in part.inputs}
+                part_run = None if profile is None else profile.parts[number]
+                results = loaded.run_part(part.outputs, feeds, call.run_options, part_run)
+                values.update(zip(part.outputs, results, strict=True))
         return [values[name] for name in call.names]
 
-    def _run_parts(
-        self,
-        runners: Sequence[_Runner],
-        feeds: Mapping[str, Any],
-        run_options: Any,
-        profile: PartsProfile | None,
-    ) -> dict[str, Array]:
-        values = dict(feeds)
-        for number, (part, runner) in enumerate(zip(self._parts, runners, strict=True)):
-            part_feeds = {name: values[name] for name in part.inputs}
-            with nullcontext() if profile is None else profile.timing(number) as part_profile:
-                results = runner.run_part(part.outputs, part_feeds, run_options, part_profile)
-            values.update(zip(part.outputs, results, strict=True))
-        for number, runner in enumerate(runners):
-            if profile is not None and isinstance(runner, ProfiledCpuSession):
-                profile.parts[number].node_times = runner.times()
-        return values
-
-    def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
-        """Have a thread of the session run it."""
-        return carrier.compute(call, self.run, noted)
-
-    def end_profiling(self) -> str:
-        """Empty: the session profiles."""
-        return ""
+    def leave(self) -> Callable[[], object]:
+        """What gives its device back."""
+        return self.stay.leave
 
     def close(self) -> None:
         """Free the context and let go of the device."""

@@ -108,7 +108,7 @@ class InferenceSession:
             except BaseException:
                 executable.close()
                 raise
-        weakref.finalize(self, executable.leave)
+        weakref.finalize(self, executable.leave())
         self._request, self._executable, self._power, self._recorder = request, executable, power, recorder
         self._providers = list(dict.fromkeys((*names, CPU))) if any(executable.graphs) else [CPU]
         self._watch = RangeWatch.off()

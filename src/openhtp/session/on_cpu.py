@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from openhtp.core.errors import BadModel, QnnError
 from openhtp.core.files import open_file
@@ -17,10 +16,9 @@ from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.onnx_reader import MAX_FILE_BYTES
 from openhtp.frontend.partitioning import partition
 from openhtp.frontend.probing import with_fixed_inputs
-from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.objects.profile import Profile
 from openhtp.session.executable import (
     AssignedPart,
+    Executable,
     ModelMetadata,
     NodeArg,
     Results,
@@ -28,8 +26,8 @@ from openhtp.session.executable import (
     check_feed,
 )
 from openhtp.session.options import CPU, QNN, SessionRequest
-from openhtp.session.pending import Carrier, PendingRun
-from openhtp.session.values import OrtValue
+from openhtp.session.profiling import PartRun
+from openhtp.session.values import plain_arrays
 
 _OF_A_NODE = "_kernel_time"
 
@@ -47,18 +45,13 @@ def cpu_session(source: bytes | Path, options: Any) -> Any:
         raise BadModel(f"ONNX Runtime cannot take the model: {error}") from error
 
 
-class CpuExecutable:
+class CpuExecutable(Executable):
     """A whole model that ONNX Runtime loads, checks the feeds of, runs and profiles by itself."""
-
-    graphs: Sequence[Graph | None] = (None,)
-    half_precision = False
-    value_context = None
 
     def __init__(self, request: SessionRequest, *, htp_wanted: bool) -> None:
         source = request.source
         if request.dims or request.freeze:
             source = with_fixed_inputs(source, request.dims, request.freeze, may_stay_open=True)
-        self.leave: Callable[[], object] = int  # there is nothing to give back
         self._session = cpu_session(source, request.sess_options)
         self._request, self._htp_wanted = request, htp_wanted
         self.inputs, self.outputs = (
@@ -79,37 +72,30 @@ class CpuExecutable:
             nodes = [replace(node, reason=f"{QNN} was not asked for") for node in nodes]
         return [AssignedPart(CPU, tuple(nodes))]
 
-    def room_for(self, output: str) -> None:
-        """None: results are arrays of their own."""
-
-    def new_profile(self, level: str, max_events: int | None = None) -> None:
-        """None: ONNX Runtime profiles by itself."""
-
     def checked(self, output_names: Any, feeds: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Feeds for ONNX Runtime, which does not know our values; it checks all the rest."""
+        """What is given: ONNX Runtime checks it."""
         check_feed(feeds, ())
-        return output_names, {
-            name: np.asarray(array) if isinstance(array, OrtValue) else array for name, array in feeds.items()
-        }
+        return output_names, plain_arrays(feeds)
 
     def run(self, call: RunCall) -> Results:
         """Run once and wait."""
         results: Results = self._session.run(call.names, call.feeds, call.run_options)
         return results
 
-    def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
-        """Have a thread of the session run it."""
-        return carrier.compute(call, self.run, noted)
-
     def end_profiling(self) -> str:
         """The file of ONNX Runtime's own profile; empty if there is none."""
         return str(self._session.end_profiling())
 
-    def close(self) -> None:
-        """It has nothing on a device."""
-
     def __str__(self) -> str:
         return "on the CPU"
+
+
+class NodeTime(NamedTuple):
+    """A node as the runtime ran it: of several that it made one, the name of one of them."""
+
+    name: str
+    op: str
+    us: int
 
 
 class CpuPart:
@@ -125,15 +111,28 @@ class CpuPart:
         """None: it has no graph that could fill one."""
 
     def run_part(
-        self, outputs: Sequence[str], feeds: Mapping[str, Any], run_options: Any, profile: Profile | None
+        self, outputs: Sequence[str], feeds: dict[str, Any], run_options: Any, part: PartRun | None
     ) -> Results:
         """Run once and wait."""
-        results: Results = self._session.run(list(outputs), dict(feeds), run_options)
+        if part is not None and part.tells_nodes:
+            return self._run_and_tell_nodes(outputs, feeds, run_options, part)
+        with nullcontext() if part is None else part.timed():
+            results: Results = self._session.run(list(outputs), feeds, run_options)
         return results
 
-    def profiled(self) -> ProfiledCpuSession:
-        """The same for one run after which the times of its nodes are known."""
-        return ProfiledCpuSession(self._model, self._quiet_options())
+    def _run_and_tell_nodes(
+        self, outputs: Sequence[str], feeds: dict[str, Any], run_options: Any, part: PartRun
+    ) -> Results:
+        """The runtime profiles a session from its making to its end, so such a run has one of its own."""
+        options = self._quiet_options()
+        options.enable_profiling = True
+        with tempfile.TemporaryDirectory(prefix="openhtp-profile-") as folder:
+            options.profile_file_prefix = str(Path(folder) / "run")
+            session = cpu_session(self._model, options)
+            with part.timed():
+                results: Results = session.run(list(outputs), feeds, run_options)
+            part.node_times = _node_times(Path(session.end_profiling()))
+        return results
 
     def _quiet_options(self) -> Any:
         options = onnxruntime.SessionOptions()
@@ -142,49 +141,10 @@ class CpuPart:
         return options
 
 
-class NodeTime(NamedTuple):
-    """A node as the runtime ran it: of several that it made one, the name of one of them."""
-
-    name: str
-    op: str
-    us: int
-
-
-class ProfiledCpuSession:
-    """How long each node took in one run, as ONNX Runtime measures it. Used in a ``with`` block.
-
-    The runtime profiles a session from its making to its end, so such a run has a session of its own.
-    """
-
-    def __init__(self, model: bytes | Path, options: Any) -> None:
-        """``options`` are taken over and changed."""
-        self._folder = tempfile.TemporaryDirectory(prefix="openhtp-profile-")
-        try:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(Path(self._folder.name) / "run")
-            self._session = cpu_session(model, options)
-        except BaseException:
-            self._folder.cleanup()
-            raise
-
-    def __enter__(self) -> ProfiledCpuSession:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._folder.cleanup()
-
-    def run_part(
-        self, outputs: Sequence[str], feeds: Mapping[str, Any], run_options: Any, profile: Profile | None
-    ) -> Results:
-        """Run once and wait."""
-        results: Results = self._session.run(list(outputs), dict(feeds), run_options)
-        return results
-
-    def times(self) -> tuple[NodeTime, ...]:
-        """Of the run, in the order in which the nodes ran."""
-        events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
-        return tuple(
-            NodeTime(event["name"].removesuffix(_OF_A_NODE), event["args"].get("op_name", ""), int(event["dur"]))
-            for event in events
-            if event.get("cat") == "Node" and event["name"].endswith(_OF_A_NODE)
-        )
+def _node_times(path: Path) -> tuple[NodeTime, ...]:
+    """Of one run, in the order in which the nodes ran."""
+    return tuple(
+        NodeTime(event["name"].removesuffix(_OF_A_NODE), event["args"].get("op_name", ""), int(event["dur"]))
+        for event in json.loads(path.read_text(encoding="utf-8"))
+        if event.get("cat") == "Node" and event["name"].endswith(_OF_A_NODE)
+    )

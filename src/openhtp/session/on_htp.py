@@ -32,6 +32,7 @@ from openhtp.session import context_cache
 from openhtp.session.executable import (
     Array,
     AssignedPart,
+    Executable,
     ModelMetadata,
     Results,
     RunCall,
@@ -44,6 +45,7 @@ from openhtp.session.hosts import Stay, host_kind
 from openhtp.session.options import QNN, SessionRequest
 from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
+from openhtp.session.profiling import PartRun
 from openhtp.session.values import OrtValue, move_to
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ log = logging.getLogger(__name__)
 SDK_VERSION = "openhtp"
 
 
-class HtpExecutable:
+class HtpExecutable(Executable):
     """A graph on a device, and how its edges look in ONNX: ``input_types`` and ``output_types``."""
 
     def __init__(
@@ -71,7 +73,6 @@ class HtpExecutable:
         } != set(output_types):
             raise BadModel(f"graph {graph.name!r} has other inputs or outputs than the model says")
         self.stay = stay
-        self.leave: Callable[[], object] = stay.leave
         self.context, self.graph, self.model = context, graph, model
         self.device = context.device
         self.input_types, self.output_types = input_types, output_types
@@ -160,10 +161,13 @@ class HtpExecutable:
         return self.graph.execute(feeds or None, outputs, profile=profile)
 
     def run_part(
-        self, outputs: Sequence[str], feeds: Mapping[str, Any], run_options: Any, profile: Profile | None
+        self, outputs: Sequence[str], feeds: Mapping[str, Any], run_options: Any, part: PartRun | None
     ) -> Results:
         """Run once as a part of a model; the whole has voted."""
-        return self.collected(outputs, self.execute(self.stored(feeds), None, profile))
+        if part is None:
+            return self.collected(outputs, self.execute(self.stored(feeds)))
+        with part.timed():
+            return self.collected(outputs, self.execute(self.stored(feeds), None, part.profile))
 
     def collected(self, names: Sequence[str], outputs: Outputs) -> Results:
         """The graph's outputs as the model declares them."""
@@ -196,9 +200,9 @@ class HtpExecutable:
             metadata=self.model.metadata,
         )
 
-    def end_profiling(self) -> str:
-        """Empty: the session profiles."""
-        return ""
+    def leave(self) -> Callable[[], object]:
+        """What gives its device back."""
+        return self.stay.leave
 
     def close(self) -> None:
         """Free the context and let go of the device."""

@@ -47,9 +47,18 @@ class PartRun:
     provider: str
     nodes: tuple[AssignedNode, ...]
     profile: Profile | None
+    # Whether its nodes are to be told, too, if it is on the CPU.
+    tells_nodes: bool = False
     begin_ns: int = 0
     end_ns: int = 0
     node_times: tuple[NodeTime, ...] = ()
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around the run."""
+        self.begin_ns = time.monotonic_ns()
+        yield
+        self.end_ns = time.monotonic_ns()
 
     @property
     def events(self) -> tuple[ProfileEvent, ...]:
@@ -64,22 +73,11 @@ class PartsProfile:
 
     def __init__(self, level: str, assigned: Sequence[AssignedPart], profiles: Sequence[Profile | None]) -> None:
         self.level = level
+        tells_nodes = level not in ("off", "basic")
         self.parts = tuple(
-            PartRun(part.provider, part.nodes, profile) for part, profile in zip(assigned, profiles, strict=True)
+            PartRun(part.provider, part.nodes, profile, tells_nodes)
+            for part, profile in zip(assigned, profiles, strict=True)
         )
-
-    @property
-    def tells_nodes(self) -> bool:
-        """Whether the nodes of parts on the CPU are to be told, too."""
-        return self.level not in ("off", "basic")
-
-    @contextmanager
-    def timing(self, number: int) -> Iterator[Profile | None]:
-        """Around one part; gives what its graph is to fill."""
-        part = self.parts[number]
-        part.begin_ns = time.monotonic_ns()
-        yield part.profile
-        part.end_ns = time.monotonic_ns()
 
     def events(self) -> tuple[ProfileEvent, ...]:
         """The parts in their order, and the whole; those of an HTP have the events of their graphs."""
@@ -96,7 +94,7 @@ class PartsProfile:
             )
             for number, part in run
         ]
-        whole = run[-1][1].end_ns - run[0][1].begin_ns
+        whole = sum(part.end_ns - part.begin_ns for _, part in run)
         return (*events, ProfileEvent(_WHOLE, "All parts (execute) time", whole // 1000, "us"))
 
     def event(self, number: int) -> ProfileEvent | None:

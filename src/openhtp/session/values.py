@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,11 @@ class OrtValue:
 def array_of(value: OrtValue) -> Array:
     """The tensor as an array; unlike ``numpy()``, this leaves the value free to move."""
     return value._array
+
+
+def plain_arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Feeds for ONNX Runtime, which does not know our values."""
+    return {name: np.asarray(value) if isinstance(value, OrtValue) else value for name, value in feeds.items()}
 
 
 def move_to(value: OrtValue, context: Context | None) -> None:
