@@ -20,7 +20,7 @@ def test_a_decision_has_context_choice_and_cost(page: Path) -> None:
 
 def test_the_index_lists_every_decision() -> None:
     listed = re.findall(
-        r"^\| (\d{3}) \| \[(.+)\]\((.+)\) \|$", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE
+        r"^\| (\d{3}) \| \[(.+)\]\((.+)\) \|$", (FOLDER / "index.md").read_text("utf-8"), re.MULTILINE
     )
     assert listed == [(page.stem[:3], page.read_text("utf-8").split("\n")[0][7:], page.name) for page in PAGES]
 
@@ -28,5 +28,5 @@ def test_the_index_lists_every_decision() -> None:
 def test_gaps_between_numbers_are_explained() -> None:
     numbers = {page.stem[:3] for page in PAGES}
     assert {f"{n:03d}" for n in range(1, int(max(numbers)) + 1)} - numbers == NEVER_TAKEN
-    index = (FOLDER / "README.md").read_text("utf-8")
+    index = (FOLDER / "index.md").read_text("utf-8")
     assert all(number in index for number in NEVER_TAKEN)
