@@ -50,8 +50,8 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
 
     def __init__(self, model: ModelProto) -> None:
         self._model = model
-        held = {tensor.name for tensor in model.graph.initializer}
-        self._names = [value.name for value in model.graph.input if value.name not in held]
+        constants = {tensor.name for tensor in model.graph.initializer}
+        self._names = [value.name for value in model.graph.input if value.name not in constants]
         self._fixed = [name for name in self._names if name in _read_as_static(model)]
         self._ready: tuple[bytes, Graph, Imported] | None = None
         self._give_up: Callable[[], object] = int
@@ -60,14 +60,14 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Run once on a sequence of inputs in the model's order, or on a mapping by name."""
-        given = inputs if isinstance(inputs, dict) else dict(zip(self._names, inputs, strict=True))
-        graph, imported = self._compiled({name: np.asarray(given[name]) for name in self._fixed})
+        values = inputs if isinstance(inputs, dict) else dict(zip(self._names, inputs, strict=True))
+        graph, imported = self._compiled({name: np.asarray(values[name]) for name in self._fixed})
         feeds = {
-            tensor.name: np.ascontiguousarray(given[tensor.name], tensor.dtype.numpy).reshape(tensor.shape)
+            tensor.name: np.ascontiguousarray(values[tensor.name], tensor.dtype.numpy).reshape(tensor.shape)
             for tensor in graph.inputs
         }
-        found = graph.execute(feeds)
-        return tuple(_as_declared(found[name], kind) for name, kind in imported.outputs.items())
+        outputs = graph.execute(feeds)
+        return tuple(_as_declared(outputs[name], kind) for name, kind in imported.outputs.items())
 
     def _compiled(self, constants: dict[str, Array]) -> tuple[Graph, Imported]:
         key = b"".join(array.tobytes() for array in constants.values())
@@ -137,11 +137,11 @@ class OnnxBackend(Backend):  # type: ignore[misc]
     ) -> tuple[Array, ...]:
         """Run one operator on arrays."""
         arrays = [np.asarray(array) for array in inputs]
-        given = [name for name in node.input if name]
+        names = [name for name in node.input if name]
         graph = helper.make_graph(
             [node],
             "node",
-            [_described(name, array) for name, array in zip(given, arrays, strict=True)],
+            [_described(name, array) for name, array in zip(names, arrays, strict=True)],
             [helper.make_empty_tensor_value_info(name) for name in node.output if name],
         )
         opset = int(kwargs.get("opset_version", defs.onnx_opset_version()))

@@ -113,14 +113,14 @@ def trace_nodes(
     reports: dict[str, NodeReport] = {}
     for probe in probes:
         wanted = exact[probe.float_name]
-        found = closeness(wanted, htp[probe.quantized_name])
+        on_htp = closeness(wanted, htp[probe.quantized_name])
         reports[probe.float_name] = NodeReport(
             probe.node,
             probe.op_type,
             probe.float_name,
             closeness(wanted, cpu[probe.quantized_name]),
-            found,
-            _lost(probe, found, reports),
+            on_htp,
+            _lost(probe, on_htp, reports),
         )
     return list(reports.values())
 
@@ -130,10 +130,10 @@ def first_diverging(reports: Sequence[NodeReport], threshold_db: float) -> NodeR
     return next((report for report in reports if report.htp.sqnr_db < threshold_db), None)
 
 
-def _lost(probe: ValueProbe, found: Closeness, before: Mapping[str, NodeReport]) -> float:
+def _lost(probe: ValueProbe, on_htp: Closeness, before: Mapping[str, NodeReport]) -> float:
     known = [min(before[name].htp.sqnr_db, _EXACT_DB) for name in probe.inputs if name in before]
     # Two infinities cancel: what was lost before is not lost again.
-    return max(0.0, min(known) - found.sqnr_db) if known and min(known) > -math.inf else 0.0
+    return max(0.0, min(known) - on_htp.sqnr_db) if known and min(known) > -math.inf else 0.0
 
 
 def _run_cpu(model: bytes, samples: Sequence[Feeds]) -> dict[str, Array]:

@@ -35,8 +35,8 @@ class CacheEntry:
             key.update(f"{part!r}\0".encode())
         for path in external_files(source):
             # Too large to be read each time; who changes them in place and keeps size and time is not helped.
-            found = path.stat()
-            key.update(f"{path.name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+            about = path.stat()
+            key.update(f"{path.name}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
         self.path = folder / f"{source.stem}-{key.hexdigest()[:20]}{_SUFFIX}"
         self._lock = self.path.with_name(f".{self.path.name}.lock")
 
@@ -89,10 +89,10 @@ def _make_folder(folder: Path) -> None:
     """Of this user alone: what is in it is loaded without being compiled again."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        about = folder.stat()
     except OSError as error:
         raise InvalidArgument(f"cache {str(folder)!r} cannot be made: {error}; give a folder") from error
-    if not stat.S_ISDIR(found.st_mode) or not os.access(folder, os.W_OK):
+    if not stat.S_ISDIR(about.st_mode) or not os.access(folder, os.W_OK):
         raise InvalidArgument(f"cache {str(folder)!r} is no folder that can be written; give another")
-    if found.st_uid != os.getuid():
+    if about.st_uid != os.getuid():
         log.warning("cache %s belongs to another user, who decides what is loaded from it", folder)

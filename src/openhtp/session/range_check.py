@@ -74,26 +74,26 @@ def check_range(
     for node in proto.graph.node:
         for name in node.input:
             readers[name].append(node)
-    found = []
+    overflows = []
     for node in proto.graph.node:
         for name in node.output:
             low, high = bounds.get(name, (0.0, 0.0))
             if high > LARGEST or (low < -LARGEST and not _only_hides(name, readers)):
-                found.append(Overflow(node.name or name, node.op_type, name, high if high > -low else low))
-    return found
+                overflows.append(Overflow(node.name or name, node.op_type, name, high if high > -low else low))
+    return overflows
 
 
 def float_values(model: bytes) -> list[str]:
     """Names of all floats that a run of a model computes; what depends on constants only is folded on an HTP."""
     graph = ModelProto.FromString(model).graph
-    held = {tensor.name for tensor in graph.initializer}
-    depend = {value.name for value in graph.input} - held
+    constants = {tensor.name for tensor in graph.initializer}
+    depend = {value.name for value in graph.input} - constants
     for node in graph.node:
         if not depend.isdisjoint(node.input):
             depend.update(node.output)
-    made = [name for node in graph.node for name in node.output if name in depend and name]
-    session = _session(with_outputs(model, made))
-    return [value.name for value in session.get_outputs() if value.type in _FLOATS and value.name in set(made)]
+    computed = [name for node in graph.node for name in node.output if name in depend and name]
+    session = _session(with_outputs(model, computed))
+    return [value.name for value in session.get_outputs() if value.type in _FLOATS and value.name in set(computed)]
 
 
 def _bounds(
@@ -172,7 +172,7 @@ class RangeWatch:
         first, self._first_run = self._first_run, False
         if self._done or first is False:
             return
-        held = {name: np.array(array) for name, array in feeds.items()}
+        copies = {name: np.array(array) for name, array in feeds.items()}
 
         def tell() -> None:
             if run.cancelled() or run.exception() is not None:
@@ -180,7 +180,7 @@ class RangeWatch:
             if first is None and not _is_small_and_float(self._source):
                 return
             broken = [name for name, array in zip(names, run.result(), strict=True) if not _is_finite(array)]
-            self._done = self._tell(held, broken) or self._done
+            self._done = self._tell(copies, broken) or self._done
 
         run.add_done_callback(lambda _: OwnThread(tell, name="openhtp-range", holds_up_exit=True).start())
 
@@ -197,15 +197,15 @@ class RangeWatch:
     def _tell(self, feeds: Mapping[str, npt.ArrayLike], broken: Sequence[str]) -> bool:
         try:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
-            found = check_range(self._source, [arrays], dims=self._dims, freeze=self._freeze)
+            overflows = check_range(self._source, [arrays], dims=self._dims, freeze=self._freeze)
         except Exception as error:  # A report must not end a run that is over.
             log.debug("the range of values cannot be checked: %s", error)
             return False
-        if found:
+        if overflows:
             what = f"output {broken[0]!r} has infinities or NaNs" if broken else "a run left half precision"
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            log.warning("%s: %s%s; quantize the model, or scale its values down", what, found[0], more)
-        return bool(found)
+            more = f" (and {len(overflows) - 1} more)" if len(overflows) > 1 else ""
+            log.warning("%s: %s%s; quantize the model, or scale its values down", what, overflows[0], more)
+        return bool(overflows)
 
 
 def _is_small_and_float(source: ModelSource) -> bool:

@@ -78,10 +78,10 @@ class Saver:
     def name(self, thing: Any) -> int:
         """Give an object a number."""
         with self._lock:
-            found = self._numbers.get(thing)
-            if found is None:
-                found = self._numbers[thing] = next(self._next)
-            return found
+            number = self._numbers.get(thing)
+            if number is None:
+                number = self._numbers[thing] = next(self._next)
+            return number
 
     def rename(self, thing: Any, number: int) -> None:
         """A part of an object, which calls know instead of it, has its number."""
@@ -213,14 +213,14 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _opened(folder: Path) -> tuple[Path, FileIO]:
     """The file for lines; in a folder of its own for this process if another one is writing there."""
-    for place in (folder, folder / f"process_{os.getpid()}"):
-        place.mkdir(parents=True, exist_ok=True)
-        file = (place / cs.CALLS_NAME).open("ab", buffering=0)
+    for path in (folder, folder / f"process_{os.getpid()}"):
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / cs.CALLS_NAME).open("ab", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             continue
         file.truncate(0)
-        return place, file
+        return path, file
     raise BlockingIOError(0, "another process writes there")
