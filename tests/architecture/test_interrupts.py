@@ -34,8 +34,10 @@ ALLOWED = {
     "runtime/calls/queue.py": {"acquire": "a lock of this call alone, which nobody else waits for"},
     "device/library_target.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
     "device/loading.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
-    "device/runner.py": {"concurrent.futures.Executor": _OF_OURS},
-    "device/side_by_side.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
+    "device/runner.py": {
+        "concurrent.futures.Executor": _OF_OURS,
+        "concurrent.futures.ThreadPoolExecutor": _OF_OURS,
+    },
     "device/tasks.py": {"threading.Thread": _OF_OURS, "threading.Condition": _OF_OURS},
     "engine/workshop.py": {
         "threading.Condition": _OF_OURS,

@@ -28,7 +28,7 @@ OWN = {
     "core/writing.py": "writes",
     "cost/accuracy.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
-    "device/entrance.py": "/dev/null",
+    "device/connection.py": "/dev/null",
     "cost/llm_rates.py": "a resource of the package",
     "llm/tokenizer.py": "bytes that came through core/files.py",
     "engine/cutting.py": "opens sessions, not files",

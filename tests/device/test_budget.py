@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 import openhtp as htp
-from openhtp.device import budget as module
-from openhtp.device.budget import Pieces
+from openhtp.device import sessions as module
 from openhtp.device.contexts import DeviceContext
-from openhtp.device.sessions import Domains, Session
+from openhtp.device.sessions import Domains, Pieces, Session
 from openhtp.memory.ledger import Ledger
 from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import relu_graph

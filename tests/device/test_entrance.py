@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openhtp.device.entrance import Entrance
+from openhtp.device.connection import Entrance
 from openhtp.rpc import rendezvous
 from tests.device.serving import serving, settled
 from tests.waiting import PATIENCE_S

@@ -14,10 +14,10 @@ import pytest
 
 import openhtp as htp
 from openhtp.device import core as core_module, executions as executions_module
-from openhtp.device.budget import Pieces
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.requests import graphs as graph_requests
 from openhtp.device.server import Server
+from openhtp.device.sessions import Pieces
 from openhtp.sched.actions import ArmTimer, Finish, Grant, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, ClientRemoved, StepDone, Submitted, TimerFired
 from tests.conftest import ramp, relu_graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openhtp.device.pace import ENDS_KEPT, Due, PacedSteps
+from openhtp.device.runner import ENDS_KEPT, Due, PacedSteps
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.timed import Pace
 

@@ -17,7 +17,7 @@ import pytest
 import openhtp as htp
 from openhtp.core import tidying
 from openhtp.device import loading
-from openhtp.device.binary_files import BinaryFile
+from openhtp.device.loading import BinaryFile
 from openhtp.rpc import messages as ms
 from tests.device.serving import NAME, serving
 from tests.runtime.test_stopping import Gate

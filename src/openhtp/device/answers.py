@@ -1,12 +1,12 @@
-"""What a request is answered with."""
+"""What a request is answered with, also when something broke that nobody expected."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import InternalError, QnnError
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
@@ -42,3 +42,28 @@ class LogSource(Protocol):
 def with_log(answer: Answer, log: LogSource) -> Answer:
     """An answer that takes lines to the client's log along; what goes beside a reply leaves them to the next."""
     return msgspec.structs.replace(answer, log=log.take()) if isinstance(answer, ms.Reply) else answer
+
+
+_E = TypeVar("_E", bound=Exception)
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as text, even if it cannot say what it is."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
+
+
+def unexpected(what: str, error: BaseException) -> InternalError:
+    """The error that a client is told when something of ours broke while working for it."""
+    reason = f"{type(error).__name__}: {in_words(error)}"
+    return InternalError(
+        f"{what} failed unexpectedly ({reason}); this is a bug of openhtp, and the device logged it"
+    )
+
+
+def bare(error: _E) -> _E:
+    """The same exception without the frames it came through, whose variables may be whole models."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error

@@ -10,8 +10,7 @@ from openhtp.device.clock import WallClock
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore
 from openhtp.device.jobs import Job
-from openhtp.device.runner import BesideRunner, InlineRunner, Runner
-from openhtp.device.side_by_side import SideBySideRunner
+from openhtp.device.runner import BesideRunner, InlineRunner, Runner, SideBySideRunner
 from openhtp.device.target import EmulatedChip
 from openhtp.hw.catalog import find_soc
 from openhtp.memory.ledger import Ledger

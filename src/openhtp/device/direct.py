@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, QnnError, error_for_status
 from openhtp.core.latches import Latch
+from openhtp.device.answers import in_words
 from openhtp.device.binding import bind_ports
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.executions import BoundOrder
-from openhtp.device.failures import in_words
 from openhtp.device.runner import SHORT_STEP_NS
 from openhtp.engine.protocol import Arrays, LoadedProgram, Run
 from openhtp.rpc import frames

@@ -7,9 +7,8 @@ import os
 import socket
 from collections.abc import Callable
 
-from openhtp.device.connection import Connection
+from openhtp.device.connection import Connection, Entrance
 from openhtp.device.core import DeviceCore
-from openhtp.device.entrance import Entrance
 from openhtp.device.requests.device import description
 from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.channel import Disconnected, ProtocolError

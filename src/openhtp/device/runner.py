@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import ExecutionError, QnnError
-from openhtp.device.failures import bare, in_words
+from openhtp.device.answers import bare, in_words
 from openhtp.device.jobs import Job
-from openhtp.device.pace import PacedSteps
 from openhtp.sched.actions import AskYield, Start
-from openhtp.sched.timed import Pace
+from openhtp.sched.timed import Pace, TimedRun
 
 log = logging.getLogger(__name__)
 
@@ -286,3 +286,141 @@ class BesideRunner:
     def soon(self, now: int) -> bool:
         """Whether another end is waiting to be handed over."""
         return bool(self._ended)
+
+
+class SideBySideRunner(InlineRunner):
+    """A job that runs alone is computed on the loop's thread; where several run, each is on another.
+
+    Handing a step over and hearing of its end takes two wake-ups, so graphs that are shorter than that stay on the
+    loop's thread, beside the others. A loop that runs on its callers' threads is attached to nothing, as nobody
+    could hear of an end there, and computes step by step in turns.
+    """
+
+    def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int], most: int) -> None:
+        """``most`` is how many jobs the scheduler may run at once."""
+        super().__init__(jobs, clock)
+        self._most = most
+        self._beside: BesideRunner | None = None
+
+    def attach(self, post: Post, go_on: GoOn) -> None:
+        """From now on use other threads: one that is there at once, more when they are needed."""
+        super().attach(post, go_on)
+        threads = ThreadPoolExecutor(self._most, thread_name_prefix="openhtp-steps")
+        threads.submit(int)
+        self._beside = BesideRunner(self._jobs, self._clock, threads)
+        self._beside.attach(post, go_on)
+
+    def next_at(self, now: int) -> int | None:
+        """Now, if any step is ready or has ended; else when the next paced one ends."""
+        if self._beside is not None and self._beside.soon(now):
+            return now
+        return super().next_at(now)
+
+    def run_one(self, now: int) -> Ended | None:
+        """Hand out what runs side by side and hand over what ended; else compute, as there is nobody beside."""
+        beside = self._beside
+        if beside is not None and (beside.under_way or len(self._ready) > 1):
+            self._hand_out(now, beside)
+            ended = beside.run_one(now)
+            if ended is not None:
+                self._note_time(ended)
+                return ended
+        return super().run_one(now)
+
+    def soon(self, now: int) -> bool:
+        """Whether an end waits to be handed over, or the next step is known to be short."""
+        return (self._beside is not None and self._beside.soon(now)) or super().soon(now)
+
+    def _hand_out(self, now: int, beside: BesideRunner) -> None:
+        """Let other threads begin all that is ready, except what is over before they would have begun."""
+        for _ in range(len(self._ready)):
+            action = self._ready.popleft()
+            if self._is_short(action):
+                self._ready.append(action)
+            else:
+                beside.start(now, action)
+
+    def _is_short(self, action: Start) -> bool:
+        job = self._jobs.get(action.job)
+        # The steps of a graph that was cut are long, whatever the one was that ran last.
+        return job is None or (job.graph.steps == 1 and job.graph.last_step_ns < SHORT_STEP_NS)
+
+    def _note_time(self, ended: Ended) -> None:
+        job = self._jobs.get(ended.job)
+        if job is not None and ended.began_ns is not None and ended.ended_ns is not None:
+            job.graph.last_step_ns = ended.ended_ns - ended.began_ns
+
+
+# Ends that were replaced or belong to jobs that are over are thrown away when there are many.
+ENDS_KEPT = 1024
+
+_End = tuple[int, int, int]
+"""When, of which job, the token."""
+
+
+class Due(NamedTuple):
+    """A paced step that has ended, or only ``stopped``, and when its work had begun."""
+
+    job: int
+    step: int
+    token: int
+    stopped: bool
+    began_ns: int
+
+
+class PacedSteps:
+    """Steps that end by the clock. A job's pace is its ``Pace``: how long it runs, what stopping it costs."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, TimedRun] = {}
+        self._ends: list[_End] = []
+        # The end that counts for each job under way. Earlier ones were overtaken by a yield.
+        self._awaited: dict[int, _End] = {}
+
+    def start(self, t: int, action: Start, work: Pace) -> None:
+        """Begin a job's step, or go on with one that was stopped."""
+        run = self._runs.get(action.job)
+        if run is None:
+            run = self._runs[action.job] = TimedRun(work)
+        self._await((run.start(t, action.step), action.job, action.token))
+
+    def ask_yield(self, t: int, action: AskYield) -> None:
+        """Stop at the next possible point, if the job is paced and that is before its end."""
+        run = self._runs.get(action.job)
+        if run is not None and run.ask_yield(t):
+            self._await((run.due, action.job, action.token))
+
+    def next_at(self) -> int | None:
+        """When the next one ends or stops."""
+        while self._ends:
+            end = self._ends[0]
+            if self._awaited.get(end[1]) is end:
+                return end[0]
+            heapq.heappop(self._ends)
+        return None
+
+    def pop(self) -> Due:
+        """The one that is due. Call when ``next_at`` has come."""
+        _, job, token = heapq.heappop(self._ends)
+        del self._awaited[job]
+        run = self._runs[job]
+        return Due(job, run.step, token, run.stops, run.started)
+
+    def hurry(self, t: int, job: int) -> None:
+        """Let a job end now."""
+        end = self._awaited.get(job)
+        if end is not None and end[0] > t:
+            run = self._runs[job]
+            run.due, run.stops = t, False
+            self._await((t, job, end[2]))
+
+    def forget(self, job: int) -> None:
+        """The job is over, however it ended."""
+        self._runs.pop(job, None)
+        self._awaited.pop(job, None)
+
+    def _await(self, end: _End) -> None:
+        self._awaited[end[1]] = end
+        heapq.heappush(self._ends, end)
+        if len(self._ends) > ENDS_KEPT + 2 * len(self._awaited):
+            self._ends = sorted(self._awaited.values())

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.device.answers import Answer, error_reply, with_log
-from openhtp.device.connection import Connection, Duct
+from openhtp.device.answers import Answer, error_reply, unexpected, with_log
+from openhtp.device.connection import REST_NS, Connection, Duct, Entrance
 from openhtp.device.core import DeviceCore
-from openhtp.device.entrance import REST_NS, Entrance
-from openhtp.device.failures import unexpected
 from openhtp.device.intake import Intake
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.onlookers import Onlookers

@@ -6,10 +6,11 @@ scheduler knows a process domain as ``pd``: the first has the session's number, 
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openhtp.core.errors import InvalidHandle
-from openhtp.device.budget import Pieces
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidHandle, OutOfMemory
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.jobs import Job
 from openhtp.memory.ledger import Domain, Ledger, MemoryUse
@@ -17,6 +18,7 @@ from openhtp.rpc.shm import SharedBuffer
 
 if TYPE_CHECKING:
     from openhtp.device.tasks import Task
+
 
 _T = TypeVar("_T")
 
@@ -130,3 +132,36 @@ def find(table: dict[int, _T], number: int, what: str) -> _T:
     if found is None:
         raise InvalidHandle(f"{what} {number} does not exist in this session")
     return found
+
+
+# Where the system sets no limit.
+MAX_DESCRIPTORS = 1 << 20
+
+
+class Pieces:
+    """The pieces of one client. How large they are counts in its process domains (``memory/ledger.py``)."""
+
+    def __init__(self, owner: str) -> None:
+        self.held = 0
+        self._owner = owner
+
+    def take(self) -> None:
+        """One more. Raises OutOfMemory, and counts nothing, if there are too many."""
+        most = most_pieces()
+        if self.held >= most:
+            raise OutOfMemory(
+                f"{self._owner} holds {self.held} pieces of shared memory, and may hold {most}."
+                " Free contexts or memory, use larger pieces, or raise the limit of open files (ulimit -n)",
+                st.QNN_CONTEXT_ERROR_MEM_ALLOC,
+            )
+        self.held += 1
+
+    def give_back(self) -> None:
+        """One less."""
+        self.held -= 1
+
+
+def most_pieces() -> int:
+    """How many pieces of memory a session may have: two descriptors each, half of all for one client."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (MAX_DESCRIPTORS if descriptors == resource.RLIM_INFINITY else descriptors) // 4

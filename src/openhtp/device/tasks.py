@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from openhtp.core.errors import ExecutionError, InvalidHandle, QnnError
-from openhtp.device.answers import Answer, error_reply, timed
+from openhtp.device.answers import Answer, bare, error_reply, in_words, timed, unexpected
 from openhtp.device.contexts import DeviceContext
-from openhtp.device.failures import bare, in_words, unexpected
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.sessions import Session
 

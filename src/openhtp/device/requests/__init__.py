@@ -5,7 +5,7 @@ that it came on is ``Host``. Start at ``table.py``. A new request is its message
 its handler here.
 """
 
-from openhtp.device.requests import clients, contexts, device, graphs, memory, power, updates
+from openhtp.device.requests import contexts, device, graphs, power, updates
 from openhtp.device.requests.table import HANDLERS, Asked, Host, answer
 
 __all__ = [
@@ -13,11 +13,9 @@ __all__ = [
     "Asked",
     "Host",
     "answer",
-    "clients",
     "contexts",
     "device",
     "graphs",
-    "memory",
     "power",
     "updates",
 ]

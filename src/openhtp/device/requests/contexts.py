@@ -1,4 +1,4 @@
-"""Contexts come and go, and how urgent what is in them is."""
+"""Contexts come and go, with the memory that clients share, and how urgent what is in them is."""
 
 from __future__ import annotations
 
@@ -168,3 +168,24 @@ def _change(asked: Asked, graphs: list[DeviceGraph | DeviceApp], priority: int, 
     now = loop.clock.now()
     for graph in graphs:
         loop.handle(PriorityChanged(t=now, client=graph.number, priority=priority))
+
+
+@handles(ms.RegisterMemory, takes_descriptor=True)
+def register(asked: Asked, request: ms.RegisterMemory) -> ms.Reply:
+    """Map it, if the session may hold as much."""
+    context = find(asked.session.contexts, request.context, "context")
+    buffer = asked.memory(request.nbytes)
+    number = asked.core.new_number()
+    try:
+        asked.session.map(number, context, buffer)
+    except BaseException:
+        buffer.close()
+        raise
+    return ms.Reply(value=number)
+
+
+@handles(ms.DeregisterMemory)
+def deregister(asked: Asked, request: ms.DeregisterMemory) -> ms.Reply:
+    """Unmap it."""
+    asked.session.unmap(request.memory)
+    return ms.Reply()

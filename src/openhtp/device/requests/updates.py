@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
-from openhtp.device.binary_files import BinaryFile
 from openhtp.device.contexts import UpdateableGraph
-from openhtp.device.loading import Manner, Ready, close_all, make_one_ready
+from openhtp.device.loading import BinaryFile, Manner, Ready, close_all, make_one_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task

@@ -12,7 +12,7 @@ from openhtp.core.locks import make_lock
 from openhtp.core.threads import finish
 from openhtp.device.answers import Answer
 from openhtp.device.core import DeviceCore
-from openhtp.device.outlet import Outlet
+from openhtp.device.jobs import Outlet
 from openhtp.device.tasks import Task
 from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
