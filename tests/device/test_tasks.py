@@ -14,7 +14,7 @@ from openhtp.device import loading
 from openhtp.device.contexts import DeviceContext
 from openhtp.device.server import Server
 from openhtp.device.sessions import Session
-from openhtp.device.tasks import Pool, State, Task
+from openhtp.device.tasks import Pool, Task, TaskState
 from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from tests.conftest import relu_graph
@@ -49,7 +49,7 @@ def test_a_result_becomes_the_answer() -> None:
     kept.task.run()
     assert kept.task.conclude() == ms.Reply(value=3)
     assert kept.log == []
-    assert kept.task.state is State.OVER
+    assert kept.task.state is TaskState.OVER
 
 
 @pytest.mark.parametrize("error", [htp.InvalidArgument("no"), RuntimeError("no")])

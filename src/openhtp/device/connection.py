@@ -19,10 +19,10 @@ from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
 
-class Duct:
+class ServedDuct:
     """One data socket of a client and what could not be sent on it yet."""
 
-    def __init__(self, sock: socket.socket, on_news: Callable[[Duct], None]) -> None:
+    def __init__(self, sock: socket.socket, on_news: Callable[[ServedDuct], None]) -> None:
         self.sock = sock
         self.outlet = Outlet(lambda: on_news(self))
         self.unsent: deque[bytes] = deque()
@@ -34,7 +34,7 @@ class Connection:
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
-        self.ducts: list[Duct] = []
+        self.ducts: list[ServedDuct] = []
         self.session: Session | None = None
         self.closed = False
         # How many frames may still be taken in this turn of the loop.

@@ -125,7 +125,7 @@ class Executions:
             log.exception("an execution of session %d", session.number)
             self.on_broken(session, error)
         except InvalidHandle as error:
-            self._refuse(None, session, outlet, frames.EXECUTE_HEAD.unpack_from(frame)[6], error)
+            self._refuse(None, session, outlet, frames.read_head(frame).job, error)
 
     def execute_bound(self, session: Session, outlet: Reports, order: BoundOrder) -> None:
         """Take an execution that a client in this process has bound already, and perhaps begun."""
@@ -174,7 +174,7 @@ class Executions:
         if refusal is not error:
             log.error("execution %d of session %d", client_job, session.number, exc_info=error)
         now = self.clock.now()
-        record = frames.Record(client_job, refusal.code, 0, now, now, now, 0, 0, 0)
+        record = frames.Record.of_moment(client_job, refusal.code, now)
         outlet.report_failure(record, refusal.message)
 
     def cancel(self, session: Session, client_job: int) -> None:
@@ -250,7 +250,7 @@ class Executions:
         """Reporting an end failed. That it has ended must still be told, or else its client has to go."""
         failure = unexpected("reporting the execution's end", error)
         try:
-            record = frames.Record(job.client_job, failure.code, 0, 0, 0, 0, 0, 0, 0)
+            record = frames.Record(job.client_job, failure.code)
             job.outlet.report_failure(record, failure.message)
         except Exception as again:
             log.exception("the end of job %d, again", job.number)

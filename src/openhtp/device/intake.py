@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from openhtp.core import status as st
-from openhtp.device.connection import Connection, Duct
+from openhtp.device.connection import Connection, ServedDuct
 from openhtp.device.executions import Executions
 from openhtp.rpc import channel, frames
 from openhtp.rpc.channel import ProtocolError
@@ -19,7 +19,7 @@ MAX_EARLY_CANCELS = 1024
 class Intake:
     """Reads ducts. ``new_turn`` gives every client its share again."""
 
-    def __init__(self, executions: Executions, on_end: Callable[[Connection, Duct], None]) -> None:
+    def __init__(self, executions: Executions, on_end: Callable[[Connection, ServedDuct], None]) -> None:
         self._executions = executions
         self._on_end = on_end
         self._turn = 0
@@ -30,7 +30,7 @@ class Intake:
         """All ready clients are about to be served once."""
         self._turn += 1
 
-    def serve(self, connection: Connection, duct: Duct) -> None:
+    def serve(self, connection: Connection, duct: ServedDuct) -> None:
         """Take what a client has sent on a duct."""
         if connection.turn != self._turn:
             connection.turn, connection.share = self._turn, FRAMES_PER_TURN
@@ -39,7 +39,7 @@ class Intake:
         if duct is first or self._read(connection, first):
             self._read(connection, duct)
 
-    def _read(self, connection: Connection, duct: Duct) -> bool:
+    def _read(self, connection: Connection, duct: ServedDuct) -> bool:
         """Take frames within the client's share; return whether the duct is empty now."""
         session = connection.session
         if session is None:
@@ -63,18 +63,18 @@ class Intake:
             if kind == frames.EXECUTE:
                 executions.execute(session, duct.outlet, bytes(view[:count]))
                 if connection.early_cancels:
-                    self._cancel_early(connection, frames.EXECUTE_HEAD.unpack_from(view)[6])
+                    self._cancel_early(connection, frames.read_head(view).job)
             elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
-                head = frames.EXECUTE_HEAD.unpack_from(view)
-                if head[1] & frames.FLAG_ANSWER:
-                    self._settle(connection, duct, head[6])
+                head = frames.read_head(view)
+                if head.flags & frames.FLAG_ANSWER:
+                    self._settle(connection, duct, head.job)
                 else:
-                    self._cancel(connection, duct, head[6])
+                    self._cancel(connection, duct, head.job)
             else:
                 raise ProtocolError(f"frame of kind {kind} and {count} bytes")
         return duct.closed
 
-    def _cancel(self, connection: Connection, duct: Duct, job: int) -> None:
+    def _cancel(self, connection: Connection, duct: ServedDuct, job: int) -> None:
         session = connection.session
         assert session is not None
         if job not in session.jobs:
@@ -88,7 +88,7 @@ class Intake:
                     del early[next(iter(early))]  # most are of executions that are long over
         self._executions.cancel(session, job)
 
-    def _settle(self, connection: Connection, duct: Duct, job: int) -> None:
+    def _settle(self, connection: Connection, duct: ServedDuct, job: int) -> None:
         """Cancel an execution whose caller was interrupted and does not know whether it was sent.
 
         If it was, then before this and on the same duct: it ends and is told of. If not, that is told instead.
@@ -99,7 +99,7 @@ class Intake:
             self._executions.cancel(session, job)
             return
         now = self._executions.clock.now()
-        record = frames.Record(job, st.QNN_GRAPH_ERROR_ABORTED.code, 0, now, now, now, 0, 0, 0)
+        record = frames.Record.of_moment(job, st.QNN_GRAPH_ERROR_ABORTED.code, now)
         duct.outlet.report_failure(record, "interrupted before it was sent, or when it was over")
 
     def _cancel_early(self, connection: Connection, job: int) -> None:

@@ -43,7 +43,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class LoadLimits:
     """How a binary is loaded: bytes of it that may be in memory at once (None: no limit), and on how many threads.
 
     ``accelerated``: on all there are, several graphs at a time.
@@ -59,7 +59,7 @@ def make_ready(
     places: Sequence[int],
     advance: Advance,
     room: Room,
-    manner: Manner | None = None,
+    limits: LoadLimits | None = None,
 ) -> list[Ready]:
     """Make graphs of a binary ready, all or none. ``advance`` may raise to end it early.
 
@@ -67,17 +67,17 @@ def make_ready(
     before any is made.
     """
     binary = open_binary(source)
-    manner = manner or Manner()
+    limits = limits or LoadLimits()
     graphs = packed_at(binary, places)
     stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
     room.take(needs_of(stored, largest_backup=room.largest_backup, compiled_next=True))
     make = _only_prepared if room.prepare_only else _make_ready
     several = len(graphs) > 1
     with Workshop(
-        budget_bytes=manner.budget_bytes, all_threads=manner.accelerated, shares_forms=several
+        budget_bytes=limits.budget_bytes, all_threads=limits.accelerated, shares_forms=several
     ) as workshop:
         work = [functools.partial(make, target, graph, workshop) for graph in graphs]
-        done = _all_at_once if manner.accelerated and several else _in_turn
+        done = _all_at_once if limits.accelerated and several else _in_turn
         ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
     try:
         room.correct([(made.info, made.loaded) for made in ready])
@@ -122,9 +122,9 @@ def packed_at(binary: ContextBinary, places: Sequence[int]) -> list[PackedGraph]
     return [binary.packed(names[place]) for place in places]
 
 
-def make_one_ready(target: Target, packed: PackedGraph, manner: Manner) -> Ready:
+def make_one_ready(target: Target, packed: PackedGraph, limits: LoadLimits) -> Ready:
     """Make one graph ready again."""
-    with Workshop(budget_bytes=manner.budget_bytes, all_threads=manner.accelerated) as workshop:
+    with Workshop(budget_bytes=limits.budget_bytes, all_threads=limits.accelerated) as workshop:
         return _make_ready(target, packed, workshop)
 
 

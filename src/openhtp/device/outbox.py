@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 
-from openhtp.device.connection import Connection, Duct
+from openhtp.device.connection import Connection, ServedDuct
 from openhtp.rpc.channel import ProtocolError
 
 # Completions that may share one packet.
@@ -20,13 +20,15 @@ Guard = Callable[[Connection, Callable[[Connection], None]], None]
 class Outbox:
     """What is to be sent on the ducts of all clients."""
 
-    def __init__(self, epoll: select.epoll, guard: Guard, on_end: Callable[[Connection, Duct], None]) -> None:
+    def __init__(
+        self, epoll: select.epoll, guard: Guard, on_end: Callable[[Connection, ServedDuct], None]
+    ) -> None:
         self._epoll = epoll
         self._guard = guard
         self._on_end = on_end
-        self._pending: dict[Duct, Connection] = {}
+        self._pending: dict[ServedDuct, Connection] = {}
 
-    def tell(self, connection: Connection, duct: Duct) -> None:
+    def tell(self, connection: Connection, duct: ServedDuct) -> None:
         """There is news on a duct: send it, or hold it back until ``flush``."""
         outlet = duct.outlet
         if len(outlet.records) >= RECORDS_PER_PACKET or outlet.extras:
@@ -41,11 +43,11 @@ class Outbox:
             duct, connection = self._pending.popitem()
             self._guard(connection, lambda c, duct=duct: self._send_news(c, duct))  # type: ignore[misc]
 
-    def forget(self, duct: Duct) -> None:
+    def forget(self, duct: ServedDuct) -> None:
         """A duct has ended."""
         self._pending.pop(duct, None)
 
-    def send_unsent(self, connection: Connection, duct: Duct) -> None:
+    def send_unsent(self, connection: Connection, duct: ServedDuct) -> None:
         """The client reads again."""
         while duct.unsent:
             try:
@@ -58,12 +60,12 @@ class Outbox:
             duct.unsent.popleft()
         self._epoll.modify(duct.sock.fileno(), select.EPOLLIN)
 
-    def _send_news(self, connection: Connection, duct: Duct) -> None:
+    def _send_news(self, connection: Connection, duct: ServedDuct) -> None:
         for packet in duct.outlet.packets():
             if not duct.closed:
                 self._send(connection, duct, packet)
 
-    def _send(self, connection: Connection, duct: Duct, packet: bytes) -> None:
+    def _send(self, connection: Connection, duct: ServedDuct, packet: bytes) -> None:
         if duct.unsent:
             duct.unsent.append(packet)
             if len(duct.unsent) > MAX_UNSENT_PACKETS:

@@ -16,7 +16,7 @@ from typing import Any
 
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.device.answers import Answer, error_reply, unexpected, with_log
-from openhtp.device.connection import REST_NS, Connection, Duct, Entrance
+from openhtp.device.connection import REST_NS, Connection, Entrance, ServedDuct
 from openhtp.device.core import DeviceCore
 from openhtp.device.intake import Intake
 from openhtp.device.loop import SchedulerFailed
@@ -351,7 +351,7 @@ class Server:
             os.close(descriptor)
             raise ProtocolError(f"a duct that cannot be: {error}") from error
         sock.setblocking(False)
-        duct = Duct(sock, lambda duct: self._outbox.tell(connection, duct))
+        duct = ServedDuct(sock, lambda duct: self._outbox.tell(connection, duct))
         connection.ducts.append(duct)
         self._watch(sock.fileno(), lambda events: self._on_duct(connection, duct, events))
 
@@ -373,13 +373,13 @@ class Server:
 
     # Executions
 
-    def _on_duct(self, connection: Connection, duct: Duct, events: int) -> None:
+    def _on_duct(self, connection: Connection, duct: ServedDuct, events: int) -> None:
         if events & select.EPOLLOUT:
             self._guard(connection, lambda c: self._outbox.send_unsent(c, duct))
         if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not duct.closed:
             self._guard(connection, lambda c: self._intake.serve(c, duct))
 
-    def _on_duct_end(self, connection: Connection, duct: Duct) -> None:
+    def _on_duct_end(self, connection: Connection, duct: ServedDuct) -> None:
         """The end of the shared duct is the client's; that of another only means that a thread was interrupted."""
         if duct.closed:
             return

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 THREADS = 2
 
 
-class State(enum.Enum):
+class TaskState(enum.Enum):
     """How far a task is."""
 
     WAITING = "waiting"
@@ -60,7 +60,7 @@ class Task(Generic[_T]):
     ) -> None:
         self.what = what
         self.owner = owner
-        self.state = State.WAITING
+        self.state = TaskState.WAITING
         self.cancelled = False
         # Of the request that it answers; 0 where nobody tells requests apart.
         self.request = 0
@@ -107,7 +107,7 @@ class Task(Generic[_T]):
 
     def run(self) -> None:
         """Do the slow part, on any thread. Never raises: how it went is found out by ``conclude``."""
-        self.state = State.RUNNING
+        self.state = TaskState.RUNNING
         begin = self._now()
         try:
             self.check()
@@ -123,7 +123,7 @@ class Task(Generic[_T]):
 
     def conclude(self) -> Answer:
         """Make the answer, on the loop's thread, once ``run`` is over. Raises SchedulerFailed only."""
-        self.state = State.OVER
+        self.state = TaskState.OVER
         self.owner.session.tasks.discard(self)
         try:
             if self._error is not None:

@@ -28,7 +28,7 @@ FLAG_ANSWER = 2
 # Whoever sent the execution waits for its end.
 FLAG_WAITED = 4
 
-# kind, flags, bindings, graph, batch multiple, profile level, job, absolute timeout and deadline in ns (0: none)
+# the fields of ExecuteHead, in order
 EXECUTE_HEAD = struct.Struct("<BBHIIIQQQ")
 # place in the program's inputs-then-outputs list, memory id, offset in the memory
 BINDING = struct.Struct("<IIQ")
@@ -46,19 +46,48 @@ MAX_RECORDS = 64
 PROFILE_HEAD = struct.Struct("<BBHQ")
 
 
+class ExecuteHead(NamedTuple):
+    """How an EXECUTE or CANCEL frame begins. Timeout and deadline are points in time, in ns; 0 for none."""
+
+    kind: int
+    flags: int = 0
+    bindings: int = 0
+    graph: int = 0
+    batch: int = 0
+    profile_level: int = 0
+    job: int = 0
+    timeout_at: int = 0
+    deadline_at: int = 0
+
+
+def read_head(frame: bytes | memoryview) -> ExecuteHead:
+    """The head of an EXECUTE or CANCEL frame, which must be long enough to have one."""
+    return ExecuteHead._make(EXECUTE_HEAD.unpack_from(frame))
+
+
+def cancel_frame(job: int, flags: int = 0) -> bytes:
+    """A CANCEL frame."""
+    return EXECUTE_HEAD.pack(*ExecuteHead(CANCEL, flags, job=job))
+
+
 class Record(NamedTuple):
     """The end of one execution, as the device saw it. Points in time are of CLOCK_MONOTONIC."""
 
     job: int
     status: int
-    yields: int
-    received_ns: int
-    started_ns: int
-    finished_ns: int
+    yields: int = 0
+    received_ns: int = 0
+    started_ns: int = 0
+    finished_ns: int = 0
     # Sums over all yields: from being asked to having released, waiting, from being granted to going on.
-    release_ns: int
-    paused_ns: int
-    restore_ns: int
+    release_ns: int = 0
+    paused_ns: int = 0
+    restore_ns: int = 0
+
+    @classmethod
+    def of_moment(cls, job: int, status: int, now_ns: int) -> Record:
+        """The end of an execution that never ran: it came, began and ended now."""
+        return cls(job, status, received_ns=now_ns, started_ns=now_ns, finished_ns=now_ns)
 
 
 class Binding(NamedTuple):

@@ -10,7 +10,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, WrongState, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
-from openhtp.device.loading import BinaryFile, Manner, Ready, close_all, make_ready, pack_ready
+from openhtp.device.loading import BinaryFile, LoadLimits, Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.contexts import check_group_priority, close_context, open_context
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.room import Room
@@ -46,14 +46,14 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
         _check(request, context, file)
         session.pieces.take()
         undoing.pop_all()
-    manner = Manner(request.read_budget or None, accelerated=request.accelerated)
-    room = SwitchedRoom(context, request, manner) if request.switching else Room(context)
+    limits = LoadLimits(request.read_budget or None, accelerated=request.accelerated)
+    room = SwitchedRoom(context, request, limits) if request.switching else Room(context)
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]
         if isinstance(room, SwitchedRoom):
             return room.make_first_ready(core.target, file.source, places, task.advance)
-        return make_ready(core.target, file.source, places, task.advance, room, manner)
+        return make_ready(core.target, file.source, places, task.advance, room, limits)
 
     def done() -> None:
         session.pieces.give_back()

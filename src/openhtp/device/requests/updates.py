@@ -11,7 +11,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.device.contexts import UpdateableGraph
-from openhtp.device.loading import BinaryFile, Manner, Ready, close_all, make_one_ready
+from openhtp.device.loading import BinaryFile, LoadLimits, Ready, close_all, make_one_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
@@ -70,14 +70,14 @@ def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Replacement:
     packed: PackedGraph
     ready: Ready
     data: Arrays
 
 
 @handles(ms.ReplaceProgram, takes_descriptor=True)
-def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Made]:
+def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
     """Encodings are compiled into a program, so that other encodings are another one."""
     graph, core = _updateable(asked, request.graph), asked.core
     context = graph.context
@@ -91,15 +91,17 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Made]:
         file.close()
         raise
 
-    def work(task: Task[_Made]) -> _Made:
+    def work(task: Task[_Replacement]) -> _Replacement:
         binary = open_binary(file.source)
         packed = binary.packed(binary.graph_names[0])
         _check_same(graph, packed)
         task.check()
-        ready = make_one_ready(core.target, packed, Manner())
-        return _Made(packed, ready, {name: np.array(array) for name, array in packed.updateable_data().items()})
+        ready = make_one_ready(core.target, packed, LoadLimits())
+        return _Replacement(
+            packed, ready, {name: np.array(array) for name, array in packed.updateable_data().items()}
+        )
 
-    def finish(made: _Made) -> ms.Reply:
+    def finish(made: _Replacement) -> ms.Reply:
         try:
             find(asked.session.graphs, request.graph, "graph")
         except InvalidHandle:

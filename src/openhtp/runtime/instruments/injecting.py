@@ -167,7 +167,7 @@ class _FaultyLink:
             restart(self._device)
         assert fault.status is not None
         now = self._link.now()
-        record = Record(execution.job, fault.status.code, 0, now, now, now, 0, 0, 0)
+        record = Record.of_moment(execution.job, fault.status.code, now)
         complete(execution, record, f"injected by {fault.text!r}")
         return True
 

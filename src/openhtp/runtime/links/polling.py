@@ -39,7 +39,7 @@ class Polling:
         """The next packet of a duct on which this frame was sent; call while polling is on."""
         if not self.adaptive_ns:
             return duct.watch(self.polling_ns)
-        graph = frames.EXECUTE_HEAD.unpack_from(frame)[3]
+        graph = frames.read_head(frame).graph
         began = time.monotonic_ns()
         packet = duct.watch(self.polling_ns, self.sleep_ns(graph))
         self.learn(graph, time.monotonic_ns() - began)

@@ -233,14 +233,14 @@ class RpcLink:
             if execution.job not in self._pending:
                 return False
             with contextlib.suppress(OSError):  # the device is gone: the reader ends what is pending
-                self._data.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
+                self._data.send(frames.cancel_frame(execution.job, frames.FLAG_ANSWER))
         return True
 
     def _drain(self, duct: Duct, execution: Execution) -> None:
         """Wait for the end of an execution whose caller was interrupted. More may come: the duct is done for."""
         mine = {execution.job: execution}
         try:
-            duct.sock.send(_cancel_frame(execution.job, frames.FLAG_ANSWER))
+            duct.sock.send(frames.cancel_frame(execution.job, frames.FLAG_ANSWER))
             while mine:
                 complete_from(duct.receive(), mine)
         except (OSError, Disconnected):
@@ -259,7 +259,7 @@ class RpcLink:
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         with self._send_lock, contextlib.suppress(OSError):
-            self._data.send(_cancel_frame(job))
+            self._data.send(frames.cancel_frame(job))
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over."""
@@ -378,8 +378,4 @@ class RpcLink:
         now = self.now()
         status = st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION.code
         text = self._end_words() if why is None else why
-        complete(execution, Record(execution.job, status, 0, now, now, now, 0, 0, 0), text)
-
-
-def _cancel_frame(job: int, flags: int = 0) -> bytes:
-    return frames.EXECUTE_HEAD.pack(frames.CANCEL, flags, 0, 0, 0, 0, job, 0, 0)
+        complete(execution, Record.of_moment(execution.job, status, now), text)

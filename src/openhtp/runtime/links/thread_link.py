@@ -107,7 +107,7 @@ class ThreadLink(RpcLink):
                 return False
         except QnnError as error:
             code, text = error.code, error.message
-        record = Record(execution.job, code, 0, began_ns, began_ns, self.now(), 0, 0, 0)
+        record = Record(execution.job, code, received_ns=began_ns, started_ns=began_ns, finished_ns=self.now())
         complete_here(execution, record, text)
         return True
 
@@ -153,7 +153,7 @@ class ThreadLink(RpcLink):
                 self._core.executions.cancel(session, job)
             elif job in self._pending:
                 now = self.now()
-                record = Record(job, st.QNN_GRAPH_ERROR_ABORTED.code, 0, now, now, now, 0, 0, 0)
+                record = Record.of_moment(job, st.QNN_GRAPH_ERROR_ABORTED.code, now)
                 self._reports.report_failure(record, "interrupted before it was handed over")
 
         self._core.post(end)
