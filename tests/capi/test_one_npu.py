@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+import openhtp as htp
 from openhtp.capi import handles
 from openhtp.capi.device import DeviceHeld
 from openhtp.core.errors import QnnError
+from openhtp.core.units import MIB
 from openhtp.device.direct import DirectRun
 from tests.capi.conftest import ROOT, build_script
 from tests.capi.test_c_client import run
 from tests.conftest import ramp, relu_graph
 from tests.contract import c_table
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 LAYERS = 24
+DEPTH = 10
 
 
 @pytest.fixture
@@ -163,6 +166,46 @@ def test_a2_after_asynchronous_calls_everything_can_still_be_done(backends: list
         "sibling": "NORMAL",
         "another": "NORMAL",
     }
+
+
+def test_a_session_has_no_more_of_the_loop_than_its_queue_is_deep(backends: list[c_table.Backend]) -> None:
+    """One submits without end; what another asks waits for what was queued before it, and for no more."""
+    first, second = (backend.create_device() for backend in backends)
+    greedy, modest = long_graph(first.create_context()), relu_graph(second.create_context())
+    x = np.ones((1, 256, 256, 8), np.float32)
+    told: list[int] = []
+    over = threading.Event()
+
+    def flood() -> None:
+        while not over.is_set():
+            greedy.execute_async({"x": x}, notify=lambda _, status: told.append(status))
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    wait_until(lambda: told)
+    before = len(told)
+    modest.execute_async({"x": ramp()}).result(PATIENCE_S)
+    modest.execute({"x": ramp()})
+    waited_for = len(told) - before
+    over.set()
+    flooding.join(PATIENCE_S)
+    # Twice what was queued, and as much again that had ended and was still to be told.
+    assert waited_for <= 4 * DEPTH
+
+
+def test_sessions_have_one_budget_and_who_frees_makes_room_for_the_other() -> None:
+    place = {"host": "thread", "npu": "shared", "domain_mb": 64, "process_domains": 1}
+    with htp.Backend() as one, htp.Backend() as other:
+        greedy, modest = (backend.create_device(**place).create_context() for backend in (one, other))
+        graph = relu_graph(modest)
+        greedy.register_memory(60 * MIB)
+        with pytest.raises(htp.OutOfMemory, match="in process domain 0, which has"):
+            greedy.register_memory(10 * MIB)
+        with pytest.raises(htp.OutOfMemory, match="free contexts or memory"):
+            modest.register_memory(20 * MIB)
+        graph.execute({"x": ramp()})  # goes on
+        greedy.free()
+        modest.register_memory(20 * MIB)
 
 
 def test_a_word_that_is_none_is_refused(backends: list[c_table.Backend], monkeypatch: pytest.MonkeyPatch) -> None:
