@@ -19,7 +19,7 @@ from openhtp.capi.handles import HandleEntry
 from openhtp.capi.logs import LogHeld
 from openhtp.capi.votes import waiting
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, WrongState
+from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.option_numbers import GlobalOption
 from openhtp.core.precision import FloatPrecision
 from openhtp.hw.catalog import find_soc
@@ -104,9 +104,16 @@ class DeviceHeld(HandleEntry):
         with self._lock:
             if self._made is None:
                 self._made = self._backend.create_device(soc=self.soc, **self._place)
-                while waiting:
-                    waiting.pop(0).stand_on(self._made)
+                self._take_waiting_votes(self._made)
             return self._made
+
+    def _take_waiting_votes(self, made: Device) -> None:
+        """Nobody's context fails for what was voted when the chip was not known yet."""
+        while waiting:
+            try:
+                waiting.pop(0).stand_on(made)
+            except QnnError as error:
+                log.error("votes that were made before there was a device do not stand on %s: %s", self.soc, error)
 
     def free(self) -> None:
         """Let go of what was made."""

@@ -12,7 +12,7 @@ from openhtp.abi.power import dcvs_of, hmx_of
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
-from openhtp.capi.device import DeviceHeld, default_device
+from openhtp.capi.device import DeviceHeld, chosen_soc, default_device
 from openhtp.capi.entries import answers
 from openhtp.capi.native_calls import natives
 from openhtp.capi.rowless import warn_of_no_effect
@@ -20,6 +20,7 @@ from openhtp.capi.votes import StandingVotes, waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import PowerOption
+from openhtp.hw.catalog import find_soc
 
 log = logging.getLogger("openhtp.capi")
 
@@ -72,6 +73,10 @@ def create_power_config_id(device: int, core: int, out: int) -> None:
     handles.require_place(out, "power configuration", 4)
     if device not in (0, _ANY):
         raise InvalidArgument(f"device {device} does not exist; there is one, 0")
+    held = _voted_on()
+    chip = find_soc(chosen_soc() if held is None else held.soc)
+    if core != _ANY and core >= chip.cores:
+        raise InvalidArgument(f"core {core} does not exist; {chip.name} has {chip.cores}, from 0 on")
     votes = StandingVotes(0 if core == _ANY else core)
     number = next(_numbers)
     _configs[number] = _standing(votes), votes
