@@ -39,6 +39,7 @@ _SLOW = {
     "Device.free",
     "Device (with)",
     "estimate",
+    "sweep",
     "PreparedModel",
     "PreparedModel.close",
 }

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 import openhtp as htp
 
 _OURS = str(Path(htp.__file__).parent)
@@ -91,3 +93,19 @@ class Interrupting:
             self.error = error
         finally:
             sys.setprofile(None)
+
+
+def hear_of_unclosed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list of the files and sockets that Python finds unclosed from now on; a test expects it to stay empty.
+
+    Python reports them to the hook that also hears of interrupts in the middle of dropping an object. Those are
+    swallowed by Python, and left out here.
+    """
+    unclosed: list[str] = []
+
+    def hear(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, ResourceWarning):
+            unclosed.append(str(dropped.exc_value))
+
+    monkeypatch.setattr(sys, "unraisablehook", hear)
+    return unclosed

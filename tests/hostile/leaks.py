@@ -52,12 +52,12 @@ def _held() -> dict[str, set[str]]:
     return {
         "descriptors": open_files(),
         "threads": {f"{thread.name} {thread.ident}" for thread in threading.enumerate()},
-        "children": _children(),
+        "children": children(),
         "shared memory": {path.name for path in shared.iterdir() if "openhtp" in path.name},
     }
 
 
-def _children() -> set[str]:
+def children() -> set[str]:
     found = set()
     for task in Path("/proc/self/task").iterdir():
         try:

@@ -33,6 +33,12 @@ _NAMES = ("free", "close", "deregister", "destroy")
 DEPTH = 3
 # A callback: it takes whatever it is given.
 _ANYTHING = "".format
+_SCENARIO = {
+    "device": {"hvx": 1, "hmx": 1, "vtcm_mb": 1},
+    "clients": [{"name": "A", "kind": "graph", "pd": 1, "priority": "normal", "hmx": 1, "hvx": 1, "vtcm_mb": 1}],
+    "events": [{"at": 0, "client": "A", "run": 30}],
+}
+_STUDY = {"measure": "estimate", "axes": {"model": "zoo:tiny_mlp", "soc": ["SM8550", "SM8650"]}}
 # Beside what the package itself offers.
 MORE = (llm.Generator, session.IOBinding)
 
@@ -405,6 +411,8 @@ SCENES: dict[str, Callable[[Scenery], Act]] = {
     "ProfileLog.add": lambda s: functools.partial(STANDING[htp.ProfileLog](s).add, _filled_profile(s)),
     "ProfileLog.note": lambda s: functools.partial(STANDING[htp.ProfileLog](s).note, _filled_profile(s).message()),
     "estimate": lambda s: lambda: htp.estimate(s.model, "SM8650"),
+    "plan": lambda s: lambda: htp.plan(_SCENARIO),
+    "sweep": lambda s: lambda: htp.sweep(_STUDY, store=tempfile.mkdtemp(dir=s.folder), workers=1),
     "trace": _traced,
     "Signal.trigger": _call(_carried_signal, "trigger"),
     # Ways to use what the table above has one way of.

@@ -12,7 +12,6 @@ import gc
 import os
 import random
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -26,7 +25,7 @@ from openhtp.core import locks, tidying
 from openhtp.runtime.calls import execution
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
-from tests.hostile.interrupting import Interrupt, Interrupting, places_of
+from tests.hostile.interrupting import Interrupt, Interrupting, hear_of_unclosed, places_of
 from tests.waiting import PATIENCE_S, wait_until
 
 ROUNDS = int(os.environ.get("OPENHTP_HOSTILE_ROUNDS", "1"))
@@ -135,18 +134,8 @@ class Rig:
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """On plain locks: those that check their order are Python code, and can be interrupted as real ones cannot.
-
-    An interrupt that comes while Python drops an object is swallowed by Python and reported to a hook. The same
-    hook hears of files and sockets that nobody closed, and there must be none.
-    """
-    unclosed: list[str] = []
-
-    def hear(dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, ResourceWarning):
-            unclosed.append(str(dropped.exc_value))
-
-    monkeypatch.setattr(sys, "unraisablehook", hear)
+    """On plain locks: those that check their order are Python code, and can be interrupted as real ones cannot."""
+    unclosed = hear_of_unclosed(monkeypatch)
     checked = locks.check_order(False)
     execution.renew_lock()
     try:

@@ -39,6 +39,7 @@ _GOOD = {
     "kind": "native",
     "soc": "SM8650",
     "model": "no such file.onnx",
+    "study": "no such study.yaml",
 }
 
 

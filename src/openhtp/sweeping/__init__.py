@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openhtp.core import tidying
+from openhtp.core.checks import path_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.renamed import renamed_names
 from openhtp.sweeping.driver import Driver, Progress, Standing
@@ -40,6 +42,8 @@ __all__ = [
     "load_study",
     "sweep",
 ]
+
+_MOST_WORKERS = 65_536
 
 
 def sweep(
@@ -69,31 +73,44 @@ def sweep(
         StoreError: the store cannot be written; what was finished before is kept.
         NoWorkers: no worker comes up, or the cluster cannot be reached.
         WrongWorker: a worker has another OpenHTP.
+        InvalidArgument: an argument is of another kind.
     """
+    folder = None if store is None else path_of(store)
+    if store is not None and folder is None:
+        raise InvalidArgument(f"store is {shown(store)}; expected the path of a folder, or None")
+    if progress is not None and not callable(progress):
+        raise InvalidArgument(f"progress is {shown(progress)}; expected a function of a Standing, or None")
+    engine = _engine(on, workers)
     loaded = load_study(study)
-    with Store(None if store is None else Path(store)) as kept:
+    with Store(folder) as kept:
         kept.claim(loaded)
         if retry:
             kept.forget_failed()
-        with _engine(on, workers) as engine:
-            Driver(loaded, kept, engine, progress).run()
+        tidying.start()
+        try:
+            with engine:
+                Driver(loaded, kept, engine, progress).run()
+        except BaseException:  # perhaps a Ctrl-C that came before the workers were ended
+            tidying.post((engine.close, ()))
+            raise
         return SweepResult.of(kept)
 
 
 def _engine(on: str | SweepEngine, workers: int | None) -> SweepEngine:
-    if not isinstance(on, str):
+    count = None if workers is None else whole_number(workers)
+    if workers is not None and (count is None or not 1 <= count <= _MOST_WORKERS):
+        raise InvalidArgument(f"workers is {shown(workers)}; expected a number from 1 to {_MOST_WORKERS}, or None")
+    if isinstance(on, SweepEngine):
         return on
-    if workers is not None and workers < 1:
-        raise InvalidArgument(f"{workers} workers; expected at least one")
+    if not isinstance(on, str) or not (on in ("local", "ray") or on.startswith("ray://")):
+        raise InvalidArgument(f"on is {shown(on)}; expected local, ray or ray://host:port, or a SweepEngine")
     if on == "local":
         from openhtp.sweeping.pool import LocalPool
 
-        return LocalPool(workers)
-    if on == "ray" or on.startswith("ray://"):
-        from openhtp.sweeping.on_ray import RayCluster
+        return LocalPool(count)
+    from openhtp.sweeping.on_ray import RayCluster
 
-        return RayCluster(None if on == "ray" else on, workers)
-    raise InvalidArgument(f"sweeps do not run on {on!r}; expected local, ray or ray://host:port")
+    return RayCluster(None if on == "ray" else on, count)
 
 
 __getattr__ = renamed_names(__name__, {"Engine": "SweepEngine"})

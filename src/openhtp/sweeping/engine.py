@@ -9,7 +9,7 @@ import functools
 import hashlib
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -48,6 +48,7 @@ class WrongWorker(UsageError):
     """A worker has another OpenHTP than the driver."""
 
 
+@runtime_checkable
 class SweepEngine(Protocol):
     """Runs tasks of one study. ``slots`` is how many tasks it can be given before one has to be waited for."""
 

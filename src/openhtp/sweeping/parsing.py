@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.files import digest_of
 from openhtp.core.validating import WrittenValue, did_you_mean
@@ -49,13 +50,16 @@ def load_study(study: Study | Mapping[str, Any] | str | Path, given: Values | No
 
     Raises:
         BadStudy: it cannot be run; the message names the place.
+        InvalidArgument: it is neither a file nor a mapping.
     """
     if isinstance(study, Study):
         return study
     try:
         if isinstance(study, Mapping):
             return _study(read_mapping(study, "study"), "study", Path(), given or {})
-        path = Path(study)
+        path = path_of(study)
+        if path is None:
+            raise InvalidArgument(f"study is {shown(study)}; expected the path of a file, a mapping or a Study")
         return _study(read_file(path, "a study"), path.stem, path.parent, given or {})
     except BadScenario as error:
         raise BadStudy(error.message) from error

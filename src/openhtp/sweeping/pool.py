@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections import deque
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import cast
@@ -14,6 +15,7 @@ from typing import cast
 import msgspec
 
 from openhtp.core import interpreter
+from openhtp.core.threads import finish
 from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, verify_identity
 from openhtp.sweeping.study import Study
 
@@ -76,7 +78,8 @@ class LocalPool:
     def start(self, study: Study) -> None:
         """Start the processes; they get ready while the driver goes on."""
         self._study = msgspec.msgpack.encode(study)
-        self._workers = [_WorkerProcess(self._study) for _ in range(self.slots)]
+        for _ in range(self.slots):
+            self._workers.append(self._start_worker())
 
     def submit(self, task: WorkerTask) -> None:
         """Give a task to a worker that has none."""
@@ -110,15 +113,21 @@ class LocalPool:
             self._stillborn += 1
             if self._stillborn >= _STILLBORN:
                 raise NoWorkers(f"workers end before they are ready, the last one with exit code {code}")
-        self._workers[self._workers.index(worker)] = _WorkerProcess(self._study)
+        self._workers[self._workers.index(worker)] = self._start_worker()
         cause = f"signal {-code}" if code < 0 else f"exit code {code}"
         return [] if task is None else [LostTask(task.number, f"its worker ended, {cause}")]
 
+    def _start_worker(self) -> _WorkerProcess:
+        """On a thread that no Ctrl-C reaches: it would leave a process that nobody ends."""
+        return finish(partial(_WorkerProcess, self._study), name="openhtp-worker", discard=_WorkerProcess.end)
+
     def close(self) -> None:
-        """End all processes."""
-        for worker in self._workers:
-            worker.end()
-        self._workers = []
+        """End all processes. Again does nothing."""
+        finish(self._end_workers, name="openhtp-worker")
+
+    def _end_workers(self) -> None:
+        while self._workers:
+            self._workers.pop().end()
 
     def __enter__(self) -> LocalPool:
         return self

@@ -24,7 +24,7 @@ from types import TracebackType
 import msgspec
 
 from openhtp.core.errors import ResourceError, UsageError
-from openhtp.core.files import kind_in_words
+from openhtp.core.files import Descriptor, kind_in_words
 from openhtp.core.units import MIB
 from openhtp.sweeping.engine import identity
 from openhtp.sweeping.study import BadStudy, PointResult, Study, verify_whole
@@ -54,7 +54,7 @@ class StoreFile:
     """The database of a store, and the mark of its writer. ``folder`` None keeps it in memory."""
 
     def __init__(self, folder: Path | None, *, create: bool) -> None:
-        self._lock: int | None = None
+        self._lock: Descriptor | None = None
         self._connection: sqlite3.Connection | None = None
         self._size = 0
         try:
@@ -78,8 +78,7 @@ class StoreFile:
         if self._connection is not None:
             self._connection.close()
         if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            self._lock.close()
 
     def _open(self, folder: Path, create: bool) -> None:
         if create:
@@ -164,24 +163,24 @@ def _require_regular(path: Path, mode: int) -> None:
         raise WrongStore(f"{path} is {kind}; a store has regular files only, so give another --store")
 
 
-def _locked(folder: Path) -> int:
+def _locked(folder: Path) -> Descriptor:
     """The mark of the one driver that writes; it goes with the process, however that ends."""
     path = folder / LOCK
     _size_of(path)
     # Neither followed, nor waited for, nor cut: it may have become something else since.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        lock = os.open(path, flags, 0o666)
+        lock = Descriptor(os.open, path, flags, 0o666)
     except OSError as error:
         raise WrongStore(f"{path} cannot be written: {error.strerror}; give another --store") from error
     try:
-        _require_regular(path, os.fstat(lock).st_mode)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _require_regular(path, os.fstat(lock.number).st_mode)
+        fcntl.flock(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(lock)
+        lock.close()
         raise WrongStore(f"another sweep is writing to {folder}; wait for it, or give another --store") from error
     except BaseException:
-        os.close(lock)
+        lock.close()
         raise
     return lock
 
