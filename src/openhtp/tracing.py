@@ -22,7 +22,7 @@ from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
 from openhtp.runtime.instruments import injecting
 from openhtp.runtime.instruments.device_queries import graphs_on, number_of
 from openhtp.runtime.instruments.instrument import Instrument, told
-from openhtp.runtime.objects import forks
+from openhtp.runtime.objects.backend import open_backends
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
@@ -51,8 +51,8 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
             raise InvalidArgument(f"{str(target)!r} cannot be written: there is no folder {str(target.parent)!r}")
         recording = _Recording()
         with recording.instrument:
-            for backend in list(forks.backends):
-                for device in list(backend._devices):
+            for backend in open_backends():
+                for device in list(backend.devices):
                     recording.device_made(device)
             try:
                 yield

@@ -109,7 +109,7 @@ def _foreign_privates(sources: dict[str, list[str]]) -> list[str]:
 
 
 def test_no_room_reaches_into_another() -> None:
-    """What one needs of another has a name without an underscore: Callee, Interrupt, Sheet, Memories, Link."""
+    """What one needs of another has a name without an underscore: Callee, Interrupt, Sheet, OpenContext, Link."""
     sources: dict[str, list[str]] = {}
     for path in SOURCES:
         sources.setdefault(_room(path), []).append(path.read_text())

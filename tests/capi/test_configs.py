@@ -258,7 +258,7 @@ def test_more_than_the_chip_has_is_clipped_with_a_warning(
     with caplog.at_level(logging.WARNING, "openhtp.capi"):
         code, handle = make_graph(device, context.handle, custom("HtpGraphConfig", option, keep, **body))
     assert code == 0
-    assert handles.find(GraphHeld, handle).graph._options[name] == found
+    assert handles.find(GraphHeld, handle).graph.options[name] == found
     if number:
         assert str(number) in caplog.text
 

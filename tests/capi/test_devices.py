@@ -152,7 +152,7 @@ def test_b9_vtcm_of_a_client_s_platform_is_what_graphs_have(client: Client) -> N
     context, graph = ctypes.c_void_p(), ctypes.c_void_p()
     client.library.call("contextCreate", client.backend.handle, client.made[-1], None, ctypes.addressof(context))
     client.library.call("graphCreate", context, b"g", None, ctypes.addressof(graph))
-    assert handles.find(GraphHeld, graph.value or 0).graph._options.vtcm_bytes == 2 << 20
+    assert handles.find(GraphHeld, graph.value or 0).graph.options.vtcm_bytes == 2 << 20
 
 
 def test_b9_more_vtcm_than_the_chip_has_is_cut(client: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -38,7 +38,7 @@ def backends(lib_dir: Path) -> Iterator[list[c_table.Backend]]:
 
 def npus() -> set[Any]:
     """What is behind all handles of devices."""
-    return {held.device()._link._lease.host for held in handles.of_kind(DeviceHeld)}
+    return {held.device().link._lease.host for held in handles.of_kind(DeviceHeld)}
 
 
 def long_graph(context: c_table.Context, **options: Any) -> c_table.Graph:
@@ -160,7 +160,7 @@ def test_a2_after_asynchronous_calls_everything_can_still_be_done(backends: list
     sibling.execute({"x": ramp()})
     relu_graph(context, "another").execute_async({"x": ramp()}).result(PATIENCE_S)
     (held,) = handles.of_kind(DeviceHeld)
-    graphs = next(iter(held.device()._contexts)).graphs
+    graphs = next(iter(held.device().contexts)).graphs
     assert {name: graph.priority.name for name, graph in graphs.items()} == {
         "first": "LOW",
         "sibling": "NORMAL",

@@ -117,7 +117,7 @@ def free(client: Client) -> None:
 def record(client: Client) -> None:
     from openhtp.rpc import messages as ms
 
-    client.context._link.request(ms.SetTrace(enabled=True))
+    client.context.opened.link.request(ms.SetTrace(enabled=True))
     execute(client)
 
 

@@ -90,7 +90,7 @@ def test_preemption_happens_at_the_end_of_the_step(backend: htp.Backend, feed: d
     context = device.create_context()
     low = long_graph(context, priority="low")
     high = relu_graph(context, "high", priority="high")
-    link = context._link
+    link = context.opened.link
     start = link.now()
     running = low.execute_async(feed)
     link.run_loop(start + 2 * STEP_NS)  # type: ignore[attr-defined]
@@ -110,7 +110,7 @@ def test_abort_of_a_running_execution_takes_effect_at_the_next_step(
 ) -> None:
     device = virtual_device(backend, step_ns=STEP_NS)
     low = long_graph(device.create_context())
-    link = low.context._link
+    link = low.context.opened.link
     abort = backend.create_signal()
     running = low.execute_async(feed, signal=abort)
     link.run_loop(link.now() + STEP_NS)  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.rpc import channel, frames, messages as ms, rendezvous
+from openhtp.runtime.instruments.device_queries import number_of
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S, wait_until
@@ -179,7 +180,7 @@ def test_restart_wakes_a_blocked_submitter(backend: htp.Backend) -> None:
 
     thread = threading.Thread(target=submit)
     thread.start()
-    wait_until(lambda: graph.context._places._waiters)
+    wait_until(lambda: graph.context.opened.places._waiters)
     os.kill(device.pid, signal.SIGKILL)
     thread.join(PATIENCE_S)
     assert [type(error) for error in caught] == [htp.DeviceLost]
@@ -288,13 +289,13 @@ def test_requests_for_others_objects_are_refused(named: htp.Device, raw: Raw) ->
     context = named.create_context()
     graph = relu_graph(context)
     for request in (
-        ms.FreeContext(context=context._number),
-        ms.SetPriority(graph=graph._number, priority=1),
+        ms.FreeContext(context=context.opened.number),
+        ms.SetPriority(graph=number_of(graph), priority=1),
         ms.DeregisterMemory(memory=3),
     ):
         reply = raw.ask(request)
         assert "does not exist in this session" in reply.error
-    raw.data.send(execute_frame(graph=graph._number))
+    raw.data.send(execute_frame(graph=number_of(graph)))
     packet = raw.data.recv(4096)
     assert packet[0] == frames.FAILED
     assert frames.RECORD.unpack_from(packet, frames.BATCH_HEAD.size)[1] == 6039
@@ -306,7 +307,7 @@ def test_lies_about_memory_are_caught_on_the_device(named: htp.Device) -> None:
     context = named.create_context()
     graph = relu_graph(context)
     memory = context.register_memory(64)
-    link = context._link
+    link = context.opened.link
     good = [frames.Binding(0, memory.number, 0), frames.Binding(1, memory.number, 32)]
     lies = [
         [frames.Binding(0, memory.number, 40), good[1]],
@@ -335,11 +336,11 @@ def test_lies_about_memory_are_caught_on_the_device(named: htp.Device) -> None:
 
     for lie in lies:
         collector = Collector()
-        head = execute_frame(graph=graph._number, count=len(lie), job=collector.job)
+        head = execute_frame(graph=number_of(graph), count=len(lie), job=collector.job)
         link.submit(collector, head + frames.pack_bindings(lie), lambda job: None)  # type: ignore[arg-type]
         assert collector.status in (6000, 6004)
     collector = Collector()
-    head = execute_frame(graph=graph._number, count=2, job=collector.job)
+    head = execute_frame(graph=number_of(graph), count=2, job=collector.job)
     link.submit(collector, head + frames.pack_bindings(good), lambda job: None)  # type: ignore[arg-type]
     assert collector.status == 0
 

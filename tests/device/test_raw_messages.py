@@ -77,7 +77,7 @@ def test_raw_messages_hurt_nobody_else(
     assert thrower.connections > 10
     while len(device.info()["sessions"]) > 1:
         pass
-    log = os.pread(device._link._process._log, 1 << 20, 0).decode(errors="replace")
+    log = os.pread(device.link._process._log, 1 << 20, 0).decode(errors="replace")
     assert "Traceback" not in log, log  # all of it was foreseen
     # What is left is the device's own and the neighbour's: nothing of what was thrown.
     links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]

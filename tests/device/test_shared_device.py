@@ -16,6 +16,7 @@ import pytest
 import openhtp as htp
 from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.instruments.device_queries import number_of
 from tests.conftest import ramp, relu_graph
 from tests.device.test_process import Raw, execute_frame
 from tests.waiting import PATIENCE_S
@@ -177,7 +178,7 @@ def test_newcomers_are_turned_away_when_there_are_no_descriptors(neighbour: htp.
 
 def test_a_shared_device_takes_no_faults(neighbour: htp.Graph, raw: Raw) -> None:
     assert "--allow-faults" in raw.ask(ms.Inject(hold=True)).error
-    assert "--allow-faults" in raw.ask(ms.Inject(fail_graph=neighbour._number, fail_status=6000)).error
+    assert "--allow-faults" in raw.ask(ms.Inject(fail_graph=number_of(neighbour), fail_status=6000)).error
     works(neighbour)
 
 
@@ -191,7 +192,7 @@ def test_faults_reach_the_senders_session_only(neighbour: htp.Graph) -> None:
             other = relu_graph(backend.create_device(name="lab").create_context())
             raw = Raw("lab")
             app = add_app(raw)
-            assert "does not exist" in raw.ask(ms.Inject(fail_graph=other._number, fail_status=6000)).error
+            assert "does not exist" in raw.ask(ms.Inject(fail_graph=number_of(other), fail_status=6000)).error
             assert raw.ask(ms.Inject(hold=True)).error == ""
             later = add_app(raw)
             raw.data.send(app_frame(app, 1, 1000))

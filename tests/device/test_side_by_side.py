@@ -133,7 +133,7 @@ def test_a_step_ends_when_it_ended_not_when_the_loop_reports_it(server: Server, 
     stage.go_on()
     while len(server.core.loop._runner._beside._ended) < 2:  # type: ignore[attr-defined]
         settled(server)
-    reported_after_ns = pair.context._link.now()
+    reported_after_ns = pair.context.opened.link.now()
     release(pair.device)
     for execution in under_way:
         execution.result(PATIENCE_S)

@@ -9,6 +9,7 @@ import socket
 import time
 
 import openhtp as htp
+from openhtp.runtime.instruments.device_queries import number_of
 from tests.hostile.leaks import Holdings, open_files
 from tests.hostile.probe import Neighbour, check_on_clean_context
 from tests.hostile.tally import Budget, Watch
@@ -31,7 +32,7 @@ def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:
         neighbour = Neighbour(device)
         neighbour.check(watch)
         pid, before = device.pid, len(open_files(device.pid))
-        numbers = [neighbour.graph._number, neighbour.context._number]
+        numbers = [number_of(neighbour.graph), neighbour.context.opened.number]
         while budget:
             with watch.call("a connection that misbehaves"):
                 _misbehave(rng, watch, list(numbers))

@@ -94,7 +94,7 @@ class Scenery:
         while self._put_up:
             _free(self._put_up.pop())
         kept = [self.context, *(self.generator._loaded.contexts if "generator" in vars(self) else ())]
-        for context in list(self.device._contexts):
+        for context in list(self.device.contexts):
             if context not in kept:
                 _free(context)
 

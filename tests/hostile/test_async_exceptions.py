@@ -105,19 +105,21 @@ class Rig:
     def settle(self) -> None:
         tidying.flush()
         wait_until(
-            lambda: not (self.context.pending or self.signal.in_use or self.profile._sheet.holder is not None)
+            lambda: not (self.context.pending or self.signal.in_use or self.profile.sheet.holder is not None)
         )
 
     def check(self) -> None:
         self.settle()
-        assert not self.context._places._waiters
-        assert all(not calls for graph in (self.graph, self.other) for calls in graph._callee._under_way.values())
+        assert not self.context.opened.places._waiters
+        assert all(
+            not calls for graph in (self.graph, self.other) for calls in graph.loaded.callee._under_way.values()
+        )
         info = self.device.info()
         assert info["pid"] == self.device.pid, "another question's answer"
         assert "sessions" in info
         assert self.device.restarts == 0
         for graph in (self.graph, self.other):
-            for pool in graph._callee.bindings._pools.values():  # type: ignore[union-attr]
+            for pool in graph.loaded.callee.bindings._pools.values():  # type: ignore[union-attr]
                 assert all(slot.holder is None for slot in pool._slots)
                 assert len(set(map(id, pool._free))) == len(pool._free), "one slot for two calls"
                 assert len(pool._slots) <= 2 * self.context.queue_depth, "slots are lost"
@@ -180,7 +182,7 @@ def test_at_every_place(rig: Rig, action: Callable[[Rig], None]) -> None:
             assert event > 3, "nothing was interrupted"
             rig.check_results()
     rig.check()
-    assert rig.contexts_on_device() == len(rig.device._contexts), "a context that nobody can free"
+    assert rig.contexts_on_device() == len(rig.device.contexts), "a context that nobody can free"
     finalized = {graph.name for graph in rig.context.graphs.values() if graph.is_finalized}
     assert rig.graphs_on_device() == finalized, "a graph that nobody can execute"
 
@@ -260,7 +262,7 @@ def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
     runs = [rig.graph.execute_async({"x": ramp()}) for _ in range(3)]
 
     def interrupt() -> None:
-        wait_until(lambda: rig.context._places._waiters)
+        wait_until(lambda: rig.context.opened.places._waiters)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -273,7 +275,7 @@ def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert rig.context.pending == 3
-    assert not rig.context._places._waiters
+    assert not rig.context.opened.places._waiters
     release(rig.device)
     for run in runs:
         run.result(PATIENCE_S)

@@ -155,15 +155,15 @@ def test_a_client_that_cuts_a_file_under_the_device(
     backend: htp.Backend, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the client's look at the header and the device's at the data."""
-    from openhtp.runtime.binaries import restoring
+    from openhtp.runtime.binaries import load
 
-    real = restoring.load_graphs
+    real = load.load_graphs
 
     def cut_first(*args: object, **options: object) -> None:
         os.truncate(path, 16384)
         real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(restoring, "load_graphs", cut_first)
+    monkeypatch.setattr(load, "load_graphs", cut_first)
     device = backend.create_device()
     with pytest.raises(htp.BadBinary, match="cut"):
         device.create_context_from_binary(path)
@@ -304,7 +304,7 @@ def test_equal_graphs_have_the_same_sessions(backend: htp.Backend) -> None:
     with device.create_context_from_binary(both) as context:
         one, two = context.graphs.values()
         held = [
-            graph.loaded for graph in next(iter(device._link._lease.host.core.sessions.values())).graphs.values()
+            graph.loaded for graph in next(iter(device.link._lease.host.core.sessions.values())).graphs.values()
         ]
         stages = [{id(stage.session) for stage in loaded._stages.stages} for loaded in held]
         assert stages[0] == stages[1]

@@ -203,9 +203,9 @@ def test_the_same_memory_is_registered_once(context: htp.Context) -> None:
 def test_the_device_does_not_believe_the_client_library(backend: htp.Backend, make: Any) -> None:
     context = backend.create_device(name=f"several-{os.getpid()}").create_context()
     with make() as fd, pytest.raises(htp.InvalidArgument, match="sealed"):
-        context._link.request(ms.RegisterMemory(context=context._number), (fd,))
+        context.opened.link.request(ms.RegisterMemory(context=context.opened.number), (fd,))
     with memfd(64, seals=SHRINK) as fd, pytest.raises(htp.InvalidArgument, match="sealed size"):
-        context._link.request(ms.RegisterMemory(context=context._number, nbytes=65), (fd,))
+        context.opened.link.request(ms.RegisterMemory(context=context.opened.number, nbytes=65), (fd,))
     assert backend.has_capability("MEMORY_SUPPORT_MEM_TYPE_DMA_BUF")
 
 

@@ -58,7 +58,7 @@ def test_a_client_side_mistake_never_loses_the_device(device: htp.Device, wrong:
 
 def test_what_the_device_cannot_read_is_answered_by_number(device: htp.Device) -> None:
     """Past the checks of the API, as a client in another language might do it."""
-    link = device._link
+    link = device.link
     message = ms.AddApp(context=1, name="x", priority=100, hmx=0, hvx="2", vtcm_bytes=1)  # type: ignore[arg-type]
     with pytest.raises(htp.InvalidArgument, match="cannot read the request"):
         link.request(message)

@@ -60,7 +60,7 @@ class Told:
 
 def delivered(backend: htp.Backend) -> None:
     done = threading.Event()
-    backend._notifier.post(done.set)
+    backend.notifier.post(done.set)
     assert done.wait(PATIENCE_S)
 
 

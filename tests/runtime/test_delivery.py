@@ -91,7 +91,7 @@ def test_an_output_that_cannot_be_written(
     for execution in (good, also_good):
         np.testing.assert_array_equal(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
     assert context.pending == 0
-    backend._notifier.close()
+    backend.notifier.close()
     assert told == [htp.ExecutionError("").code]
 
 
@@ -227,7 +227,7 @@ def test_a_callback_may_wait_for_a_submission(
         for _ in range(most_untold(1) + 5):
             graph.execute_async({"x": ramp()}, notify=lambda *_: all_accepted.wait(PATIENCE_S))
         all_accepted.set()
-        backend._notifier.close()
+        backend.notifier.close()
     assert "wait for their notifications" in caplog.text
 
 
@@ -239,7 +239,7 @@ def test_a_signal_ends_a_call_that_is_held_back(backend: htp.Backend) -> None:
         graph.execute_async({"x": ramp()}, notify=lambda *_: may_go.wait(PATIENCE_S)).result(PATIENCE_S)
     submitter = threading.Thread(target=lambda: outcomes.append(_aborted(graph, signal)))
     submitter.start()
-    while signal._interrupt.holder is None:
+    while signal.interrupt.holder is None:
         threading.Event().wait(0.001)
     signal.trigger()
     submitter.join(PATIENCE_S)

@@ -119,7 +119,7 @@ def test_slices_of_registered_memory_are_recognised(context: htp.Context) -> Non
     memory = context.register_memory(1024)
     frames = memory.array("frames", shape=(8, 1, 8), dtype=np.float32)
     frames[:] = ramp()
-    assert context._memory.place_of(frames[3]) is not None
+    assert context.opened.memory.place_of(frames[3]) is not None
     np.testing.assert_array_equal(graph.execute({"x": frames[3]})["y"], np.maximum(ramp(), 0))
 
 

@@ -97,9 +97,9 @@ def test_all_or_none(device: htp.Device, binary: bytes, places: list[tuple[int, 
 
     def load(wanted: list[tuple[int, int]]) -> ms.Reply:
         graphs = [ms.WantedGraph(place=place, priority=100, core=core) for place, core in wanted]
-        request = ms.LoadGraphs(context=context._number, nbytes=len(binary), graphs=graphs)
+        request = ms.LoadGraphs(context=context.opened.number, nbytes=len(binary), graphs=graphs)
         with in_memory(binary) as fd:
-            return context._link.request(request, (fd,))
+            return context.opened.link.request(request, (fd,))
 
     with pytest.raises(htp.QnnError):
         load(places)

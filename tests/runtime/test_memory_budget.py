@@ -75,7 +75,7 @@ def test_what_the_machine_refuses_goes_back_to_the_budget(
 def test_a_graph_that_cannot_fit_is_not_copied_first(
     context: htp.Context, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from openhtp.runtime.binaries import load as module
+    from openhtp.runtime.binaries import send as module
 
     monkeypatch.setattr(module, "SESSION_LIMIT_BYTES", 10)
     graph = context.create_graph("g")

@@ -268,8 +268,8 @@ def test_memory_layout(context: htp.Context) -> None:
     memory = context.register_memory(256)
     x, y = memory.array("x"), memory.array(graph.tensors["y"])
     assert memory.array("x") is x
-    assert context._memory.place_of(x).offset == 0  # type: ignore[union-attr]
-    assert context._memory.place_of(y).offset == 64  # type: ignore[union-attr]
+    assert context.opened.memory.place_of(x).offset == 0  # type: ignore[union-attr]
+    assert context.opened.memory.place_of(y).offset == 64  # type: ignore[union-attr]
     with pytest.raises(htp.InvalidArgument, match="needs 40 bytes at offset 240"):
         memory.array("y", offset=240)
     with pytest.raises(htp.InvalidArgument, match="no graph of this context has it"):

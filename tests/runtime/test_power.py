@@ -322,7 +322,7 @@ class TestAdaptivePolling:
 def test_polling_is_what_the_longest_vote_says(backend: htp.Backend) -> None:
     device = backend.create_device()
     first, second = device.create_power_config(), device.create_power_config()
-    polling = device._link._polling  # type: ignore[attr-defined]
+    polling = device.link._polling  # type: ignore[attr-defined]
     first.set(rpc_polling_us=100)
     second.set(rpc_polling_us=300, adaptive_polling_us=1000)
     assert (polling.polling_ns, polling.adaptive_ns) == (300_000, 1_000_000)

@@ -16,6 +16,7 @@ from openhtp.program.binary import read_binary
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
 from openhtp.runtime.binaries import save
+from openhtp.runtime.instruments.device_queries import number_of
 from tests.conftest import ramp, relu_graph
 
 MODEL = zoo.quantized(zoo.MODELS["small_cnn"]())
@@ -167,10 +168,10 @@ def test_packing_what_is_no_graph(backend: htp.Backend, transport: str) -> None:
     device = backend.create_device(transport=transport)
     with device.create_context() as context:
         with pytest.raises(htp.InvalidHandle, match="graph 999"):
-            context._link.pack_graph(999)
+            context.opened.link.pack_graph(999)
         app = context.create_app("camera")
-        assert context._link.pack_graph(app._number) == b""
-        short = read_binary(context._link.pack_graph(relu_graph(context)._number)).packed("g")
+        assert context.opened.link.pack_graph(app.number) == b""
+        short = read_binary(context.opened.link.pack_graph(number_of(relu_graph(context)))).packed("g")
         assert short.prepared is None, "a short graph needs no preparing"
         assert short.vtcm_peak_bytes, "but what it needs of memory is told"
 

@@ -55,10 +55,10 @@ def test_a_core_of_its_own(shared_backend: htp.Backend) -> None:
             (0, "burst"),
             (1, "power_saver"),
         }
-    before = len(shared_backend._devices)
+    before = len(shared_backend.devices)
     with pytest.raises(htp.InvalidArgument, match="core 1 does not exist; this device has 1"):
         shared_backend.create_device(config=config)
-    assert len(shared_backend._devices) == before
+    assert len(shared_backend.devices) == before
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_core_of_its_own(shared_backend: htp.Backend) -> None:
     ],
 )
 def test_a_bad_config_starts_no_device(shared_backend: htp.Backend, config: Any, words: str) -> None:
-    before = set(shared_backend._devices)
+    before = set(shared_backend.devices)
     with pytest.raises(htp.InvalidArgument, match=words):
         shared_backend.create_device(config=config)
-    assert set(shared_backend._devices) == before
+    assert set(shared_backend.devices) == before

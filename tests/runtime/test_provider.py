@@ -208,10 +208,10 @@ def test_what_a_provider_does_wrong_is_told_and_all_is_released(
 
 def test_the_same_descriptor_twice(backend: htp.Backend, made: tuple[bytes, dict[str, np.ndarray]]) -> None:
     """Asked directly: which pieces there are depends on the binary."""
-    from openhtp.runtime.binaries.data_provider import DataRequest, External
+    from openhtp.runtime.binaries.data_provider import ClientBuffers, DataRequest
 
     keeper = Keeper(made[0])
-    external = External(keeper.callback)
+    external = ClientBuffers(keeper.callback)
     fd = os.memfd_create("w", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, 8192)
     external._take(DataRequest(4096, 4096), fd)
@@ -259,7 +259,7 @@ def test_buffers_are_released_once_whatever_happens(
                 monkeypatch.setattr(
                     keeper, "release", lambda data, param: (keeper.released.append(data.fd), 1 / 0)
                 )
-                object.__setattr__(context._external._callback, "data_release", keeper.release)  # type: ignore[union-attr]
+                object.__setattr__(context.opened.client_buffers._callback, "data_release", keeper.release)  # type: ignore[union-attr]
             if how == "lost":
                 os.kill(device.pid, signals.SIGKILL)
                 wait_until(lambda: len(keeper.released) == len(keeper.open))
@@ -298,9 +298,9 @@ def test_the_device_checks_pieces_itself(backend: htp.Backend, made: tuple[bytes
         ms.ExternalPiece(begin=4096, end=8192, offset=-4096),
         ms.ExternalPiece(begin=4096, end=8192, offset=0),  # not sealed
     ):
-        request = ms.LoadGraphs(context=context._number, nbytes=10, graphs=graphs, external=[piece])
+        request = ms.LoadGraphs(context=context.opened.number, nbytes=10, graphs=graphs, external=[piece])
         with pytest.raises(htp.QnnError):
-            context._link.request(request, (binary, fd))
+            context.opened.link.request(request, (binary, fd))
     (session,) = context.device.info()["sessions"]
     assert (session["graphs"], session["bytes"]) == ([], 0)
     os.close(fd)

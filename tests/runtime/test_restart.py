@@ -14,7 +14,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.rpc import channel, messages as ms
-from openhtp.runtime.objects.context import Context
+from openhtp.runtime.objects.open_context import OpenContext
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S, wait_until
@@ -76,16 +76,16 @@ def test_a_loss_that_cannot_be_told_still_gets_everyone_an_answer(
     told: list[int] = []
     execution = graph.execute_async({"x": ramp()}, notify=lambda _, status: told.append(status))
 
-    def fail(self: Context) -> None:
+    def fail(self: OpenContext) -> None:
         raise RuntimeError("dictionary changed size during iteration")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Context, "_lose", fail)
+        patch.setattr(OpenContext, "lose", fail)
         os.kill(device.pid, signal.SIGKILL)
         with pytest.raises(htp.DeviceLost):
             execution.result(PATIENCE_S)
         assert device.info()["pid"] == device.pid  # waits for the restart
-    backend._notifier.close()
+    backend.notifier.close()
     assert len(told) == 1
 
 
@@ -116,7 +116,7 @@ def test_an_execution_under_way_keeps_its_device() -> None:
     backend = htp.Backend()
     device = backend.create_device()
     hold(device)
-    link, pid = device._link, device.pid
+    link, pid = device.link, device.pid
     told = threading.Event()
     execution = relu_graph(device.create_context()).execute_async({"x": ramp()}, notify=lambda *_: told.set())
     del backend, device
@@ -133,7 +133,7 @@ def test_a_duct_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyP
     with htp.Backend() as backend:
         graph = relu_graph(backend.create_device().create_context())
         graph.execute_async({"x": ramp()}).result(PATIENCE_S)  # so that there is memory for its arrays
-        link = graph.context._link
+        link = graph.context.opened.link
         made: list[Any] = []
         pair = channel.socket_pair
 
@@ -155,7 +155,7 @@ def test_a_duct_that_the_device_never_took_is_closed(monkeypatch: pytest.MonkeyP
 def test_who_is_late_hears_that_the_process_died_not_that_the_device_was_freed(backend: htp.Backend) -> None:
     """The device has closed what was left of the connection by then."""
     device = backend.create_device()
-    old = device._link
+    old = device.link
     os.kill(device.pid, signal.SIGKILL)
     wait_until(lambda: device._link_now is not old)
     with pytest.raises(htp.DeviceLost, match="went away during Inspect"):

@@ -13,7 +13,7 @@ import pytest
 import openhtp as htp
 from openhtp.rpc import rendezvous, windows
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.objects.context_memory import Memories
+from openhtp.runtime.objects.mem import ContextMemory
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 
@@ -147,7 +147,7 @@ def test_a_failed_finalize_leaves_the_graph_as_it_was(
 
 def test_a_binary_is_made_while_graphs_are_added(context: htp.Context) -> None:
     graph = relu_graph(context)
-    real, stop = context._link.pack_graph, threading.Event()
+    real, stop = context.opened.link.pack_graph, threading.Event()
 
     def adding(number: int) -> bytes:
         for index in range(20):  # what another thread may do at the worst moment
@@ -155,11 +155,11 @@ def test_a_binary_is_made_while_graphs_are_added(context: htp.Context) -> None:
         stop.set()
         return real(number)
 
-    context._link.pack_graph = adding  # type: ignore[method-assign]
+    context.opened.link.pack_graph = adding  # type: ignore[method-assign]
     try:
         binary = context.get_binary()
     finally:
-        del context._link.pack_graph
+        del context.opened.link.pack_graph
     with context.device.create_context_from_binary(binary) as restored:
         assert list(restored.graphs) == [graph.name]
 
@@ -203,14 +203,14 @@ def test_memory_that_is_granted_while_the_context_goes_is_given_back(
     """On another thread, say: the device grants it, and the context is freed before anybody has it."""
     context = backend.create_device().create_context()
     graph = relu_graph(context)
-    granted = Memories._ask_for
+    granted = ContextMemory._ask_for
 
-    def free_meanwhile(memories: Memories, buffer: SharedBuffer) -> int:
+    def free_meanwhile(memories: ContextMemory, buffer: SharedBuffer) -> int:
         number = granted(memories, buffer)
         context.free()
         return number
 
-    monkeypatch.setattr(Memories, "_ask_for", free_meanwhile)
+    monkeypatch.setattr(ContextMemory, "_ask_for", free_meanwhile)
     before = descriptors()
     ask = {
         "registered": lambda: context.register_memory(4096),

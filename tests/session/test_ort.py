@@ -39,7 +39,7 @@ def session(model: bytes) -> Iterator[ort.InferenceSession]:
 
 
 def _lies_in_registered_memory(session: ort.InferenceSession, address: int) -> bool:
-    spans = [(mem._buffer.address, mem.nbytes) for mem in session.executable.context._memory.all()]
+    spans = [(mem._buffer.address, mem.nbytes) for mem in session.executable.context.opened.memory.all()]
     return any(start <= address < start + nbytes for start, nbytes in spans)
 
 
@@ -71,7 +71,7 @@ def test_bound_run_reads_and_writes_registered_memory(session, feeds) -> None:
     assert binding.get_outputs()[0].data_ptr() == address
     assert not np.array_equal(output.numpy(), wanted)
     # The runtime's own slots, into which arrays are copied, were made by the plain run; the bound ones need none.
-    bindings = session.executable.graph._callee.bindings
+    bindings = session.executable.graph.loaded.callee.bindings
     targets = session.executable.in_place(targets_of(binding, session.executable))
     assert bindings.arguments(feeds_of(binding), targets).raw_count == 0
 
@@ -114,7 +114,7 @@ def test_values_go_in_and_come_out(session, feeds) -> None:
 
 
 def test_memory_of_values_is_given_back(session) -> None:
-    before = len(session.executable.context._memory.all())
+    before = len(session.executable.context.opened.memory.all())
     for _ in range(20):
         value = session.create_ortvalue_from_shape_and_type([1, 1000], np.float32)
         assert value.device_name() == "npu"
@@ -122,7 +122,7 @@ def test_memory_of_values_is_given_back(session) -> None:
     from openhtp.core import tidying
 
     tidying.flush()
-    assert len(session.executable.context._memory.all()) <= before + 1
+    assert len(session.executable.context.opened.memory.all()) <= before + 1
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_graphs_of_the_parts_share_one_context_that_ends_with_the_session(feeds)
 
     session = htp.InferenceSession(_diamond(), soc="SM8550")
     context = session.executable.stay.claim.context
-    assert len(context._graphs) == 2
+    assert len(context.graphs) == 2
     kind = session.executable.stay.kind
     session.close()
     assert kind not in hosts._devices

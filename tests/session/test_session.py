@@ -180,7 +180,7 @@ def test_options_reach_the_device(model, feeds) -> None:
         loaded = session.executable
         assert loaded.device.soc == "SM8650"
         assert loaded.context.priority is htp.Priority.HIGH
-        assert loaded.graph._options.vtcm_bytes == 4 << 20
+        assert loaded.graph.options.vtcm_bytes == 4 << 20
         session.run(None, feeds)
 
 

@@ -123,7 +123,7 @@ def test_a_backend_config_reaches_device_context_graph_and_votes(
         assert loaded is not None
         named = loaded.graph.name
         assert loaded.device.soc == "SM8550"
-        assert loaded.context._places.depth == 33
+        assert loaded.context.opened.places.depth == 33
         (config,) = votes(session)
         assert (config["perf_profile"], config["rpc_polling_us"]) == ("balanced", 77)
         if named == "tiny_mlp":

@@ -205,7 +205,7 @@ def test_an_idle_process_that_dies_is_noticed_and_replaced(vendor_backend: htp.B
     with vendor_backend.create_device() as device:
         context, old = device.create_context(), device.pid
         os.kill(old, signal.SIGKILL)
-        while context._life.state is not State.LOST:
+        while context.opened.life.state is not State.LOST:
             os.sched_yield()
         assert device.pid != old
 

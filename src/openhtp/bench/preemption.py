@@ -20,7 +20,7 @@ from openhtp.device.config import DeviceConfig
 from openhtp.records.trace import Stepped
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
 _DISTURBED = 1.08
@@ -82,8 +82,8 @@ def run(
     loads = min(_LOADS, rounds)
     for load in range(loads):
         with htp.Backend() as backend:
-            cut, urgent = _load(backend, model, Preset(config), yield_points=True)
-            whole, _ = _load(backend, model, Preset(config), yield_points=False)
+            cut, urgent = _load(backend, model, ExtensionsConfig(config), yield_points=True)
+            whole, _ = _load(backend, model, ExtensionsConfig(config), yield_points=False)
             result.steps = cut.graph.steps
             # The client holds a whole network as Python objects; looking through them takes longer than a step.
             gc.collect()
@@ -123,10 +123,12 @@ def _p99(values: Sequence[float]) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
 
 
-def _load(backend: htp.Backend, model: bytes, preset: Preset, *, yield_points: bool) -> tuple[Subject, htp.Graph]:
-    config = DeviceConfig(yield_points=yield_points, **preset.device({}))
-    device = Device(backend, DeviceOptions(config=config), preset=preset)
-    preset.vote(device)
+def _load(
+    backend: htp.Backend, model: bytes, extensions: ExtensionsConfig, *, yield_points: bool
+) -> tuple[Subject, htp.Graph]:
+    config = DeviceConfig(yield_points=yield_points, **extensions.device({}))
+    device = Device(backend, DeviceOptions(config=config), extensions=extensions)
+    extensions.vote(device)
     context = device.create_context(queue_depth=8)
     graph = import_network(context, model, "long")
     graph.set_config(priority="low")

@@ -15,7 +15,7 @@ from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_js
 from openhtp.cost import NumberFormat
 from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 
 _NODES = 4
 _SOC = "SM8650"
@@ -38,7 +38,7 @@ def advise(
         chip = find_soc(soc_of(config, soc, _SOC))
         asked = None if precision is None else NumberFormat.parse(precision)
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
-        program = with_options(program, Preset(config).graph(program.name, {}))
+        program = with_options(program, ExtensionsConfig(config).graph(program.name, {}))
         now = estimate(program, chip, precision=asked)
         found = find_advice(program, chip, precision=asked)
         name = Path(model).name

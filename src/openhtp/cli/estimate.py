@@ -22,7 +22,7 @@ from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_pe
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.report.page import estimate_to_html
-from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 
 _PROFILES = ("burst", "high_performance", "balanced", "power_saver")
 _NODES = 3
@@ -59,7 +59,7 @@ def estimate(
         chosen = {"vtcm_mb": vtcm_mb, "hvx_threads": hvx_threads, "optimization_level": level}
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
         options = {name: value for name, value in chosen.items() if value is not None}
-        program = with_options(program, Preset(config).graph(program.name, options))
+        program = with_options(program, ExtensionsConfig(config).graph(program.name, options))
         by_profile = [_by_profile(program, chip, asked, mode.name) for chip in chips]
         results = [found[mode.name] for found in by_profile]
         sheets = [_totals(Path(model).name, results, mode.name), _profiles(by_profile)]

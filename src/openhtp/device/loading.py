@@ -42,24 +42,13 @@ class Ready:
     program: QnnProgram | None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadLimits:
-    """How a binary is loaded: bytes of it that may be in memory at once (None: no limit), and on how many threads.
-
-    ``accelerated``: on all there are, several graphs at a time.
-    """
-
-    budget_bytes: int | None = None
-    accelerated: bool = False
-
-
 def make_ready(
     target: Target,
     source: BinarySource,
     places: Sequence[int],
     advance: Advance,
     room: Room,
-    limits: LoadLimits | None = None,
+    options: ms.LoadOptions = ms.AT_ONCE,
 ) -> list[Ready]:
     """Make graphs of a binary ready, all or none. ``advance`` may raise to end it early.
 
@@ -67,17 +56,16 @@ def make_ready(
     before any is made.
     """
     binary = open_binary(source)
-    limits = limits or LoadLimits()
     graphs = packed_at(binary, places)
     stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
     room.take(needs_of(stored, largest_backup=room.largest_backup, compiled_next=True))
     make = _only_prepared if room.prepare_only else _make_ready
     several = len(graphs) > 1
     with Workshop(
-        budget_bytes=limits.budget_bytes, all_threads=limits.accelerated, shares_forms=several
+        budget_bytes=options.read_budget, all_threads=options.accelerated, shares_forms=several
     ) as workshop:
         work = [functools.partial(make, target, graph, workshop) for graph in graphs]
-        done = _all_at_once if limits.accelerated and several else _in_turn
+        done = _all_at_once if options.accelerated and several else _in_turn
         ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
     try:
         room.correct([(made.info, made.loaded) for made in ready])
@@ -122,9 +110,9 @@ def packed_at(binary: ContextBinary, places: Sequence[int]) -> list[PackedGraph]
     return [binary.packed(names[place]) for place in places]
 
 
-def make_one_ready(target: Target, packed: PackedGraph, limits: LoadLimits) -> Ready:
+def make_one_ready(target: Target, packed: PackedGraph, options: ms.LoadOptions) -> Ready:
     """Make one graph ready again."""
-    with Workshop(budget_bytes=limits.budget_bytes, all_threads=limits.accelerated) as workshop:
+    with Workshop(budget_bytes=options.read_budget, all_threads=options.accelerated) as workshop:
         return _make_ready(target, packed, workshop)
 
 

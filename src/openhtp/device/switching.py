@@ -16,7 +16,7 @@ from openhtp.core.machine import give_back_freed
 from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceContext, DeviceGraph, Unloaded
 from openhtp.device.jobs import Job
-from openhtp.device.loading import Advance, LoadLimits, Ready, close_all, make_one_ready, packed_at
+from openhtp.device.loading import Advance, Ready, close_all, make_one_ready, packed_at
 from openhtp.device.room import Room
 from openhtp.device.target import Target
 from openhtp.device.tasks import Task
@@ -48,7 +48,7 @@ class Switcher:
         binary: ContextBinary,
         memory: tuple[ContextNeeds, Buffers],
         retained: Sequence[str],
-        limits: LoadLimits,
+        options: ms.LoadOptions,
         close_file: Callable[[], None],
     ) -> None:
         """``memory`` is what the graphs need, and the buffers that they use for some of it, in turn."""
@@ -56,7 +56,7 @@ class Switcher:
         self.switches = 0
         self._core = core
         self._binary = binary
-        self._limits = limits
+        self._options = options
         self._close_file = close_file
         needs, self._buffers = memory
         self._needs = {graph.name: self._buffers.beside(graph) for graph in needs.graphs}
@@ -169,7 +169,7 @@ class Switcher:
             give_back_freed()  # that it goes at once is why graphs are switched
             task.check()
             packed = graph.replacement or self._binary.packed(turn.graph)
-            return make_one_ready(self._core.target, packed, self._limits)
+            return make_one_ready(self._core.target, packed, self._options)
 
         def finish(ready: Ready) -> ms.Reply:
             self.adopt(graph, ready, held)
@@ -219,11 +219,11 @@ class Switcher:
 class SwitchedRoom(Room):
     """What a binary takes of which some graphs are loaded: data that they share, and each of them."""
 
-    def __init__(self, context: DeviceContext, asked: ms.LoadGraphs, limits: LoadLimits) -> None:
+    def __init__(self, context: DeviceContext, asked: ms.LoadGraphs) -> None:
         super().__init__(context)
         self._asked = asked
-        self._places = asked.retained
-        self._limits = limits
+        self._places = asked.options.retained
+        self._options = asked.options
         self._retained: tuple[str, ...] = ()
         self._each: dict[str, HeldMemory] = {}
         self._binary: ContextBinary | None = None
@@ -241,7 +241,7 @@ class SwitchedRoom(Room):
         self._retained = tuple(binary.graph_names[place] for place in self._places)
         stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
         self._needs = needs_of(stored, largest_backup=self.largest_backup)
-        self._buffers = Buffers.chosen(self._needs, self._asked.weights_buffer, self._asked.spill_fill_buffer)
+        self._buffers = Buffers.chosen(self._needs, self._options.weights_buffer, self._options.spill_fill_buffer)
         first = loaded_first([graph.name for graph in graphs], self._retained)
         self._take_first(first)
         ready: list[Ready] = []
@@ -250,7 +250,7 @@ class SwitchedRoom(Room):
                 with error_context(graph=graph.name):
                     if graph.name in first:
                         advance(done, len(graphs), graph.name)
-                        ready.append(make_one_ready(target, graph, self._limits))
+                        ready.append(make_one_ready(target, graph, self._options))
                     else:
                         ready.append(Ready(graph.info(), Unloaded(), None))
         except BaseException:
@@ -283,7 +283,7 @@ class SwitchedRoom(Room):
             self._binary,
             (self._needs, self._buffers),
             self._retained,
-            self._limits,
+            self._options,
             close_file,
         )
         self._context.switcher = switcher

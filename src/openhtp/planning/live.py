@@ -37,7 +37,7 @@ from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 from openhtp.runtime.objects.graph import Graph
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Pace
@@ -87,7 +87,7 @@ def run_live(scenario: Scenario, *, stretch: float | None = None, config: Source
     run = simulate(scenario.without_votes(), phases=phases)
     factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
     tracks = scenario.tracks
-    with _Stage(scenario, factor, Preset(config)) as stage:
+    with _Stage(scenario, factor, ExtensionsConfig(config)) as stage:
         recorded = stage.play()
     return LiveResult(
         scenario, factor, moments(phases, lambda client: tracks[client].name), measured_moments(recorded), recorded
@@ -173,10 +173,10 @@ def _scaled(work: Pace, factor: float) -> Pace:
 class _Stage(ExitStack):
     """A device with all clients on it, and the wall clock as ``Traffic`` knows a loop: call_at and expect."""
 
-    def __init__(self, scenario: Scenario, stretch: float, preset: Preset) -> None:
+    def __init__(self, scenario: Scenario, stretch: float, extensions: ExtensionsConfig) -> None:
         super().__init__()
         self._scenario = scenario
-        self._preset = preset
+        self._extensions = extensions
         self._stretch = stretch
         self._heap: list[tuple[int, int, Caller]] = []
         self._order = itertools.count()
@@ -195,8 +195,8 @@ class _Stage(ExitStack):
         for spec in self._scenario.clients:
             if spec.pd not in devices:
                 options = DeviceOptions(config=device_config(self._scenario), name=name)
-                devices[spec.pd] = Device(backend, options, preset=self._preset)
-                self._preset.vote(devices[spec.pd])
+                devices[spec.pd] = Device(backend, options, extensions=self._extensions)
+                self._extensions.vote(devices[spec.pd])
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
             if spec.perf_profile is not None:
                 devices[spec.pd].create_power_config(spec.core).set_perf_profile(spec.perf_profile)

@@ -103,6 +103,27 @@ class ExternalPiece(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     offset: int
 
 
+class LoadOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How graphs of a binary are loaded.
+
+    ``read_budget`` is how many bytes of it may be in memory at once, None for all. ``accelerated``: on all threads
+    there are, several graphs at a time. With ``switching`` they are loaded when they run, at once only those
+    ``retained`` (by place, the most important first), or the first. They then use the buffers in turn that are
+    asked for: so many bytes, -1 for what the largest needs, 0 for none.
+    """
+
+    read_budget: int | None = None
+    accelerated: bool = False
+    switching: bool = False
+    retained: list[int] = []
+    spill_fill_buffer: int = 0
+    weights_buffer: int = 0
+
+
+AT_ONCE = LoadOptions()
+"""All of it, on one thread."""
+
+
 class LoadGraphs(Request):
     """Make graphs of one context ready to run, all or none. Descriptor: a context binary, in memory or as a file.
 
@@ -110,22 +131,14 @@ class LoadGraphs(Request):
 
     With ``opening`` the context, too, is made, or is not there if this fails; the reply's ``value`` is its number.
 
-    ``nbytes`` is what these graphs take of it. ``read_budget`` is how many bytes may be read at once, 0 for all.
-    The reply's ``graphs`` are in the order in which they were asked for. With ``switching`` they are loaded when
-    they run, at once only those ``retained`` (by place, the most important first), or the first. They then use the
-    buffers in turn that are asked for: so many bytes, -1 for what the largest needs, 0 for none.
+    ``nbytes`` is what these graphs take of it. The reply's ``graphs`` are in the order of ``graphs``.
     """
 
     context: int
     nbytes: int
     graphs: list[WantedGraph]
     opening: CreateContext | None = None
-    read_budget: int = 0
-    accelerated: bool = False
-    switching: bool = False
-    retained: list[int] = []
-    spill_fill_buffer: int = 0
-    weights_buffer: int = 0
+    options: LoadOptions = AT_ONCE
     external: list[ExternalPiece] = []
 
 
@@ -302,7 +315,7 @@ class Shutdown(Request):
 REQUESTS: tuple[type[Request], ...] = tuple(Request.__subclasses__())
 
 
-class LoadedGraph(Struct, frozen=True, kw_only=True):
+class ReadyGraph(Struct, frozen=True, kw_only=True):
     """A graph that is ready, and whether a stored ``prepared`` form of it was used."""
 
     graph: int
@@ -326,7 +339,7 @@ class Reply(Struct, frozen=True, kw_only=True):
     status_code: int = 0
     where: list[str] = []
     value: int = 0
-    graphs: list[LoadedGraph] = []
+    graphs: list[ReadyGraph] = []
     info: dict[str, object] = {}
     served_ns: int = 0
     worked_ns: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import stat
@@ -265,6 +266,12 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
             raise _no_room(nbytes, error) from error
         raise
     return memory
+
+
+def unchangeable_whole(parts: Sequence[bytes | memoryview]) -> Descriptor:
+    """The same, for parts that lie one after the other."""
+    ends = list(itertools.accumulate(len(part) for part in parts))
+    return unchangeable(ends[-1], zip([0, *ends], parts, strict=False))
 
 
 def _fix(fd: int) -> None:

@@ -10,7 +10,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, WrongState, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
-from openhtp.device.loading import BinaryFile, LoadLimits, Ready, close_all, make_ready, pack_ready
+from openhtp.device.loading import BinaryFile, Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.contexts import check_group_priority, close_context, open_context
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.room import Room
@@ -46,14 +46,14 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
         _check(request, context, file)
         session.pieces.take()
         undoing.pop_all()
-    limits = LoadLimits(request.read_budget or None, accelerated=request.accelerated)
-    room = SwitchedRoom(context, request, limits) if request.switching else Room(context)
+    options = request.options
+    room = SwitchedRoom(context, request) if options.switching else Room(context)
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]
         if isinstance(room, SwitchedRoom):
             return room.make_first_ready(core.target, file.source, places, task.advance)
-        return make_ready(core.target, file.source, places, task.advance, room, limits)
+        return make_ready(core.target, file.source, places, task.advance, room, options)
 
     def done() -> None:
         session.pieces.give_back()
@@ -77,7 +77,7 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
 
 def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile) -> None:
     """Refuse what cannot be loaded, before anybody works at it."""
-    if request.external and request.switching:
+    if request.external and request.options.switching:
         raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
     if request.nbytes <= 0:
         raise ProtocolError(f"graphs of {request.nbytes} bytes")
@@ -86,7 +86,7 @@ def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile) -> 
             f"the graphs take {request.nbytes} bytes of the binary, which has {file.source.nbytes}: it was cut"
             " since it was opened; do not change a file that is in use"
         )
-    if request.switching and context.switcher is not None:
+    if request.options.switching and context.switcher is not None:
         raise InvalidArgument(f"context {context.number} switches graphs of a binary already")
     check_group_priority(context, [wanted.priority for wanted in request.graphs])
 
@@ -128,7 +128,7 @@ def loaded(
     return ms.Reply(
         value=context.number,
         graphs=[
-            ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
+            ms.ReadyGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
             for graph, made in zip(graphs, ready, strict=True)
         ],
     )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.device.contexts import UpdateableGraph
-from openhtp.device.loading import BinaryFile, LoadLimits, Ready, close_all, make_one_ready
+from openhtp.device.loading import BinaryFile, Ready, close_all, make_one_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
@@ -96,7 +96,7 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
         packed = binary.packed(binary.graph_names[0])
         _check_same(graph, packed)
         task.check()
-        ready = make_one_ready(core.target, packed, LoadLimits())
+        ready = make_one_ready(core.target, packed, ms.AT_ONCE)
         return _Replacement(
             packed, ready, {name: np.array(array) for name, array in packed.updateable_data().items()}
         )
@@ -108,7 +108,7 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
             close_all([made.ready])
             raise
         graph.replace(made.packed, made.ready.loaded, made.data, grant)
-        now = ms.LoadedGraph(graph=graph.number, steps=graph.steps, prepared=False)
+        now = ms.ReadyGraph(graph=graph.number, steps=graph.steps, prepared=False)
         return ms.Reply(graphs=[now])
 
     def undo() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,18 +13,13 @@ from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.quant import AxisScaleOffset, Encoding
 from openhtp.core.tensor import TensorSpec
-from openhtp.program.binary import BinaryInfo, pack_graphs
-from openhtp.program.packed import pack_program
 from openhtp.program.sections import pack_section, read_section
 from openhtp.records.profile import Method
-from openhtp.rpc import messages as ms
-from openhtp.rpc.shm import SharedBuffer
-from openhtp.runtime.binaries.load import fresh
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects.argument_checks import check_handle
-from openhtp.runtime.objects.building import static_data
+from openhtp.runtime.objects.graph_draft import static_data
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import apply_events
 from openhtp.runtime.objects.signal import Signal
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
+    from openhtp.runtime.objects.loaded_graph import LoadedGraph
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -42,20 +37,15 @@ SECTIONS = ("updatable", WEIGHTS, QUANT_PARAMS)
 """Kinds of sections, in the order of their numbers, of which the first is 1."""
 
 
-def shares_updates(context: Context) -> bool:
-    """Whether its graphs hold adapters in turn (LoRA weight sharing); a binary keeps that of its maker."""
-    binary = context._binary
-    own: bool = context._chosen.lora_weight_sharing_enabled
-    return own if binary is None else binary.info.lora_weight_sharing
-
-
-def _own(context: Context, graph: str | Graph) -> Graph:
+def _find(context: Context, graph: str | Graph) -> tuple[Graph, LoadedGraph]:
+    """A graph of the context that is loaded."""
     name: str = graph if isinstance(graph, str) else getattr(graph, "name", "")
-    found = context.graph(name)
-    if not isinstance(graph, str) and found is not graph:
+    own = context.graph(name)
+    if not isinstance(graph, str) and own is not graph:
         raise InvalidArgument(f"graph {name!r} is another context's", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT)
-    found._life.require("save")
-    return found
+    own.life.require("save")
+    assert own.loaded is not None
+    return own, own.loaded
 
 
 def get_section(
@@ -66,8 +56,8 @@ def get_section(
     kind: str,
 ) -> bytes:
     """A section with what the graph holds now, but for these tensors and encodings."""
-    graph = _own(context, of)
-    specs = _updateable(graph)
+    graph, loaded = _find(context, of)
+    specs = loaded.updateables()
     if kind not in SECTIONS:
         raise InvalidArgument(
             f"section is {shown(kind)}; expected one of {', '.join(SECTIONS)}",
@@ -78,8 +68,10 @@ def get_section(
         raise InvalidArgument(
             f"{what} are given for a section of {kind}, which has none", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
         )
-    data = {} if kind == QUANT_PARAMS else {**_present(graph), **_given(graph, specs, tensors or {})}
-    encoded = {} if kind == WEIGHTS else {**_encodings(graph), **_encoded(graph, specs, encodings or {})}
+    data = {} if kind == QUANT_PARAMS else {**loaded.data(), **_checked_data(graph, specs, tensors or {})}
+    encoded = (
+        {} if kind == WEIGHTS else {**loaded.encodings(), **_checked_encodings(graph, specs, encodings or {})}
+    )
     if not data and not encoded:
         raise UnsupportedFeature(
             f"graph {graph.name!r} has no updateable tensors with"
@@ -97,8 +89,8 @@ def apply_section(
     profile: Profile | None,
 ) -> None:
     """Have the device use the data and the encodings of a section from now on."""
-    graph = _own(context, of)
-    specs = _updateable(graph)
+    graph, loaded = _find(context, of)
+    specs = loaded.updateables()
     check_handle("signal", signal, Signal)
     check_handle("profile", profile, Profile)
     if not isinstance(section, (bytes, bytearray, memoryview)):
@@ -109,68 +101,30 @@ def apply_section(
     data = bytes(section)
 
     def apply(fill: Fill | None, stop: Stop | None) -> None:
+        link = loaded.context.link
         with serving() as served:
-            begin = context._link.now()
-            validate = not context._chosen.skip_validation_on_binary_section
-            found = read_section(data, graph.name, specs, validate=validate)
-            changed = {name: new for name, new in found.encodings.items() if _encodings(graph)[name] != new}
-            asked = context._link.now()
-            if changed:
-                _replace(graph, {**_encodings(graph), **found.encodings}, {**_present(graph), **found.data}, stop)
-            elif found.data:
-                with contextlib.closing(SharedBuffer.holding([data])) as buffer:
-                    # The checksum was looked at here; what comes over shared memory cannot be damaged on the way.
-                    request = ms.UpdateGraph(graph=graph._number, nbytes=buffer.nbytes, validate=False)
-                    context._link.request(request, (buffer.fd,), stop=stop)
-            graph._updates = found.data or graph._updates
+            begin = link.now()
+            validate = not loaded.context.options.skip_validation_on_binary_section
+            new = read_section(data, graph.name, specs, validate=validate)
+            asked, present = link.now(), loaded.encodings()
+            if any(present[name] != encoding for name, encoding in new.encodings.items()):
+                loaded.exchange_encodings(new.encodings, new.data, stop)
+                encodings = loaded.encodings()
+                for name, tensor in graph.tensors.items():
+                    if name in encodings:
+                        tensor.spec = dataclasses.replace(tensor.spec, quant=encodings[name])
+            else:
+                loaded.exchange_data(data, new.data, stop)
             if fill is not None:
-                events = apply_events(begin, asked, context._link.now(), served)
+                events = apply_events(begin, asked, link.now(), served)
                 fill(Noted(Method.APPLY_BINARY_SECTION, graph.name, events))
 
     carrying(profile, signal, f"applying a section to graph {graph.name!r}", OF_CONTEXT, apply)
 
 
-def _replace(graph: Graph, encodings: dict[str, Encoding], data: Arrays, stop: Stop | None) -> None:
-    """Encodings are compiled into a program: have the device make another, and run that from now on."""
-
-    def packed() -> list[bytes | memoryview]:
-        program = graph._whole_program().updated(encodings, data)
-        return pack_graphs([pack_program(program)[0]], BinaryInfo())
-
-    sending = fresh(packed() if stop is None else stop.run(packed))
-    with sending.descriptor() as fd:
-        reply = graph.context._link.request(ms.ReplaceProgram(graph=graph._number), (fd,), stop=stop)
-    graph.steps = reply.graphs[0].steps
-    graph._encodings = encodings
-    for name, tensor in graph._tensors.items():
-        if name in encodings:
-            tensor.spec = dataclasses.replace(tensor.spec, quant=encodings[name])
-
-
-def _updateable(graph: Graph) -> list[TensorSpec]:
-    packed = graph._packed
-    assert packed is not None  # it is finalized
-    specs = list(packed.info().updateables)
-    if not specs:
-        raise UnsupportedFeature(
-            f"graph {graph.name!r} has no updateable tensors; add them with kind='updateable_static' or another"
-            " updateable kind",
-            st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
-        )
-    return specs
-
-
-def _present(graph: Graph) -> Arrays:
-    assert graph._packed is not None
-    return graph._updates or graph._packed.updateable_data()
-
-
-def _encodings(graph: Graph) -> dict[str, Encoding]:
-    """Those that hold now, of all updateable tensors that have one."""
-    return graph._encodings or {spec.name: spec.quant for spec in _updateable(graph) if spec.quant is not None}
-
-
-def _encoded(graph: Graph, specs: list[TensorSpec], given: Mapping[str, Encoding]) -> dict[str, Encoding]:
+def _checked_encodings(
+    graph: Graph, specs: list[TensorSpec], given: Mapping[str, Encoding]
+) -> dict[str, Encoding]:
     known = {spec.name: spec for spec in specs if spec.quant is not None}
     for name, encoding in given.items():
         spec = known.get(name)
@@ -195,7 +149,7 @@ def _fits(spec: TensorSpec, encoding: Encoding) -> bool:
     return encoding.axis == spec.quant.axis and len(encoding.scales) == len(spec.quant.scales)
 
 
-def _given(graph: Graph, specs: list[TensorSpec], tensors: Mapping[str, npt.ArrayLike]) -> Arrays:
+def _checked_data(graph: Graph, specs: list[TensorSpec], tensors: Mapping[str, npt.ArrayLike]) -> Arrays:
     known = {spec.name: spec for spec in specs if spec.kind.is_static}
     found: Arrays = {}
     for name, values in tensors.items():

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 # As the C function has it: context, graph, its name, what is told of, the parameter, and a status number.
 CreationNotify = Callable[["Context | None", "Graph | None", "str | None", NotifyType, object, int], object]
 
+# Opens a context: from a binary, with what was chosen for it, for a list of that number, unless it is stopped.
+ContextMaker = Callable[["ContextBinary", "OptionValues", Stop, int], "Context"]
+
 # Contexts under way at once, at most: the client copies for one while the device makes sessions for another.
 MOST_THREADS = 4
 
@@ -41,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListedContext:
     """One context of a list: where it comes from, what was chosen for it, and what its notifications carry.
 
     ``opened`` is given what ends it early.
@@ -61,11 +64,18 @@ class Creation:
     """
 
     def __init__(
-        self, device: Device, wanted: Sequence[Wanted], notify: CreationNotify | None, signal: Signal | None
+        self,
+        device: Device,
+        wanted: Sequence[ListedContext],
+        make: ContextMaker,
+        notify: CreationNotify | None,
+        signal: Signal | None,
     ) -> None:
+        """``make`` opens one context from a binary."""
         self.device = device
         self.number = next(_numbers)
         self._wanted = wanted
+        self._make_context = make
         self._notify = notify
         self._contexts: list[Context | None] = [None] * len(wanted)
         self._errors: list[QnnError | None] = [None] * len(wanted)
@@ -73,14 +83,14 @@ class Creation:
         self._todo = list(reversed(range(len(wanted))))
         self._outcome: Promise[list[Context]] = Promise()
         self._abandoned = False
-        self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal._interrupt
+        self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal.interrupt
         self._stop = Stop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Begin; returns at once."""
         try:
-            forks.creations.add(self)
+            forks.on_fork(self, Creation._leave)
             self._interrupt.begin(self, self._stop)
             for _ in range(min(len(self._wanted), MOST_THREADS, max(2, len(os.sched_getaffinity(0))))):
                 OwnThread(self._work, name="openhtp-creation").start()
@@ -162,7 +172,7 @@ class Creation:
                 return
             self._end(place, *self._make(self._wanted[place]))
 
-    def _make(self, wanted: Wanted) -> tuple[Context | None, QnnError | None, tuple[str, ...]]:
+    def _make(self, wanted: ListedContext) -> tuple[Context | None, QnnError | None, tuple[str, ...]]:
         """The context or why there is none, and the names of its graphs as far as they are known."""
         names: tuple[str, ...] = ()
         try:
@@ -171,7 +181,7 @@ class Creation:
                 raise Aborted("the creation of contexts was given up", st.QNN_CONTEXT_ERROR_ABORTED)
             parsed = wanted.opened(self._stop.check)
             names = parsed.graph_names
-            return self.device._restore_context(parsed, wanted.chosen, self._stop, self.number), None, names
+            return self._make_context(parsed, wanted.chosen, self._stop, self.number), None, names
         except QnnError as error:
             return None, error, names
         except BaseException as error:
@@ -197,7 +207,7 @@ class Creation:
         """A notification for each graph, then one for the context."""
         if self._notify is None:
             return
-        post, status = self.device.backend._notifier.post, 0 if error is None else error.code
+        post, status = self.device.backend.notifier.post, 0 if error is None else error.code
         for name in names:
             graph = None if context is None else context.graph(name)
             told = st.QNN_GRAPH_ERROR_DISABLED.code if graph is not None and not graph.is_finalized else status
@@ -235,5 +245,5 @@ class Creation:
 
 
 def _free(context: Context | None) -> None:
-    if context is not None and context._life.state not in (State.FREED, State.FOREIGN):
+    if context is not None and context.opened.life.state not in (State.FREED, State.FOREIGN):
         context.free()

@@ -69,7 +69,7 @@ class DmaBufferCallback:
     notify_param: object = None
 
 
-class External:
+class ClientBuffers:
     """The buffers that a context has from its client."""
 
     def __init__(self, callback: DmaBufferCallback) -> None:
@@ -159,7 +159,7 @@ def _whole(fd: object, where: str) -> int:
     return number
 
 
-def check_callback(callback: object, chosen: OptionValues) -> External | None:
+def check_callback(callback: object, chosen: OptionValues) -> ClientBuffers | None:
     """Who keeps the buffers of a context, if the client does."""
     if callback is None:
         return None
@@ -174,7 +174,7 @@ def check_callback(callback: object, chosen: OptionValues) -> External | None:
             raise InvalidArgument(
                 f"a callback and {option} exclude each other: {why}", st.QNN_CONTEXT_ERROR_INVALID_CONFIG
             )
-    return External(callback)
+    return ClientBuffers(callback)
 
 
 def large_pieces(binary: ContextBinary, names: Sequence[str]) -> list[tuple[int, int]]:

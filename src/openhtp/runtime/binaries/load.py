@@ -1,160 +1,115 @@
-"""Graphs go to the device: all that a context gets at once from one binary, and all or none."""
+"""Contexts from binaries: graphs are loaded at once, or, where that was deferred, when they are finalized."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openhtp.core import status as st, tidying
-from openhtp.core.errors import OutOfMemory
-from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.core.units import bytes_in_words
-from openhtp.program.binary import ContextBinary, joined
-from openhtp.program.packed import PackedGraph
-from openhtp.program.sources import FileSource
+from openhtp.core.units import MIB
+from openhtp.program.binary import ContextBinary
+from openhtp.records.profile import Method
 from openhtp.rpc import messages as ms
-from openhtp.rpc.shm import unchangeable
-from openhtp.runtime.binaries.opening import Check, chunks, go_on
-from openhtp.runtime.links.link import Undo
+from openhtp.runtime.binaries.opening import go_on
+from openhtp.runtime.binaries.send import load_graphs, stored
+from openhtp.runtime.calls.long_call import OF_GRAPH, carrying
+from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.links.served import serving
+from openhtp.runtime.objects.argument_checks import check_handle
+from openhtp.runtime.objects.graph import Graph, order_of
+from openhtp.runtime.objects.graph_options import within
+from openhtp.runtime.objects.open_context import OpenContext
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_events import finalize_events
+from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
-    from openhtp.runtime.binaries.data_provider import External
+    from openhtp.runtime.binaries.data_provider import ClientBuffers
     from openhtp.runtime.calls.long_call import Stop
-    from openhtp.runtime.links.link import Link
-    from openhtp.runtime.objects.context import Context
-    from openhtp.runtime.objects.graph import Graph
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """How a binary is loaded: bytes that may be read at once (0: all), and whether on all threads there are.
+class StoredContext:
+    """What a context is made from: a binary, the graphs of it that are enabled, and buffers of the client's."""
 
-    ``switching``: graphs are loaded when they run, and those ``retained`` at once, the most important first.
-    Buffers are what such graphs use in turn: so many bytes, -1 for what the largest needs, 0 for none.
+    binary: ContextBinary
+    enabled: Sequence[str]
+    client_buffers: ClientBuffers | None = None
+
+
+def open_stored(context: OpenContext, source: StoredContext, opening: ms.CreateContext, stop: Stop | None) -> None:
+    """Open a context with the graphs of a binary, all or nothing.
+
+    Each keeps its own priority unless one is given for the context.
     """
-
-    read_budget: int = 0
-    accelerated: bool = False
-    switching: bool = False
-    retained: Sequence[str] = ()
-    spill_fill_buffer: int = 0
-    weights_buffer: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """Graphs on their way to the device: their places in the binary, bytes that they take, how it is sent."""
-
-    places: Sequence[int]
-    nbytes: int
-    descriptor: Callable[[], AbstractContextManager[int]]
-    external: External | None = None
+    for name in source.binary.graph_names:
+        packed = source.binary.packed(name)
+        options, priority = packed.info().options, context.options.priority
+        if priority is not None:
+            options = options.replace(priority=priority)
+        context.graphs[name] = Graph(
+            context, name, within(context, name, options), packed=packed, enabled=name in source.enabled
+        )
+    if source.enabled and not context.options.defer_graph_init:
+        _load(context, source.binary, source.enabled, stop, opening)
+    else:
+        context.open(opening, stop)
 
 
-def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
-    """A graph that was just packed, as the pieces of a binary of its own."""
-    ends = list(itertools.accumulate(len(part) for part in parts))
-    return Sending([0], ends[-1], lambda: _in_memory(ends[-1], zip([0, *ends], parts, strict=False)))
+def finalize_deferred(
+    context: OpenContext, graphs: Sequence[Graph], profile: Profile | None, signal: Signal | None
+) -> None:
+    """Load graphs of one context that were left for later, all or none."""
+    check_handle("profile", profile, Profile)
+    check_handle("signal", signal, Signal)
+    binary, names = context.binary, [graph.name for graph in graphs]
+    assert binary is not None  # it has deferred graphs
+
+    def load(fill: Fill | None, stop: Stop | None) -> None:
+        with serving() as served:
+            begin = context.link.now()
+            _load(context, binary, names, stop)
+            if fill is not None and profile is not None:
+                events = finalize_events(profile.level, begin, begin, context.link.now(), served)
+                fill(Noted(Method.FINALIZE, names[-1], events))
+
+    carrying(profile, signal, f"finalizing {', '.join(map(repr, names))}", OF_GRAPH, load)
 
 
-def stored(
-    binary: ContextBinary, names: Sequence[str], external: External | None = None, check: Check = go_on
-) -> Sending:
-    """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are.
-
-    ``external`` has some of them in buffers of the client's; ``check`` ends it early.
-    """
-    source, ranges = binary.source, binary.ranges(names)
-    places = [binary.graph_names.index(name) for name in names]
-    nbytes = sum(piece.end - piece.begin for piece in ranges)
-    if isinstance(source, FileSource):
-        return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), external)
-    apart = [] if external is None else [(piece.begin, piece.end) for piece in external.pieces]
-    wanted = [
-        piece for piece in ranges if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
-    ]
-    pieces = itertools.chain.from_iterable(
-        chunks(piece.begin, piece.end, source.read, check) for piece in joined(wanted)
-    )
-    return Sending(places, nbytes, lambda: _in_memory(source.nbytes, pieces), external)
-
-
-@contextlib.contextmanager
-def _in_memory(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) -> Iterator[int]:
-    with contextlib.closing(unchangeable(nbytes, pieces)) as memory:
-        yield memory.number
-
-
-def load_graphs(
-    context: Context,
-    sending: Sending,
-    graphs: Sequence[tuple[Graph, PackedGraph]],
-    stop: Stop | None = None,
-    manner: Manner | None = None,
+def _load(
+    context: OpenContext,
+    binary: ContextBinary,
+    names: Sequence[str],
+    stop: Stop | None,
     opening: ms.CreateContext | None = None,
 ) -> None:
-    """Have the device load these graphs of what is sent; then they are executable.
-
-    ``opening``: the context is made with them. Whoever is interrupted on the way, or stopped, leaves nothing of
-    it all on the device.
-    """
-    if sending.nbytes > SESSION_LIMIT_BYTES:
-        names = ", ".join(repr(graph.name) for graph, _ in graphs)
-        raise OutOfMemory(
-            f"{bytes_in_words(sending.nbytes)} for graph {names}; a session holds at most"
-            f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
-            st.QNN_CONTEXT_ERROR_MEM_ALLOC,
-        )
-    wanted = [
-        ms.WantedGraph(place=place, priority=int(graph.priority), core=graph.core)
-        for place, (graph, _) in zip(sending.places, graphs, strict=True)
-    ]
-    manner = manner or Manner()
-    places = {graph.name: place for place, (graph, _) in zip(sending.places, graphs, strict=True)}
-    request = ms.LoadGraphs(
-        context=context._number,
-        nbytes=sending.nbytes,
-        graphs=wanted,
-        opening=opening,
-        read_budget=manner.read_budget,
-        accelerated=manner.accelerated,
-        switching=manner.switching,
-        retained=[places[name] for name in manner.retained],
-        spill_fill_buffer=manner.spill_fill_buffer,
-        weights_buffer=manner.weights_buffer,
-        external=[] if sending.external is None else sending.external.pieces,
+    chosen, buffers = context.options, context.client_buffers
+    switching = chosen.memory_limit_hint > 0
+    retained = (chosen.graph_retention_order or ()) if switching else ()
+    options = ms.LoadOptions(
+        read_budget=chosen.file_read_memory_budget_in_mb * MIB or None,
+        accelerated=chosen.init_acceleration,
+        switching=switching,
+        retained=[binary.graph_names.index(name) for name in retained],
+        spill_fill_buffer=chosen.spill_fill_buffer,
+        weights_buffer=chosen.weights_buffer,
     )
-    others = () if sending.external is None else sending.external.descriptors
-    link = context._link
-    undo = _free_graphs(context._number) if opening is None else free_context
-    replies: list[ms.Reply] = []
-    try:
-        with sending.descriptor() as fd:
-            replies.append(link.request(request, (fd, *others), undo, stop))
-        context._number = replies[0].value
-        for (graph, packed), loaded in zip(graphs, replies[0].graphs, strict=True):
-            graph._adopt_loaded(packed, loaded)
-    except BaseException:
-        tidying.post((_take_back, (link, undo, replies, [graph for graph, _ in graphs])))
-        raise
-
-
-def _take_back(link: Link, undo: Undo, replies: Sequence[ms.Reply], graphs: Sequence[Graph]) -> None:
-    """Whoever had graphs loaded was interrupted: unless they were adopted by then, the device frees them."""
-    for reply in replies:
-        numbers = [loaded.graph for loaded in reply.graphs]
-        if [graph._number for graph in graphs if graph.is_finalized] != numbers:
-            link.tell(undo(reply))
-
-
-def free_context(reply: ms.Reply) -> ms.FreeContext:
-    """What takes the making of a context back."""
-    return ms.FreeContext(context=reply.value)
-
-
-def _free_graphs(number: int) -> Undo:
-    return lambda reply: ms.FreeGraphs(context=number, graphs=[loaded.graph for loaded in reply.graphs])
+    if buffers is not None:
+        buffers.collect(binary, names)
+    orders = [order_of(context.graphs[name], binary.packed(name)) for name in names]
+    sending = stored(binary, names, buffers, go_on if stop is None else stop.check)
+    load_graphs(context, sending, orders, stop, options, opening)
+    # Graphs that are switched are not all loaded yet, and the vendor's library compiles everything by itself.
+    tells = not switching and context.device.backend.library is None and binary.info.soc == context.device.soc
+    outdated = [name for name in names if tells and context.graphs[name].was_outdated]
+    if outdated:
+        log.warning(
+            "what the context binary has prepared of %s was made by another version of openhtp, user or kind of"
+            " machine: it is compiled again, which takes longer; make the binary again here",
+            ", ".join(map(repr, outdated)),
+        )
+    if buffers is not None:
+        buffers.sent()

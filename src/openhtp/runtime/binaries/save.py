@@ -12,23 +12,25 @@ from openhtp.core import status as st
 from openhtp.core.errors import DeviceLost, QnnError, WrongState
 from openhtp.core.version import BUILD_ID
 from openhtp.hw.catalog import find_soc
+from openhtp.options import GRAPH, Changeable
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph
-from openhtp.program.records import EndsRecord
-from openhtp.runtime.binaries import adapters
-from openhtp.runtime.objects.reconfiguring import STORED
 
 if TYPE_CHECKING:
-    from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
+    from openhtp.runtime.objects.loaded_graph import LoadedGraph
+    from openhtp.runtime.objects.open_context import OpenContext
 
 log = logging.getLogger(__name__)
 
+# Whoever reads these from a binary of the graph has to find what they are now.
+_STORED = frozenset(row.name for row in GRAPH.rows if row.changes is Changeable.BEFORE_EXECUTION)
 
-class Saver:
+
+class ContextPacker:
     """Makes the binary of a context. Whoever asked for its size is not kept waiting for it again."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: OpenContext) -> None:
         self._context = context
         self._measured: tuple[list[Graph], bytes] | None = None
 
@@ -56,12 +58,12 @@ class Saver:
         if not graphs:
             raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
         for graph in graphs:
-            graph._life.require("save")
+            graph.life.require("save")
         return graphs
 
     def _made(self, graphs: list[Graph]) -> bytes:
         context = self._context
-        soc = find_soc(context.device.soc)
+        soc, source = find_soc(context.device.soc), context.binary
         info = BinaryInfo(
             soc=soc.name,
             soc_model=soc.soc_model,
@@ -69,33 +71,35 @@ class Saver:
             vtcm_mb=soc.vtcm_mb,
             cores=soc.cores,
             build_id=BUILD_ID,
-            lora_weight_sharing=adapters.shares_updates(context),
-            extended_udma=context._extended_udma,
-            driver=context.device._driver,
+            # A binary keeps what its maker chose.
+            lora_weight_sharing=(
+                context.options.lora_weight_sharing_enabled if source is None else source.info.lora_weight_sharing
+            ),
+            extended_udma=context.options.use_extended_udma if source is None else source.info.extended_udma,
+            driver=context.device.driver,
         )
         return b"".join(pack_graphs([stored_form(graph) for graph in graphs], info))
 
 
 def stored_form(graph: Graph) -> PackedGraph:
     """The graph as it came, if that was prepared, or with what the device makes of it."""
-    packed = graph._packed
-    assert packed is not None
+    loaded = graph.loaded
+    assert loaded is not None  # it is finalized
     ids = tuple(tensor.id for tensor in (*graph.inputs, *graph.outputs))
-    if graph.was_prepared:
-        return dataclasses.replace(packed, ids=ids, ends=_ends_now(graph, packed))
+    packed = loaded.packed if loaded.was_prepared else _prepared_form(loaded)
+    options = graph.options.stored()
+    # With what was changed since the graph was packed, as far as that is stored.
+    changed = {name: options[name] for name in graph.changed_options & _STORED}
+    ends = msgspec.structs.replace(packed.ends, options={**packed.ends.options, **changed})
+    return dataclasses.replace(packed, ids=ids, ends=ends)
+
+
+def _prepared_form(loaded: LoadedGraph) -> PackedGraph:
     try:
-        data = graph.context._link.pack_graph(graph._number)
+        data = loaded.context.link.pack_graph(loaded.number)
     except DeviceLost:
         raise
     except QnnError as error:
-        log.warning("graph %r is stored without its prepared form: %s", graph.name, error)
+        log.warning("graph %r is stored without its prepared form: %s", loaded.packed.name, error)
         data = b""
-    found = read_binary(data).packed(graph.name) if data else packed
-    return dataclasses.replace(found, ids=ids, ends=_ends_now(graph, found))
-
-
-def _ends_now(graph: Graph, packed: PackedGraph) -> EndsRecord:
-    """With what was changed since the graph was packed, as far as that is stored."""
-    options = graph._options.stored()
-    changed = {name: options[name] for name in graph._changed & STORED}
-    return msgspec.structs.replace(packed.ends, options={**packed.ends.options, **changed})
+    return read_binary(data).packed(loaded.packed.name) if data else loaded.packed

@@ -10,7 +10,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import CONTEXT, ContextOrigin, OptionValues
-from openhtp.runtime.binaries.creation import Wanted
+from openhtp.runtime.binaries.creation import ListedContext
 from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_given
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def list_wanted(
     options: ContextArguments,
     param: object,
     read: Callable[[ContextArguments, ContextOrigin], OptionValues],
-) -> list[Wanted]:
+) -> list[ListedContext]:
     """The contexts of a list, all arguments checked: those for the list, and those for single contexts."""
     items = None if isinstance(binaries, str) or in_memory(binaries) else items_of(binaries)
     if not items:
@@ -48,7 +48,7 @@ def list_wanted(
     for place, config in enumerate(own):
         _refuse_group_options(place, config)
     return [
-        Wanted(
+        ListedContext(
             functools.partial(open_given, item),
             read({**options, **config}, ContextOrigin.LIST),
             _param(param, place),

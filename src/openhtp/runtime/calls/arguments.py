@@ -22,7 +22,7 @@ from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
-    from openhtp.runtime.objects.context_memory import Memories
+    from openhtp.runtime.objects.mem import ContextMemory
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -112,7 +112,7 @@ class Arguments:
 
 def check_arguments(
     ports: Ports,
-    memory: Memories,
+    memory: ContextMemory,
     inputs: Values | None,
     outputs: Values | None,
     infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
@@ -142,7 +142,7 @@ def check_arguments(
 
 
 def _check_inputs(
-    ports: Ports, memory: Memories, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
+    ports: Ports, memory: ContextMemory, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if inputs is not None and not isinstance(inputs, Mapping):
         _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
@@ -172,7 +172,7 @@ def _check_inputs(
 
 
 def _check_outputs(
-    ports: Ports, memory: Memories, outputs: Values, found: Arguments, sizes: dict[int, Shape]
+    ports: Ports, memory: ContextMemory, outputs: Values, found: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if not isinstance(outputs, Mapping):
         _refuse(f"outputs is a {type(outputs).__name__}; expected a mapping from tensor to buffer", _ARGUMENT)
@@ -196,7 +196,7 @@ def _check_outputs(
             _refuse(f"output {ports.specs[port]} is missing", _TENSOR)
 
 
-def _registered(memory: Memories, value: Any) -> tuple[Mem, int, Array | None] | None:
+def _registered(memory: ContextMemory, value: Any) -> tuple[Mem, int, Array | None] | None:
     """Where a value lies in registered memory; None if it is plain. Offset -1: decide when sizes are known."""
     if isinstance(value, np.ndarray):
         place = memory.place_of(value)

@@ -11,7 +11,7 @@ from openhtp.runtime.calls.arguments import Arguments, Ports, Shape, Values, che
 from openhtp.runtime.calls.slots import SlotPool
 
 if TYPE_CHECKING:
-    from openhtp.runtime.objects.context_memory import Memories
+    from openhtp.runtime.objects.mem import ContextMemory
 
 # Kept per graph; a client that uses new memory for every call must not grow without end.
 _MOST_KEPT = 512
@@ -21,7 +21,7 @@ class Bindings:
     """Caches of a finalized graph. Programs use the same memory over and over, so most calls are look-ups."""
 
     def __init__(
-        self, memory: Memories, ports: Ports, infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]]
+        self, memory: ContextMemory, ports: Ports, infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]]
     ) -> None:
         self._memory = memory
         self._ports = ports

@@ -17,6 +17,7 @@ from openhtp.runtime.instruments.instrument import Watched
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.arguments import Values
+    from openhtp.runtime.calls.callee import Callee
     from openhtp.runtime.calls.execution import Execution, Notify
     from openhtp.runtime.objects.graph import Graph
     from openhtp.runtime.objects.profile import Profile
@@ -25,15 +26,13 @@ if TYPE_CHECKING:
 
 def require_executable(graph: Graph) -> None:
     """Raise what an execution would, if the graph cannot have any now."""
-    graph.context._life.require("execute")
-    graph._life.require("execute")
+    graph.context.opened.life.require("execute")
+    graph.life.require("execute")
 
 
 def output_shapes(graph: Graph, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Sizes of a graph's outputs in an execution whose inputs have these."""
-    callee = graph._callee
-    assert callee is not None  # it is finalized
-    return callee.bindings.output_shapes(inputs)
+    return _callee(graph).bindings.output_shapes(inputs)
 
 
 class RunAtOnce:
@@ -70,7 +69,7 @@ class BoundCall:
         self.graph = graph
         self.inputs = inputs
         self.outputs = outputs
-        self._life, self._graph_life = graph.context._life, graph._life
+        self._life, self._graph_life = graph.context.opened.life, graph.life
         # Binding costs more than one copy: it is done for arrays that are used again.
         self._has_run = self._looked = False
         self._arguments: Arguments | None = None
@@ -142,8 +141,7 @@ class BoundCall:
         *,
         synchronous: bool,
     ) -> Execution:
-        callee = self.graph._callee
-        assert callee is not None  # it was looked at
+        callee = _callee(self.graph)
         assert self._arguments is not None
         return send(
             Call(
@@ -152,8 +150,8 @@ class BoundCall:
                 caller=self,
                 called_ns=callee.link.now(),
                 deadline_at=0,
-                profile=None if profile is None else profile._sheet,
-                signal=None if signal is None else signal._interrupt,
+                profile=None if profile is None else profile.sheet,
+                signal=None if signal is None else signal.interrupt,
                 notify=notify,
                 notify_param=None,
                 synchronous=synchronous,
@@ -163,8 +161,12 @@ class BoundCall:
         )
 
     def _look(self) -> None:
-        callee = self.graph._callee
-        assert callee is not None  # it is finalized
+        callee = _callee(self.graph)
         self._arguments = callee.bindings.arguments(self.inputs, self.outputs)
         self._shortcut = shortcut(callee.link, callee.number, callee.ports, self._arguments)
         self._looked = True
+
+
+def _callee(graph: Graph) -> Callee:
+    assert graph.loaded is not None  # it is finalized
+    return graph.loaded.callee

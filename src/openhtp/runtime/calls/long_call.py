@@ -114,21 +114,21 @@ def carrying(
     """
     if isinstance(signal, Stop):
         return carrying(profile, None, what, statuses, lambda fill, _: work(fill, signal))
-    sheet = None if profile is None else profile._sheet
-    stop = None if signal is None else Stop(signal._interrupt, what, statuses)
+    sheet = None if profile is None else profile.sheet
+    stop = None if signal is None else Stop(signal.interrupt, what, statuses)
     holder = object()
 
     def give_back() -> None:
         if sheet is not None:
             sheet.abandon(holder)
         if signal is not None:
-            signal._interrupt.end(stop)
+            signal.interrupt.end(stop)
 
     try:
         if sheet is not None:
             sheet.begin(holder)
         if signal is not None and stop is not None:
-            signal._interrupt.begin(stop, stop)
+            signal.interrupt.begin(stop, stop)
         result = work(None if sheet is None else sheet.note, stop)
         give_back()
     except BaseException:

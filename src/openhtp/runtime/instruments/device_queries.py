@@ -17,23 +17,23 @@ from openhtp.runtime.objects.graph import Graph
 
 def ask(device: Device, message: ms.Request) -> ms.Reply:
     """Ask a device."""
-    return device._link.request(message)
+    return device.link.request(message)
 
 
 def ask_about(runs: Graph | App, message: Callable[[int], ms.Request]) -> ms.Reply:
     """Ask the device of a graph or app about it; ``message`` is made from the number that it has there."""
-    return runs.context._link.request(message(runs._number))
+    return runs.context.opened.link.request(message(runs.number if isinstance(runs, App) else number_of(runs)))
 
 
 def library_binary(context: Context, *, weight_sharing: bool = False) -> bytes:
     """The graphs of a context as the vendor's library saves them; the context's device must compute with it."""
-    return context._link.fetch(ms.ExportBinary(context=context._number, weight_sharing=weight_sharing))
+    return context.opened.link.fetch(ms.ExportBinary(context=context.opened.number, weight_sharing=weight_sharing))
 
 
 def open_library_binary(device: Device, blob: bytes) -> Context:
     """A context of a binary that the vendor's library saved, on a device that computes with that library."""
     with contextlib.closing(unchangeable(len(blob), [(0, blob)])) as memory:
-        ours = device._link.fetch(ms.ImportBinary(), (memory.number,))
+        ours = device.link.fetch(ms.ImportBinary(), (memory.number,))
     return device.create_context_from_binary(ours)
 
 
@@ -42,21 +42,22 @@ def load_only(device: Device, binary: bytes, opening: ms.CreateContext) -> None:
     wanted = [ms.WantedGraph(place=0, priority=opening.priority)]
     with contextlib.closing(unchangeable(len(binary), [(0, binary)])) as memory:
         request = ms.LoadGraphs(context=0, nbytes=len(binary), graphs=wanted, opening=opening)
-        reply = device._link.request(request, (memory.number,))
-    device._link.request(ms.FreeContext(context=reply.value))
+        reply = device.link.request(request, (memory.number,))
+    device.link.request(ms.FreeContext(context=reply.value))
 
 
 def number_of(graph: Graph) -> int:
     """The number that a graph has on its device, and in the device's trace."""
-    return graph._number
+    assert graph.loaded is not None  # it is finalized
+    return graph.loaded.number
 
 
 def graphs_on(device: Device) -> list[Graph]:
     """All graphs of a device, of this process."""
-    return [graph for context in list(device._contexts) for graph in context.graphs.values()]
+    return [graph for context in list(device.contexts) for graph in context.graphs.values()]
 
 
 def schematic_on(graph: Graph) -> Schematic | None:
     """What the chip runs for a loaded graph, op by op (modelled, at full clocks); None if that is not known."""
-    modelled = None if graph._callee is None else graph._callee.modelled
+    modelled = None if graph.loaded is None else graph.loaded.callee.modelled
     return modelled.schematic(FULL) if modelled is not None and modelled.is_known else None

@@ -20,10 +20,12 @@ from typing import Any, cast
 
 from openhtp.core.errors import DeviceLost, InternalError, OutOfMemory, QnnError, WrongState
 from openhtp.core.faults import MOST_KEPT, Fault, FaultKind, FaultPlan, MetFault, parse_faults
+from openhtp.options import OptionValues
 from openhtp.program.binary import ContextBinary, read_binary
 from openhtp.program.container import PREAMBLE_BYTES
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
+from openhtp.runtime.binaries.load import StoredContext
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, complete
 from openhtp.runtime.calls.notify import Notifier
@@ -113,7 +115,7 @@ def _error(fault: Fault) -> QnnError:
 
 def restart(device: Device) -> None:
     """Have a device's process die, and wait until the device has noticed. One that is shared must allow faults."""
-    link = device._link
+    link = device.link
     if device.name is not None:
         link.request(ms.Inject())
     if link.pid == os.getpid():
@@ -181,22 +183,27 @@ def _creating_devices(plan: FaultPlan, proceed: Hook, self: Backend, **options: 
 
 
 def _opening_contexts(
-    plan: FaultPlan, proceed: Hook, self: Device, *args: Any, stored: bool, **rest: Any
+    plan: FaultPlan,
+    proceed: Hook,
+    self: Device,
+    chosen: OptionValues,
+    source: StoredContext | None = None,
+    *rest: Any,
 ) -> Context:
     _meet(plan, "contextCreate", self)
-    if stored:
+    if source is not None:
         _meet(plan, "contextCreateFromBinary", self)
-    return cast(Context, proceed(self, *args, stored=stored, **rest))
+    return cast(Context, proceed(self, chosen, source, *rest))
 
 
 def _finalizing(plan: FaultPlan, proceed: Hook, self: Graph, **options: Any) -> None:
-    self._life.require("finalize")
+    self.life.require("finalize")
     _meet(plan, "graphFinalize", self.context.device)
     proceed(self, **options)
 
 
 def _registering(plan: FaultPlan, proceed: Hook, self: Context, *args: Any, **options: Any) -> Any:
-    self._life.require("use")
+    self.opened.life.require("use")
     _meet(plan, "memRegister", self.device)
     return proceed(self, *args, **options)
 

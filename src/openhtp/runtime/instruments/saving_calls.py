@@ -24,10 +24,10 @@ from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.instruments.instrument import HOOKS, Hook, Instrument, News
 from openhtp.runtime.instruments.saver import Saver
 from openhtp.runtime.objects.backend import Backend
-from openhtp.runtime.objects.building import static_data
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.graph_draft import static_data
 from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.power import PowerConfig
 from openhtp.runtime.objects.profile import Profile
@@ -202,7 +202,7 @@ class _SaverHooks:
         number = self._saver.number(graph)
         if number is None:
             return
-        name = rest.get("name") or f"{op}_{graph._nodes - 1}"
+        name = rest.get("name") or f"{op}_{0 if graph.draft is None else graph.draft.nodes - 1}"
         ends = [[each.name if isinstance(each, Tensor) else each for each in rest[key]] for key in _ENDS]
         params, package = dict(rest.get("params") or {}), rest.get("package", "qti.aisw")
         self._saver.write(self._saver.node(number, op, name, ends[0], ends[1], params, package))
@@ -297,7 +297,7 @@ class _SaverHooks:
     def signal_create(self, proceed: Hook, backend: Backend, *args: Any, **options: Any) -> Signal:
         signal: Signal = proceed(backend, *args, **options)
         owner, number = self._backend(backend), self._saver.name(signal)
-        self._saver.rename(signal._interrupt, number)
+        self._saver.rename(signal.interrupt, number)
         self._saver.write(cs.SignalCreate(backend=owner, signal=number, timeout_us=signal.timeout_us))
         return signal
 
@@ -310,7 +310,7 @@ class _SaverHooks:
     def profile_create(self, proceed: Hook, backend: Backend, *args: Any, **options: Any) -> Profile:
         profile: Profile = proceed(backend, *args, **options)
         owner, number = self._backend(backend), self._saver.name(profile)
-        self._saver.rename(profile._sheet, number)
+        self._saver.rename(profile.sheet, number)
         level = options.pop("level", args[0] if args else profile.level)
         written = self._saver.options({"level": level, **options})
         self._saver.write(

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.sheet import Sheet
-    from openhtp.runtime.links.link import Link
-    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.open_context import OpenContext
 
 
 log = logging.getLogger(__name__)
@@ -41,14 +40,14 @@ class AppRun:
     synchronous = False
 
     def __init__(
-        self, app: App, link: Link, notify: Notify | None, notify_param: object, signal: Interrupt | None
+        self, app: App, context: OpenContext, notify: Notify | None, notify_param: object, signal: Interrupt | None
     ) -> None:
         self.signal = signal
         self.timeout_at = 0  # 0: never
-        self.app = app
-        self.link = link
+        self.context = context
+        self.link = context.link
         self.graph_name = app.name
-        self.notifier: Notifier = app.context.device.backend._notifier
+        self.notifier: Notifier = context.device.backend.notifier
         self.notify = notify
         self.notify_param = notify_param
         self.niceness = own_niceness()
@@ -62,11 +61,11 @@ class AppRun:
         """Its place in the queue is free again; ``untold``: somebody is still to be notified."""
         if self.signal is not None:
             self.signal.end(self)
-        self.app.context._places.give_back(self, untold=untold)
+        self.context.places.give_back(self, untold=untold)
 
     def take_place(self) -> None:
         """Take the signal, then a place in the queue, waiting for one."""
-        places, signal, link = self.app.context._places, self.signal, self.link
+        places, signal, link = self.context.places, self.signal, self.link
         if signal is None:
             link.take_place(places, self, None, lambda: None)
             return
@@ -82,7 +81,7 @@ class AppRun:
 
     def told(self) -> None:
         """Whoever was to be notified was."""
-        self.app.context._places.told(self)
+        self.context.places.told(self)
 
     def settle(self) -> None:
         """After an interrupt: see to it that the run ends if it may have been sent."""
@@ -96,7 +95,7 @@ class App:
 
     def __init__(
         self,
-        context: Context,
+        context: OpenContext,
         name: str,
         *,
         priority: Priority,
@@ -106,7 +105,8 @@ class App:
         page_bytes: int | None = None,
         core: int = 0,
     ) -> None:
-        self.context = context
+        self.context = context.handle
+        self._of = context
         self.name = name
         self.priority = priority
         arch = find_soc(context.device.soc).arch
@@ -119,7 +119,7 @@ class App:
                 priority.thread_priority,
             )
         request = ms.AddApp(
-            context=context._number,
+            context=context.number,
             name=name,
             priority=int(priority),
             hmx=hmx,
@@ -128,7 +128,7 @@ class App:
             page_bytes=page_bytes,
             core=core,
         )
-        self._number = context._link.request(request).value
+        self.number = context.link.request(request).value
 
     def run_async(
         self,
@@ -145,7 +145,7 @@ class App:
         ``deadline_us`` is as in ``Graph.execute_async``. ``signal`` ends the wait for the resources, and the run,
         when it is triggered or its time is over.
         """
-        self.context._life.require("execute")
+        self._of.life.require("execute")
         runs, stops = real_number(duration_us), real_number(eviction_us)
         if runs is None or stops is None or not 0 < runs < 1e9 or not 0 <= stops < 1e9:
             raise InvalidArgument(
@@ -155,15 +155,15 @@ class App:
             )
         check_callable("notify", notify, "(param, status)")
         check_handle("signal", signal, Signal)
-        link = self.context._link
+        link = self._of.link
         deadline_at = 0 if deadline_us is None else deadline_from(link.now(), deadline_us)
-        run = AppRun(self, link, notify, notify_param, None if signal is None else signal._interrupt)
+        run = AppRun(self, self._of, notify, notify_param, None if signal is None else signal.interrupt)
         length = frames.APP_RUN.pack(round(runs * 1000), round(stops * 1000))
         try:
             run.take_place()
             execution = Execution(link.next_job(), run)
             head = frames.EXECUTE_HEAD.pack(
-                frames.EXECUTE, 0, 0, self._number, 1, 0, execution.job, run.timeout_at, deadline_at
+                frames.EXECUTE, 0, 0, self.number, 1, 0, execution.job, run.timeout_at, deadline_at
             )
             link.submit(execution, head + length, run.sent)
         except BaseException:

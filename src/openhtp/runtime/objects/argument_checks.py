@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Set
-from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.checks import is_encodable, items_of, real_number, shown, whole_number
@@ -13,11 +12,8 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import MAX_RANK
 from openhtp.core.units import MIB
-from openhtp.options import EXECUTION, OptionValues as Options
+from openhtp.options import EXECUTION
 from openhtp.options.graph import MAX_HVX_THREADS, MAX_VTCM_MB
-
-if TYPE_CHECKING:
-    from openhtp.runtime.objects.context import Context
 
 Shape = tuple[int, ...]
 
@@ -40,17 +36,6 @@ _NAME_STATUS = {
 def deadline_from(called_ns: int, deadline_us: int) -> int:
     """When an execution should be done that was asked for at ``called_ns``."""
     return called_ns + int(EXECUTION.read({"deadline_us": deadline_us}).deadline_us) * 1000
-
-
-def options_within(context: Context, name: str, options: Options) -> Options:
-    """A graph's options as its context and device have them: on a core that is there, and with a priority."""
-    device = context.device
-    if options.core >= device.cores:
-        raise InvalidArgument(
-            f"graph {name!r} is for core {options.core}; {device.soc} has {device.cores}, counted from 0",
-            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
-        )
-    return options if options.priority is not None else options.replace(priority=context.priority)
 
 
 def check_count(

@@ -22,7 +22,7 @@ from openhtp.runtime.links.emulated_choice import emulated_connect
 from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
 from openhtp.runtime.objects import forks, property as properties
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.log import Log
 from openhtp.runtime.objects.profile import Profile
@@ -41,6 +41,14 @@ FAULTS_VARIABLE = "OPENHTP_FAULTS"
 
 SAVER_VARIABLE = "OPENHTP_SAVER"
 """The folder in which the calls of this process are recorded; see ``openhtp.runtime.instruments.saving_calls``."""
+
+
+_backends: weakref.WeakSet[Backend] = weakref.WeakSet()
+
+
+def open_backends() -> list[Backend]:
+    """Backends of this process that were not freed."""
+    return list(_backends)
 
 
 @hooked(
@@ -66,13 +74,14 @@ class Backend:
         _heed_environment()
         self._library = None if library is None else vendor_library(library)
         self._life = Life("backend", "")
-        self._notifier = Notifier()
-        self._devices: set[Device] = set()
+        self.notifier = Notifier()
+        self.devices: set[Device] = set()
         # A backend that is dropped without being freed: its devices see to their processes.
-        self._end_of_notifier = weakref.finalize(self, self._notifier.stop)
+        self._end_of_notifier = weakref.finalize(self, self.notifier.stop)
         self._end_of_notifier.atexit = False
         tidying.start()
-        forks.backends.add(self)
+        _backends.add(self)
+        forks.on_fork(self, Backend._leave_to_parent)
 
     @property
     def library(self) -> Path | None:
@@ -100,19 +109,19 @@ class Backend:
             transport: other words for ``host``: ``rpc`` and ``inprocess``.
         """
         self._life.require("use")
-        preset = Preset(config)
-        chosen = DEVICE.read(preset.device(options))
+        extensions = ExtensionsConfig(config)
+        chosen = DEVICE.read(extensions.device(options))
         driver = choose_driver(chosen)
         wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name)
         wanted.check()
         if self._library is not None:
-            check_one_set(self._library, [other._library for other in forks.backends if other._devices])
+            check_one_set(self._library, [other._library for other in _backends if other.devices])
             connect = vendor_connect(self._library, wanted, chosen)
         else:
             connect = emulated_connect(wanted, chosen)
-        device = Device(self, wanted, connect, preset, driver)
+        device = Device(self, wanted, connect, extensions, driver)
         try:
-            preset.vote(device)
+            extensions.vote(device)
         except BaseException:
             tidying.post((device.free, ()))
             tidying.flush()
@@ -171,17 +180,22 @@ class Backend:
         self._free(None)
 
     def _free(self, patience_s: float | None) -> None:
-        for device in list(self._devices):
+        for device in list(self.devices):
             if device._life.state is not State.FREED:
                 device.free()
         try:
             self._life.end(State.FREED)
             self._end_of_notifier.detach()
-            self._notifier.close(patience_s)
-            forks.backends.discard(self)
+            self.notifier.close(patience_s)
+            _backends.discard(self)
         except BaseException:
-            tidying.post((self._notifier.stop, ()))
+            tidying.post((self.notifier.stop, ()))
             raise
+
+    def _leave_to_parent(self) -> None:
+        """In the child of a fork: it is the parent's."""
+        self._life.end(State.FOREIGN)
+        _backends.discard(self)
 
     def __enter__(self) -> Backend:
         return self
@@ -192,7 +206,7 @@ class Backend:
 
     def __repr__(self) -> str:
         library = "" if self._library is None else f"{str(self._library)!r}, "
-        return f"<Backend of {len(self._devices)} devices, {library}{self._life.state.value}>"
+        return f"<Backend of {len(self.devices)} devices, {library}{self._life.state.value}>"
 
 
 def _heed_environment() -> None:
@@ -213,6 +227,6 @@ def _heed_environment() -> None:
 def _free_all() -> None:
     """Device processes end by themselves when we are gone; this makes them end before we are."""
     until = time.monotonic() + EXIT_PATIENCE_S
-    for backend in list(forks.backends):
+    for backend in open_backends():
         if backend._life.state is State.LIVE:
             backend._free(max(0.0, until - time.monotonic()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
@@ -21,20 +21,16 @@ from openhtp.core.errors import (
 )
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
-from openhtp.core.tensor import TensorSpec
-from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.options import CONTEXT, GRAPH, OptionValues
-from openhtp.program.binary import ContextBinary
-from openhtp.program.sources import FileSource
+from openhtp.options import CONTEXT, OptionValues
+from openhtp.records.profile import Method
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries import adapters
-from openhtp.runtime.binaries.load import free_context
-from openhtp.runtime.binaries.restoring import finalize_deferred
-from openhtp.runtime.binaries.save import Saver
+from openhtp.runtime.binaries.load import StoredContext, finalize_deferred
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
-from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked
+from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.argument_checks import (
     MAX_UNITS,
@@ -44,18 +40,17 @@ from openhtp.runtime.objects.argument_checks import (
     check_handle,
     check_name,
 )
-from openhtp.runtime.objects.context_memory import Memories
-from openhtp.runtime.objects.context_options import check_graph
-from openhtp.runtime.objects.context_profile import freed
-from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.graph import Graph, adopt_priority, compose
+from openhtp.runtime.objects.graph_options import new_options
+from openhtp.runtime.objects.lifecycle import State
 from openhtp.runtime.objects.mem import Mem
+from openhtp.runtime.objects.open_context import OpenContext
 from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_events import free_events, held_bytes
 from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
-    from openhtp.runtime.binaries.data_provider import External
     from openhtp.runtime.calls.long_call import Stop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.device import Device
@@ -74,45 +69,42 @@ if TYPE_CHECKING:
 class Context:
     """Made by ``Device.create_context`` or ``Device.create_context_from_binary``."""
 
-    def __init__(self, device: Device, link: Link, chosen: OptionValues) -> None:
+    def __init__(
+        self,
+        device: Device,
+        link: Link,
+        options: OptionValues,
+        neighbours: set[Context],
+        source: StoredContext | None = None,
+    ) -> None:
+        """``neighbours`` are the device's contexts, and it becomes one; ``source`` has graphs to begin with."""
         self.device = device
-        self.priority: Priority = Priority.NORMAL if chosen.priority is None else chosen.priority
-        self._chosen = chosen
-        self._link = link
-        self._life = Life("context", "")
-        self._places = Places(chosen.queue_depth)
-        self._graphs: dict[str, Graph] = {}
-        self._memory = Memories(self, self._users_of)
-        self._tensor_ids = itertools.count(1)
-        self._restored = False
-        self._binary: ContextBinary | None = None  # of one that was made from a binary; graphs read it when needed
-        self._external: External | None = None
-        self._saver = Saver(self)
-        self._number = 0
-
-    def _open(self, message: ms.CreateContext, stop: Stop | None) -> None:
-        made = self._link.request(message, undo=free_context, stop=stop)
-        self._number = made.value
-
-    def _discard(self) -> None:
-        self._end(State.FREED)  # whoever made or freed it was interrupted; what was done already does no harm
-        self._link.tell(ms.FreeContext(context=self._number))
-        self._release_memory(State.FREED)
+        self.opened = OpenContext(
+            self,
+            device,
+            link,
+            options,
+            binary=None if source is None else source.binary,
+            client_buffers=None if source is None else source.client_buffers,
+            forget=functools.partial(neighbours.discard, self),
+        )
+        self._life = self.opened.life
+        self._neighbours = neighbours
 
     @property
     def queue_depth(self) -> int:
         """Most executions that may be accepted and not yet completed."""
-        return self._places.depth
+        return self.opened.places.depth
 
     @property
     def pending(self) -> int:
         """Executions accepted and not yet completed."""
-        return self._places.used
+        return self.opened.places.used
 
     @property
-    def _extended_udma(self) -> bool:
-        own: bool = self._chosen.use_extended_udma
-        return own if self._binary is None else self._binary.info.extended_udma
+    def priority(self) -> Priority:
+        """That of graphs without one of their own."""
+        return self.opened.priority
 
     @property
     def is_usable(self) -> bool:
@@ -122,7 +114,7 @@ class Context:
     @property
     def graphs(self) -> Mapping[str, Graph]:
         """Graphs by name."""
-        return dict(self._graphs)
+        return dict(self.opened.graphs)
 
     def create_graph(self, name: str, **options: Unpack[GraphArguments]) -> Graph:
         """Start a graph. Its priority is the context's unless given; VTCM and HVX are the device's choice.
@@ -131,17 +123,17 @@ class Context:
         options are in ``docs/options.md``.
         """
         self._life.require("use")
-        if self._restored:
+        if self.opened.binary is not None:
             raise WrongState(
                 "a context made from a binary takes no new graphs; create another context",
                 st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
             )
         name = check_name(name, "graph")
-        wanted = self.device._preset.graph(name, options)
-        chosen = GRAPH.read(wanted, arch=find_soc(self.device.soc).arch, platform=self.device._platform)
-        check_graph(self._chosen, name, chosen, [graph._options for graph in list(self._graphs.values())])
-        graph = Graph(self, name, chosen)
-        if self._graphs.setdefault(name, graph) is not graph:  # another thread was quicker
+        graphs = self.opened.graphs
+        others = [graph.options for graph in list(graphs.values())]
+        chosen = new_options(self.opened, name, self.device.extensions.graph(name, options), others)
+        graph = Graph(self.opened, name, chosen)
+        if graphs.setdefault(name, graph) is not graph:  # another thread was quicker
             raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)
         return graph
 
@@ -156,7 +148,7 @@ class Context:
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         graph = self.create_graph(source.name if name is None else name, **options)
-        graph._compose(source)
+        compose(graph, source)
         return graph
 
     def create_app(
@@ -177,7 +169,7 @@ class Context:
         self._life.require("use")
         level = self.priority if priority is None else Priority.parse(priority)
         return App(
-            self,
+            self.opened,
             check_name(name, "app"),
             priority=level,
             hmx=check_count("hmx", hmx, MAX_UNITS, least=0),
@@ -190,14 +182,14 @@ class Context:
     def graph(self, name: str) -> Graph:
         """The graph with this name."""
         self._life.require("use")
-        found = self._graphs.get(name) if isinstance(name, str) else None
-        if found is None:
-            names = ", ".join(map(repr, self._graphs)) or "none"
+        graph = self.opened.graphs.get(name) if isinstance(name, str) else None
+        if graph is None:
+            names = ", ".join(map(repr, self.opened.graphs)) or "none"
             raise InvalidArgument(
                 f"graph {shown(name)} does not exist in this context; it has {names}",
                 st.QNN_GRAPH_ERROR_GRAPH_DOES_NOT_EXIST,
             )
-        return found
+        return graph
 
     def register_memory(
         self, nbytes: int | Tensor, *, fd: int | None = None, mem_type: MemType | str | int | None = None
@@ -211,7 +203,7 @@ class Context:
         """
         self._life.require("use")
         size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
-        return self._memory.register(size, MemType.check_descriptor(fd, mem_type))
+        return self.opened.memory.register(size, MemType.check_descriptor(fd, mem_type))
 
     def set_config(
         self,
@@ -225,17 +217,18 @@ class Context:
         The queue depth is fixed at creation: giving one here changes nothing, as the API has it.
         """
         self._life.require("use")
-        chosen = self._chosen
+        opened = self.opened
+        chosen = opened.options
         if dsp_memory_profiling_enabled is not None:
             wanted = CONTEXT.read({"dsp_memory_profiling_enabled": dsp_memory_profiling_enabled})
             chosen = chosen.replace(dsp_memory_profiling_enabled=wanted.dsp_memory_profiling_enabled)
         if priority is not None:
             level = Priority.parse(priority)
-            self._link.request(ms.SetContextPriority(context=self._number, priority=int(level)))
-            self.priority = level
-            for graph in list(self._graphs.values()):
-                graph._adopt_priority(level)
-        self._chosen = chosen  # once nothing is refused any more
+            opened.link.request(ms.SetContextPriority(context=opened.number, priority=int(level)))
+            opened.priority = level
+            for graph in list(opened.graphs.values()):
+                adopt_priority(graph, level)
+        opened.options = chosen  # once nothing is refused any more
 
     def finalize(
         self,
@@ -249,12 +242,12 @@ class Context:
         What ``defer_graph_init`` left is loaded together. ``profile`` is told of the last.
         """
         self._life.require("use")
-        wanted = list(self._graphs.values()) if graphs is None else self._own(graphs)
-        deferred = [graph for graph in wanted if graph._life.state is State.DEFERRED]
+        wanted = list(self.opened.graphs.values()) if graphs is None else self._own(graphs)
+        deferred = [graph for graph in wanted if graph.life.state is State.DEFERRED]
         if deferred:
-            finalize_deferred(deferred, profile, signal)
+            finalize_deferred(self.opened, deferred, profile, signal)
         for graph in wanted:
-            if graph._life.state is State.BUILDING:
+            if graph.life.state is State.BUILDING:
                 graph.finalize(profile=profile, signal=signal)
 
     def _own(self, graphs: Iterable[Graph]) -> list[Graph]:
@@ -269,12 +262,12 @@ class Context:
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""
         self._life.require("use")
-        return self._saver.binary()
+        return self.opened.packer.binary()
 
     def get_binary_size(self) -> int:
         """Bytes that ``get_binary`` returns. It makes the binary, and keeps it until that is called."""
         self._life.require("use")
-        return self._saver.size()
+        return self.opened.packer.size()
 
     def get_binary_section(
         self,
@@ -321,18 +314,34 @@ class Context:
         if profile is None:
             self._free()
             return
-        carrying(profile, None, "freeing a context", OF_CONTEXT, lambda fill, _: fill and fill(freed(self)))
+
+        def free(fill: Fill | None, _: Stop | None) -> None:
+            if fill is not None:
+                fill(self._profiled_free())
+
+        carrying(profile, None, "freeing a context", OF_CONTEXT, free)
+
+    def _profiled_free(self) -> Noted:
+        """Free it. The device's memory is told by the last context only, as documented."""
+        link, tells_heap = self.opened.link, self.opened.options.dsp_memory_profiling_enabled
+        begin = link.now()
+        with serving() as served:
+            self._free()
+        end = link.now()
+        last = not any(other.is_usable for other in list(self._neighbours))
+        heap = held_bytes(self.device.info()) if tells_heap and last else None
+        return Noted(Method.DEINIT, "", free_events(begin, begin, end, served, heap))
 
     def _free(self) -> None:
-        lost = self._life.state is State.LOST
+        opened, lost = self.opened, self._life.state is State.LOST
         try:
-            self._end(State.FREED)
+            opened.end(State.FREED)
             if not lost:
                 with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
-                    self._link.request(ms.FreeContext(context=self._number))
-            self._release_memory(State.FREED)
+                    opened.link.request(ms.FreeContext(context=opened.number))
+            opened.release_memory(State.FREED)
         except BaseException:
-            tidying.post((self._discard, ()))
+            tidying.post((opened.discard, ()))
             raise
 
     def __enter__(self) -> Context:
@@ -342,65 +351,5 @@ class Context:
         if self._life.state not in (State.FREED, State.FOREIGN):
             self.free()
 
-    # What graphs, memory and the device need
-
-    def _next_tensor_id(self) -> int:
-        return next(self._tensor_ids)
-
-    def _find_spec(self, name: str) -> TensorSpec:
-        specs = {
-            (tensor.shape, tensor.dtype): tensor.spec
-            for graph in list(self._graphs.values())
-            if (tensor := graph._tensors.get(name)) is not None
-        }
-        if len(specs) == 1:
-            return next(iter(specs.values()))
-        problem = "several graphs have it with different shapes" if specs else "no graph of this context has it"
-        raise InvalidArgument(
-            f"cannot tell the shape of tensor {name!r}: {problem}; pass the Tensor, or shape and dtype",
-            st.QNN_MEM_ERROR_INVALID_SHAPE,
-        )
-
-    def _users_of(self, mem: Mem) -> int:
-        """Calls that were accepted, are not over, and read or write the memory."""
-        callees = [graph._callee for graph in list(self._graphs.values()) if graph._callee is not None]
-        calls = [call for callee in callees for call in callee.calls_under_way()]
-        return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
-
-    def _deregister(self, mem: Mem) -> None:
-        self._memory.deregister(mem, on_device=self._life.state is State.LIVE)
-
-    def _forget_bindings(self) -> None:
-        """What the graphs know about where tensors lie no longer holds."""
-        for graph in list(self._graphs.values()):
-            if graph._callee is not None:
-                graph._callee.bindings.forget_memory()
-
-    def _lose(self) -> None:
-        """The device process went away: everything here is stale until the client builds it anew."""
-        self._end(State.LOST)
-        self._release_memory(State.LOST)
-
-    def _end(self, state: State) -> None:
-        self._life.end(state)
-        self._saver.forget()
-        if self._binary is not None and isinstance(self._binary.source, FileSource):
-            self._binary.source.close()
-        for graph in list(self._graphs.values()):
-            graph._life.end(state)
-        self._places.close(lambda: self._life.refusal("execute"))
-        self.device._contexts.discard(self)
-
-    def _release_memory(self, state: State) -> None:
-        self._memory.release(state)
-        if self._external is not None:
-            if state is State.LOST:  # on the link's own thread, which must not wait for a callback
-                self.device.backend._notifier.post(self._external.release)
-            else:
-                self._external.release()
-        for graph in list(self._graphs.values()):
-            if graph._callee is not None:
-                graph._callee.bindings.close()
-
     def __repr__(self) -> str:
-        return f"<Context of {len(self._graphs)} graphs, {self._life.state.value}>"
+        return f"<Context of {len(self.opened.graphs)} graphs, {self._life.state.value}>"

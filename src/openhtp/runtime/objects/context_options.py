@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.limits import MAX_COMPRESSED_GRAPHS, MAX_SHARED_WEIGHT_GRAPHS
 from openhtp.core.value_kinds import GroupRegistration
 from openhtp.options import CONTEXT, Arguments, ContextOrigin, OptionValues
 from openhtp.options.context import CONCURRENT, CONCURRENT_ARCH, CONCURRENT_PLATFORMS, SHARING_WITH_VA
 from openhtp.rpc import messages as ms
+from openhtp.runtime.objects.graph_options import unsupported
 
 if TYPE_CHECKING:
     from openhtp.hw.soc import SocSpec
@@ -42,22 +42,28 @@ def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
 
 
 def create_message(
-    chosen: OptionValues, priority: int, *, stored: bool, list_number: int, number_of: Callable[[object], int]
+    chosen: OptionValues,
+    priority: int,
+    binary: ContextBinary | None,
+    *,
+    list_number: int,
+    number_of: Callable[[object], int],
 ) -> ms.CreateContext:
     """The request that opens the context. ``number_of`` tells the number of one that is there already.
 
-    ``list_number`` tells the contexts of one list from those of others.
+    ``binary`` is what it is made from. ``list_number`` tells the contexts of one list from those of others.
     """
     va_sharing = chosen.share_resources and chosen.share_resources_optimization_type == SHARING_WITH_VA
     # Between contexts of a list nobody can register buffers: what was found for them is kept until they are.
     return ms.CreateContext(
         queue_depth=chosen.queue_depth,
         priority=priority,
-        stored=stored,
+        stored=binary is not None,
         io_room=chosen.io_memory_estimation,
         keep_io_room=va_sharing or bool(list_number and chosen.io_memory_estimation),
         prepare_only=chosen.prepare_only,
         group=_group(chosen, list_number, number_of),
+        shares_updates=binary is not None and binary.info.lora_weight_sharing,
     )
 
 
@@ -70,30 +76,6 @@ def _group(chosen: OptionValues, list_number: int, number_of: Callable[[object],
         return None
     first = None if registration.first is None else number_of(registration.first)
     return ms.Group(first=first, nbytes=registration.max_spill_fill_buffer, concurrent=concurrent is not None)
-
-
-def check_graph(context: OptionValues, name: str, graph: OptionValues, others: Sequence[OptionValues]) -> None:
-    """Refuse a graph that its context cannot have beside the others: compression and sharing have limits."""
-    compressed = [options for options in (*others, graph) if options.dlbc or options.dlbc_weights]
-    if context.weight_sharing_enabled:
-        if compressed:
-            raise _unsupported(name, "has dlbc or dlbc_weights, which do not go with weight_sharing_enabled")
-        if len(others) >= MAX_SHARED_WEIGHT_GRAPHS:
-            raise _unsupported(
-                name, f"is one too many: with weight_sharing_enabled {MAX_SHARED_WEIGHT_GRAPHS} can be"
-            )
-    if compressed:
-        most = MAX_COMPRESSED_GRAPHS
-        if any(options.dlbc for options in compressed) and any(options.dlbc_weights for options in compressed):
-            most //= 2
-        if len(others) >= most:
-            raise _unsupported(name, f"is one too many: with this compression (dlbc, dlbc_weights) {most} can be")
-
-
-def _unsupported(name: str, why: str) -> UnsupportedFeature:
-    return UnsupportedFeature(
-        f"graph {shown(name)} {why} in one context; put it into another", st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE
-    )
 
 
 def enabled_graphs(chosen: OptionValues, binary: ContextBinary) -> tuple[str, ...]:
@@ -116,9 +98,7 @@ def enabled_graphs(chosen: OptionValues, binary: ContextBinary) -> tuple[str, ..
         for name in enabled:
             options = binary.graph_info(name).options
             if options.dlbc or options.dlbc_weights:
-                raise _unsupported(
-                    name, "has dlbc or dlbc_weights, which do not go with shared spill-fill buffers"
-                )
+                raise unsupported(name, "has dlbc or dlbc_weights, which do not go with shared spill-fill buffers")
     return enabled
 
 

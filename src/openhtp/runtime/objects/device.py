@@ -17,29 +17,32 @@ from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
 from openhtp.options import ContextOrigin, OptionValues
 from openhtp.program.binary import ContextBinary
+from openhtp.records.profile import Method
 from openhtp.records.trace import Trace
 from openhtp.records.wire import trace_from_bytes
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.creation import Creation, CreationNotify
-from openhtp.runtime.binaries.data_provider import DmaBufferCallback, External, check_callback
+from openhtp.runtime.binaries.data_provider import ClientBuffers, DmaBufferCallback, check_callback
+from openhtp.runtime.binaries.load import StoredContext, open_stored
 from openhtp.runtime.binaries.opening import BinarySummary, Given, check_fit, go_on, open_given, validate
-from openhtp.runtime.binaries.restoring import restore
 from openhtp.runtime.binaries.stored import list_wanted
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
-from openhtp.runtime.calls.sheet import Fill
+from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link
 from openhtp.runtime.links.rpc_link import RpcLink
+from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_callable, check_handle
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.context_options import create_message, enabled_graphs, read_options
-from openhtp.runtime.objects.context_profile import restored
-from openhtp.runtime.objects.device_config import Preset
+from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.open_context import OpenContext
 from openhtp.runtime.objects.power import PowerConfig, Votes
 from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.profile_events import held_bytes, load_events
 from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
@@ -73,27 +76,28 @@ class Device:
         backend: Backend,
         options: DeviceOptions,
         connect: Connect | None = None,
-        preset: Preset | None = None,
+        extensions: ExtensionsConfig | None = None,
         driver: str = "",
     ) -> None:
         self.backend = backend
-        self._preset = preset or Preset(None)
+        self.extensions = extensions or ExtensionsConfig(None)
         self.soc = find_soc(options.config.soc).name
         self.cores = options.config.resources().cores
         self.name = options.name
         self.restarts = 0
-        self._platform = options.config.platform
-        self._driver = driver
+        self.platform = options.config.platform
+        self.driver = driver
         self._life = Life("device", options.name or "")
         self._lock = make_lock("device")
-        self._contexts: set[Context] = set()
+        self.contexts: set[Context] = set()
         self._votes = Votes()
         self._failure: Exception | None = None
         self._ready = Latch()  # open unless a restart is under way
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
         self._link_now = self._make_link()
         self._ready.unlock()
-        backend._devices.add(self)
+        backend.devices.add(self)
+        forks.on_fork(self, Device._leave_to_parent)
         news.device_made(self)
 
     def _make_link(self) -> Link:
@@ -123,11 +127,11 @@ class Device:
     @property
     def pid(self) -> int:
         """Process that computes. Killing it is a subsystem restart."""
-        return self._link.pid
+        return self.link.pid
 
     @property
-    def _link(self) -> Link:
-        """The connection; waits for a restart that is under way."""
+    def link(self) -> Link:
+        """The way to it, for tools of this package; waits for a restart that is under way."""
         self._life.require("use")
         self._ready.wait()
         if self._failure is not None:
@@ -144,34 +148,38 @@ class Device:
         """
         self._life.require("use")
         chosen = self._read_options(options, ContextOrigin.COMPOSED)
-        return self._open_context(chosen, lambda context, message: context._open(message, None), stored=False)
+        return self._open_context(chosen)
 
     def _read_options(self, options: ContextArguments, origin: ContextOrigin) -> OptionValues:
         """What is chosen for a context of this device."""
-        wanted = self._preset.context(options, origin)
-        return read_options(wanted, origin, find_soc(self.soc), self._platform)
+        wanted = self.extensions.context(options, origin)
+        return read_options(wanted, origin, find_soc(self.soc), self.platform)
 
     def _open_context(
         self,
         chosen: OptionValues,
-        opens: Callable[[Context, ms.CreateContext], None],
-        *,
-        stored: bool,
+        source: StoredContext | None = None,
+        stop: Stop | None = None,
         list_number: int = 0,
     ) -> Context:
-        """``opens`` makes it on the device."""
-        link = self._link
-        context = Context(self, link, chosen)
+        """Make a context on the device, with the graphs of a binary if there is a ``source``."""
+        link = self.link
+        context = Context(self, link, chosen, self.contexts, source)
+        opened = context.opened
         message = create_message(
-            chosen, int(context.priority), stored=stored, list_number=list_number, number_of=self._number_of
+            chosen, int(opened.priority), opened.binary, list_number=list_number, number_of=self._number_of
         )
         try:
-            opens(context, message)
-            self._contexts.add(context)
+            if source is None:
+                opened.open(message, stop)
+            else:
+                open_stored(opened, source, message, stop)
+            self.contexts.add(context)
+            forks.on_fork(opened, OpenContext.leave_to_parent)
             if not self._ready.is_open or self._link_now is not link:
-                context._lose()  # who tells contexts of the loss may have come by before this one
+                opened.lose()  # who tells contexts of the loss may have come by before this one
         except BaseException:
-            tidying.post((context._discard, ()))
+            tidying.post((opened.discard, ()))
             tidying.flush()
             raise
         return context
@@ -200,21 +208,25 @@ class Device:
             check_handle("signal", signal, Signal)
         check_handle("profile", profile, Profile)
         chosen = self._read_options(options, ContextOrigin.BINARY)
-        external = check_callback(callback, chosen)
+        buffers = check_callback(callback, chosen)
 
         def create(fill: Fill | None, stop: Stop | None) -> Context:
             parsed = open_given(binary, go_on if stop is None else stop.check)
-            make = functools.partial(self._restore_context, parsed, chosen, stop, external=external)
             if fill is None:
-                return make()
-            context, noted = restored(self, make, tells_heap=chosen.dsp_memory_profiling_enabled)
-            fill(noted)
+                return self._restore_context(parsed, chosen, stop, client_buffers=buffers)
+            # The device's memory is told by the first context only, as documented.
+            first = not any(context.is_usable for context in list(self.contexts))
+            link = self.link
+            begin = link.now()
+            heap = held_bytes(self.info()) if chosen.dsp_memory_profiling_enabled and first else None
+            asked = link.now()
+            with serving() as served:
+                context = self._restore_context(parsed, chosen, stop, client_buffers=buffers)
+            events = load_events(begin, asked, link.now(), served, heap)
+            fill(Noted(Method.CREATE_FROM_BINARY, "", events))
             return context
 
         return carrying(profile, signal, "creating a context from a binary", OF_CONTEXT, create)
-
-    def _live_contexts(self) -> list[Context]:
-        return [context for context in list(self._contexts) if context._life.state is State.LIVE]
 
     def create_contexts_from_binaries(
         self,
@@ -238,7 +250,7 @@ class Device:
         check_callable("notify", notify, "(context, graph, graph_name, notify_type, notify_param, status)")
         check_handle("signal", signal, Signal)
         wanted = list_wanted(binaries, configs, options, notify_param, self._read_options)
-        creation = Creation(self, wanted, notify, signal)
+        creation = Creation(self, wanted, self._restore_context, notify, signal)
         creation.start()
         return creation
 
@@ -249,8 +261,8 @@ class Device:
                 f"the first of a group is {shown(context)}; expected a context of this device",
                 st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
             )
-        context._life.require("use")
-        return context._number
+        context.opened.life.require("use")
+        return context.opened.number
 
     def _restore_context(
         self,
@@ -258,19 +270,13 @@ class Device:
         chosen: OptionValues,
         stop: Stop | None,
         list_number: int = 0,
-        external: External | None = None,
+        client_buffers: ClientBuffers | None = None,
     ) -> Context:
         enabled = enabled_graphs(chosen, parsed)
-        misfit = check_fit(parsed, find_soc(self.soc), self._driver, chosen.compatibility)
+        misfit = check_fit(parsed, find_soc(self.soc), self.driver, chosen.compatibility)
         if misfit is not None:
             log.warning("the context binary %s: %s", misfit.why, misfit.so)
-
-        def opens(context: Context, message: ms.CreateContext) -> None:
-            context._external = external
-            message.shares_updates = parsed.info.lora_weight_sharing
-            restore(context, parsed, enabled, message, stop)
-
-        return self._open_context(chosen, opens, stored=True, list_number=list_number)
+        return self._open_context(chosen, StoredContext(parsed, enabled, client_buffers), stop, list_number)
 
     def validate_binary(
         self, binary: Given, *, compatibility: str = "permissive", check_data: bool = False
@@ -282,12 +288,12 @@ class Device:
         self._life.require("use")
         chosen = self._read_options({"compatibility": compatibility}, ContextOrigin.BINARY)
         opened = open_given(binary)
-        return validate(opened, find_soc(self.soc), self._driver, chosen.compatibility, data_too=check_data)
+        return validate(opened, find_soc(self.soc), self.driver, chosen.compatibility, data_too=check_data)
 
     def create_power_config(self, core: int = 0) -> PowerConfig:
         """An id under which to vote on clocks, sleep and polling of a core. The highest of all votes wins."""
         self._life.require("use")
-        return self._votes.create(self._link, core)
+        return self._votes.create(self.link, core)
 
     def set_perf_profile(
         self,
@@ -306,7 +312,7 @@ class Device:
         """
         self._life.require("use")
         self._votes.set_profile(
-            self._link,
+            self.link,
             name,
             rpc_polling_us=rpc_polling_us,
             rpc_control_latency_us=rpc_control_latency_us,
@@ -321,15 +327,15 @@ class Device:
 
     def info(self) -> dict[str, Any]:
         """The device and all its sessions: process, clients, graphs, bytes, pending executions, clocks, votes."""
-        return {"soc": self.soc, "name": self.name, **self._link.request(ms.Inspect()).info}
+        return {"soc": self.soc, "name": self.name, **self.link.request(ms.Inspect()).info}
 
     def start_trace(self) -> None:
         """Record what the device does until ``stop_trace``."""
-        self._link.request(ms.SetTrace(enabled=True))
+        self.link.request(ms.SetTrace(enabled=True))
 
     def stop_trace(self) -> Trace:
         """Stop recording; returns what the device recorded, for ``openhtp.report``."""
-        link = self._link
+        link = self.link
         link.request(ms.SetTrace(enabled=False))
         return trace_from_bytes(link.read_trace())
 
@@ -338,14 +344,14 @@ class Device:
         self._life.require("free")
         self._ready.wait()
         news.device_leaves(self)
-        for context in list(self._contexts):
-            if context._life.state is not State.FREED:
+        for context in list(self.contexts):
+            if context.opened.life.state is not State.FREED:
                 context.free()
         try:
             with self._lock:
                 self._life.end(State.FREED)
             self._votes.free()
-            self.backend._devices.discard(self)
+            self.backend.devices.discard(self)
             self._end_of_link.detach()
             finish(self._link_now.close, name="openhtp-close")
         except BaseException:
@@ -364,9 +370,9 @@ class Device:
         if self._ready.is_open:  # else a restart is under way, and so are those who wait for it
             self._ready = Latch()
         self._votes.lose()
-        for context in list(self._contexts):
+        for context in list(self.contexts):
             try:
-                context._lose()
+                context.opened.lose()
             except Exception:
                 log.exception("telling %r of the loss of its device", context)
         log.warning("device process %d went away; starting a fresh one", link.pid)
@@ -406,6 +412,11 @@ class Device:
         log.error("the device process could not be started again: %s", error)
         self._failure = error
         self._ready.unlock()
+
+    def _leave_to_parent(self) -> None:
+        """In the child of a fork: it is the parent's."""
+        self._life.end(State.FOREIGN)
+        self._votes.leave_to_parent()
 
     def __repr__(self) -> str:
         return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core import status as st, tidying
 from openhtp.runtime.calls import execution
 from openhtp.runtime.links import thread_npus
 from openhtp.runtime.objects import lifecycle
-from openhtp.runtime.objects.lifecycle import State, foreign_error
+from openhtp.runtime.objects.lifecycle import foreign_error
+
+_T = TypeVar("_T")
 
 if TYPE_CHECKING:
-    from openhtp.runtime.binaries.creation import Creation
     from openhtp.runtime.links.link import Link
-    from openhtp.runtime.objects.backend import Backend
-    from openhtp.runtime.objects.context import Context
 
-# What is open in this process. Links also while they are being made or replaced.
-backends: weakref.WeakSet[Backend] = weakref.WeakSet()
+# Links that are open in this process, also while they are being made or replaced.
 links: weakref.WeakSet[Link] = weakref.WeakSet()
-creations: weakref.WeakSet[Creation] = weakref.WeakSet()
+_heirs: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
 
 _pid = os.getpid()
+
+
+def on_fork(thing: _T, leave: Callable[[_T], object]) -> None:
+    """Call ``leave(thing)`` in the child of a fork, as long as the thing lives."""
+    _heirs[thing] = leave
 
 
 def _leave_to_parent() -> None:
@@ -36,30 +40,15 @@ def _leave_to_parent() -> None:
     lifecycle.parent_pid, _pid = _pid, os.getpid()
     execution.renew_lock()
     tidying.start_anew()
-    for backend in list(backends):
-        backend._life.end(State.FOREIGN)
-        for device in list(backend._devices):
-            device._life.end(State.FOREIGN)
-            device._votes.leave_to_parent()
-            for context in list(device._contexts):
-                _leave_context(context)
+    heirs = list(_heirs.items())
+    _heirs.clear()
+    for thing, leave in heirs:
+        leave(thing)
     error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
     for link in list(links):
         link.leave_to_parent(error)
     thread_npus.leave_to_parent()
-    for creation in list(creations):
-        creation._leave()
-    backends.clear()
     links.clear()
-    creations.clear()
-
-
-def _leave_context(context: Context) -> None:
-    context._life.end(State.FOREIGN)
-    for graph in list(context._graphs.values()):
-        graph._life.end(State.FOREIGN)
-    for mem in context._memory.all():
-        mem._life.end(State.FOREIGN)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

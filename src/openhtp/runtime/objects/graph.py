@@ -16,19 +16,16 @@ from openhtp.core.locks import make_lock
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind
-from openhtp.ir.builder import GraphBuilder
+from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import OptionValues as Options
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.records.profile import Method
-from openhtp.rpc import messages as ms
-from openhtp.runtime.binaries.load import fresh, load_graphs
-from openhtp.runtime.calls.arguments import Ports, Values
-from openhtp.runtime.calls.bindings import Bindings
+from openhtp.runtime.binaries.send import GraphOrder, fresh, load_graphs
+from openhtp.runtime.calls.arguments import Values
 from openhtp.runtime.calls.call import Call
-from openhtp.runtime.calls.callee import Callee
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
 from openhtp.runtime.calls.sending import enqueue, send
@@ -40,20 +37,19 @@ from openhtp.runtime.objects.argument_checks import (
     check_handle,
     check_name,
     deadline_from,
-    options_within,
 )
-from openhtp.runtime.objects.building import op_call, static_data, tensor_spec
+from openhtp.runtime.objects.graph_draft import GraphDraft, static_data, tensor_spec
+from openhtp.runtime.objects.graph_options import changed_draft, check_late, check_threads, new_options
 from openhtp.runtime.objects.lifecycle import Life, State
-from openhtp.runtime.objects.modelled import Modelled
+from openhtp.runtime.objects.loaded_graph import LoadedGraph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import finalize_events
-from openhtp.runtime.objects.reconfiguring import reconfigured, tell_threads
 from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
-    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.open_context import OpenContext
 
 
 def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGraph]:
@@ -70,30 +66,42 @@ def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGrap
     _enqueue="execution_begin",
 )
 class Graph:
-    """Made by ``Context.create_graph`` or restored from a context binary."""
+    """Made by ``Context.create_graph`` or restored from a context binary.
 
-    def __init__(self, context: Context, name: str, options: Options) -> None:
-        options = options_within(context, name, options)
-        self.context = context
+    While it is built, its ``draft`` takes tensors and nodes; once the device has it, it is ``loaded``.
+    """
+
+    def __init__(
+        self,
+        context: OpenContext,
+        name: str,
+        options: Options,
+        *,
+        packed: PackedGraph | None = None,
+        enabled: bool = True,
+    ) -> None:
+        """``packed`` is how a binary has it: it is loaded later, or never if it is not ``enabled``."""
+        self.context = context.handle
         self.name = name
         self.core: int = options.core
-        self._life = Life("graph", name, State.BUILDING)
-        self._options = options
-        self._builder: GraphBuilder | None = GraphBuilder(name)
-        self._tensors: dict[str, Tensor] = {}
-        self._nodes = 0
-        self._program: QnnProgram | None = None
-        self._packed: PackedGraph | None = None
-        # Data and encodings of updateable tensors that were applied last; none if the graph came with them.
-        self._updates: dict[str, npt.NDArray[Any]] = {}
-        self._encodings: dict[str, Encoding] = {}
+        self.draft: GraphDraft | None = None
+        self.loaded: LoadedGraph | None = None
         # Options that were changed after preparation had read them.
-        self._changed: set[str] = set()
-        # Whether it was restored from what an earlier device had prepared, and so was ready quickly.
-        self.was_prepared = False
-        self._number = 0
-        self._callee: Callee | None = None
+        self.changed_options: set[str] = set()
+        self._of = context
+        self._options = options
+        self._tensors: dict[str, Tensor] = {}
         self._build_lock = make_lock("building")
+        if packed is None:
+            self.life = Life("graph", name, State.BUILDING)
+            self.draft = GraphDraft(self, self._tensors, context.next_tensor_id)
+            return
+        self.life = Life("graph", name, State.DEFERRED if enabled else State.DISABLED)
+        ids, info = packed.tensor_ids, packed.info()
+        for spec in (*info.inputs, *info.outputs):
+            # Ids are kept, so that tensors of whoever built the binary still fit.
+            number = ids.get(spec.name) or context.next_tensor_id()
+            self._tensors[spec.name] = Tensor(number, spec, self)
 
     # Building
 
@@ -118,15 +126,13 @@ class Graph:
         ``sparse_elements`` makes the tensor sparse, with at most so many elements specified.
         ``data_format`` "hmx_weight_layout" is for the KV cache of a language model (``docs/llm.md``).
         """
-        self._life.require("add_tensor")
+        self.life.require("add_tensor")
         kind = kind if kind is not None else ("native" if data is None else "static")
         with error_context(graph=self.name):
             spec = tensor_spec(name, shape, dtype, quant, kind, dynamic, sparse_elements, data_format)
-            held = static_data(spec, data)
+            constant = static_data(spec, data)
         with self._build_lock:
-            self._builder_for("add_tensor").add_tensor(spec, held)
-            tensor = self._tensors[spec.name] = Tensor(self.context._next_tensor_id(), spec, self)
-        return tensor
+            return self._draft_for("add_tensor").add_tensor(spec, constant)
 
     def add_node(
         self,
@@ -140,33 +146,23 @@ class Graph:
     ) -> None:
         """Add a node after those that make its inputs. Op and parameter names are the API's."""
         with self._build_lock:
-            builder = self._builder_for("add_node")
-            op = check_name(op, "op")
-            name = check_name(f"{op}_{self._nodes}" if name is None else name, "node")
-            with error_context(graph=self.name, node=name):
-                call = op_call(self, op, name, inputs, outputs, params, package)
-            builder.add_node(call)
-            self._nodes += 1
+            self._draft_for("add_node").add_node(op, name, inputs, outputs, params, package)
 
-    def _builder_for(self, call: str) -> GraphBuilder:
+    def _draft_for(self, call: str) -> GraphDraft:
         """What changes the graph: one thread at a time, which holds the lock, and not while it is finalized."""
-        self._life.require(call)
-        assert self._builder is not None
-        return self._builder
+        self.life.require(call)
+        assert self.draft is not None
+        return self.draft
 
-    def _compose(self, graph: IrGraph) -> None:
-        """Take over a whole graph that was built and verified elsewhere (an importer, say)."""
-        assert self._builder is not None
-        self._builder = GraphBuilder.resume(graph, name=self.name)
-        for spec in graph.tensors.values():
-            self._tensors[spec.name] = Tensor(self.context._next_tensor_id(), spec, self)
-        self._nodes = len(graph.nodes)
+    def _compose(self, source: IrGraph) -> None:
+        """A method, so that the saver can come between."""
+        self._draft_for("add_node").take_over(source)
 
     def create_subgraph(self, name: str) -> Graph:
         """A graph inside this one. It takes tensors and nodes but cannot be executed by itself."""
-        self._life.require("add_node")
-        sub = Graph(self.context, check_name(name, "graph"), self._options)
-        sub._life.become(State.SUBGRAPH)
+        self.life.require("add_node")
+        sub = Graph(self._of, check_name(name, "graph"), self._options)
+        sub.life.become(State.SUBGRAPH)
         return sub
 
     def finalize(self, *, profile: Profile | None = None, signal: Signal | None = None) -> None:
@@ -175,11 +171,11 @@ class Graph:
         Of several threads that finalize it one does; the others wait and are told that it is finalized. If it
         fails, or ``signal`` ends it, the graph stays as it was and nothing of it is left on the device.
         """
-        if self._life.state is State.DEFERRED:
+        if self.life.state is State.DEFERRED:
             self.context.finalize(profile=profile, signal=signal, graphs=[self])
             return
-        self._life.require("finalize")
-        self.context._life.require("use")
+        self.life.require("finalize")
+        self._of.life.require("use")
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
         what = f"finalizing graph {self.name!r}"
@@ -187,62 +183,27 @@ class Graph:
             carrying(profile, signal, what, OF_GRAPH, functools.partial(self._finalize, profile))
 
     def _finalize(self, profile: Profile | None, fill: Fill | None, stop: Stop | None) -> None:
-        compiling = functools.partial(_compiled, self._builder_for("finalize").finish(), self._options)
+        compiling = functools.partial(_compiled, self._draft_for("finalize").finish(), self._options)
         with serving() as served:
-            link = self.context._link
+            link = self._of.link
             begin = link.now()
             program, packed = compiling() if stop is None else stop.run(compiling)
             compiled = link.now()
             with error_context(graph=self.name):
                 sending = fresh(pack_graphs([packed], BinaryInfo()))
-            load_graphs(self.context, sending, [(self, packed)], stop)
-            self._program = program
-            self._builder = None
+            load_graphs(self._of, sending, [order_of(self, packed, program)], stop)
+            self.draft = None
             if fill is not None and profile is not None:
                 events = finalize_events(profile.level, begin, compiled, link.now(), served)
                 fill(Noted(Method.FINALIZE, self.name, events))
 
-    def _adopt_loaded(self, packed: PackedGraph, loaded: ms.LoadedGraph) -> None:
+    def _adopt(self, loaded: LoadedGraph) -> None:
         """The device has made the graph ready: be executable."""
-        info = packed.info()
-        self._packed = packed
-        self.was_prepared = loaded.prepared
-        self._number = loaded.graph
-        self.steps = loaded.steps
-        self._callee = self._make_callee(Ports([*info.inputs, *info.outputs], len(info.inputs), self._tensors))
-        self._life.finish("finalize", State.PREPARED if self.context._chosen.prepare_only else State.FINALIZED)
-        if "hvx_threads" in self._changed:
-            tell_threads(self, self._options)
+        self.loaded = loaded
+        self.life.finish("finalize", State.PREPARED if self._of.options.prepare_only else State.FINALIZED)
+        if "hvx_threads" in self.changed_options:
+            loaded.set_threads(self._options.hvx_threads)
         news.graph_loaded(self)
-
-    def _make_callee(self, ports: Ports) -> Callee:
-        context = self.context
-        if ports.is_dynamic:
-            self._whole_program()  # now rather than during the first execution
-        return Callee(
-            self.name,
-            self._number,
-            ports=ports,
-            bindings=Bindings(context._memory, ports, lambda sizes: self._whole_program().infer_dims(sizes)),
-            hvx_threads=self.hvx_threads,
-            places=context._places,
-            link=context._link,
-            notifier=context.device.backend._notifier,
-            modelled=self._make_modelled(),
-        )
-
-    def _make_modelled(self) -> Modelled | None:
-        """What profiles tell about the chip; nothing where the vendor's library is the device."""
-        device = self.context.device
-        if device.backend._library is not None or self._packed is None:
-            return None
-        return Modelled(self._packed, self._program, self._options, device.soc, self.steps, self.core)
-
-    def _whole_program(self) -> QnnProgram:
-        if self._program is None:
-            assert self._packed is not None
-            self._program = self._packed.program()
-        return self._program
 
     # Looking
 
@@ -264,12 +225,23 @@ class Graph:
     @property
     def is_finalized(self) -> bool:
         """Whether it can be executed."""
-        return self._life.state in (State.FINALIZED, State.PREPARED)
+        return self.life.state in (State.FINALIZED, State.PREPARED)
+
+    @property
+    def steps(self) -> int:
+        """Steps that the device takes it in, at whose ends it may be pre-empted; 0 before it is finalized."""
+        return 0 if self.loaded is None else self.loaded.steps
+
+    @property
+    def was_prepared(self) -> bool:
+        """Whether it was restored from what an earlier device had prepared, and so was ready quickly."""
+        return self.loaded is not None and self.loaded.was_prepared
 
     @property
     def was_outdated(self) -> bool:
         """Whether it came with a prepared form that could not be used here."""
-        return self._packed is not None and self._packed.prepared is not None and not self.was_prepared
+        loaded = self.loaded
+        return loaded is not None and loaded.packed.prepared is not None and not loaded.was_prepared
 
     @property
     def options(self) -> Options:
@@ -293,22 +265,39 @@ class Graph:
         Of a finalized one the priority and the HVX threads, which the device refuses once an execution has
         started, and ``slc_alloc_enable``, which can be turned off and on again between executions.
         """
-        self._life.require("set_config")
-        self.context._life.require("use")
-        self._adopt_options(reconfigured(self, options))
+        self.life.require("set_config")
+        self._of.life.require("use")
+        wanted = {name: value for name, value in options.items() if value is not None}
+        with error_context(graph=self.name):
+            chosen = self._reconfigured(wanted)
+        self._adopt_options(chosen)
 
-    def _adopt_priority(self, level: Priority) -> None:
-        """The context's priority was changed, and the device has agreed."""
-        self._adopt_options(self._options.replace(priority=level))
+    def _reconfigured(self, wanted: Mapping[str, object]) -> Options:
+        """The options with those that are wanted; the device has agreed to them."""
+        context, state = self._of, self.life.state
+        if state is State.BUILDING:
+            others = [other.options for other in list(context.graphs.values()) if other is not self]
+            return new_options(context, self.name, changed_draft(self._options, wanted), others)
+        options = self._options.replace(**wanted)
+        check_late(self._options, self.changed_options, options, wanted)
+        if state is State.DEFERRED:
+            check_threads(options, find_soc(context.device.soc))
+        if state is State.FINALIZED and self.loaded is not None:
+            # Threads first: what can refuse the priority afterwards has refused them, too.
+            if "hvx_threads" in wanted:
+                self.loaded.set_threads(options.hvx_threads)
+            if "priority" in wanted:
+                self.loaded.set_priority(options.priority)
+        return options
 
     def _adopt_options(self, options: Options) -> None:
         before, self._options, self.core = self._options, options, options.core
-        if self._life.state is State.BUILDING:
+        if self.life.state is State.BUILDING:
             return
-        self._changed |= {name for name in options if options[name] != before[name]}
-        self.context._saver.forget()
-        if self._callee is not None and options != before:
-            self._callee.hvx_threads, self._callee.modelled = self.hvx_threads, self._make_modelled()
+        self.changed_options |= {name for name in options if options[name] != before[name]}
+        self._of.packer.forget()
+        if self.loaded is not None and options != before:
+            self.loaded.adopt_options(options)
 
     # Executing
 
@@ -365,10 +354,10 @@ class Graph:
         *,
         synchronous: bool,
     ) -> Execution:
-        self.context._life.require("execute")
-        self._life.require("execute")
-        callee = self._callee
-        assert callee is not None  # it is finalized
+        self._of.life.require("execute")
+        self.life.require("execute")
+        assert self.loaded is not None  # it is finalized
+        callee = self.loaded.callee
         link = callee.link
         called_ns = link.now()
         check_handle("profile", profile, Profile)
@@ -379,8 +368,8 @@ class Graph:
             caller=self,
             called_ns=called_ns,
             deadline_at=0 if deadline_us is None else deadline_from(called_ns, deadline_us),
-            profile=None if profile is None else profile._sheet,
-            signal=None if signal is None else signal._interrupt,
+            profile=None if profile is None else profile.sheet,
+            signal=None if signal is None else signal.interrupt,
             notify=notify,
             notify_param=notify_param,
             synchronous=synchronous,
@@ -392,4 +381,19 @@ class Graph:
         return enqueue(call)
 
     def __repr__(self) -> str:
-        return f"<Graph {self.name!r}, {self._life.state.value}>"
+        return f"<Graph {self.name!r}, {self.life.state.value}>"
+
+
+def order_of(graph: Graph, packed: PackedGraph, program: QnnProgram | None = None) -> GraphOrder:
+    """What is to be loaded for a graph."""
+    return GraphOrder(graph, packed, graph._adopt, program)
+
+
+def compose(graph: Graph, source: IrGraph) -> None:
+    """Take over a whole graph that was built and verified elsewhere (an importer, say)."""
+    graph._compose(source)
+
+
+def adopt_priority(graph: Graph, level: Priority) -> None:
+    """The context's priority was changed, and the device has agreed."""
+    graph._adopt_options(graph.options.replace(priority=level))

@@ -33,7 +33,7 @@ class Profile:
         self.optrace = optrace
         self.max_events = max_events
         self._life = Life("profile", "")
-        self._sheet = Sheet(self._life, level)
+        self.sheet = Sheet(self._life, level)
         self._told: tuple[object, tuple[ProfileEvent, ...]] = (None, ())
 
     def events(self) -> tuple[ProfileEvent, ...]:
@@ -41,7 +41,7 @@ class Profile:
 
         Worked out when first asked for: a detailed profile compiles the graph again to tell about its ops.
         """
-        found = self._sheet.found
+        found = self.sheet.found
         if found is not self._told[0]:
             events = (
                 execute_events(found, self.level, optrace=self.optrace)
@@ -62,19 +62,19 @@ class Profile:
     @property
     def soc(self) -> str:
         """The chip that the last call ran on; empty if it was no execution."""
-        found = self._sheet.found
+        found = self.sheet.found
         return found.modelled.soc if isinstance(found, Executed) and found.modelled is not None else ""
 
     def schematic(self) -> Schematic | None:
         """What was run, op by op on the chip (modelled); None if that is not known."""
-        found = self._sheet.found
+        found = self.sheet.found
         if not isinstance(found, Executed) or found.modelled is None or not found.modelled.is_known:
             return None
         return found.modelled.schematic(found.clocks)
 
     def message(self) -> Message | None:
         """What a log keeps of the last call; None if there was none."""
-        found = self._sheet.found
+        found = self.sheet.found
         if found is None:
             return None
         stamp = time.time_ns() // 1000
@@ -105,15 +105,15 @@ class Profile:
     def free(self) -> None:
         """Give the handle back; refused while a call fills it."""
         self._life.require("free")
-        if self._sheet.holder is not None:
+        if self.sheet.holder is not None:
             raise WrongState("the profile handle is in use", st.QNN_PROFILE_ERROR_HANDLE_IN_USE)
         self._life.end(State.FREED)
 
     def __repr__(self) -> str:
         level = "optrace" if self.optrace else self.level.name.lower()
-        if self._sheet.holder is not None:
+        if self.sheet.holder is not None:
             return f"<Profile {level}, being filled>"
-        if self._sheet.found is None:
+        if self.sheet.found is None:
             return f"<Profile {level}, empty>"
         events = self.events()
         last = events[-1]

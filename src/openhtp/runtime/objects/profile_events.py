@@ -5,6 +5,8 @@ Host times are measured; cycles, and what belongs to an op, are modelled for the
 
 from __future__ import annotations
 
+from typing import Any
+
 from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
 from openhtp.hw.catalog import find_soc
@@ -120,6 +122,11 @@ def apply_events(begin_ns: int, asked_ns: int, end_ns: int, served: Served) -> t
         _us(9004, "Accelerator (apply binary section) time", served.worked_ns),
         _us(9001, "QNN (apply binary section) time", end_ns - begin_ns),
     )
+
+
+def held_bytes(info: dict[str, Any]) -> int:
+    """What a device holds for all its clients, by its own account (``Device.info``)."""
+    return sum(session["bytes"] for session in info["sessions"])
 
 
 def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:

@@ -25,12 +25,12 @@ class Signal:
             )
         self.timeout_us = timeout_us
         self._life = Life("signal", "")
-        self._interrupt = Interrupt(self._life, timeout_us)
+        self.interrupt = Interrupt(self._life, timeout_us)
 
     @property
     def in_use(self) -> bool:
         """Whether a call carries it now."""
-        return self._interrupt.holder is not None
+        return self.interrupt.holder is not None
 
     def trigger(self) -> None:
         """Abort the call that carries this signal. The execution that runs may still finish."""
@@ -40,12 +40,12 @@ class Signal:
                 "a timeout signal triggers itself; create a signal without timeout_us to abort",
                 st.QNN_SIGNAL_ERROR_INCOMPATIBLE_SIGNAL_TYPE,
             )
-        self._interrupt.trigger()
+        self.interrupt.trigger()
 
     def free(self) -> None:
         """Give the signal back; refused while a call carries it."""
         self._life.require("free")
-        self._interrupt.free()
+        self.interrupt.free()
 
     def __repr__(self) -> str:
         kind = "abort" if self.timeout_us is None else f"timeout of {self.timeout_us} us"
@@ -58,4 +58,4 @@ class AtOnce(Signal):
 
     def __init__(self) -> None:
         super().__init__()
-        self._interrupt = Impatience(self._life, None)
+        self.interrupt = Impatience(self._life, None)

@@ -22,7 +22,8 @@ def ops_of_steps(graph: Graph) -> list[StepOps]:
     The device compiles a program and joins its steps by rules that depend on nothing else, so they are followed
     again.
     """
-    return step_nodes(program_for(graph._whole_program(), graph.context.device.soc), graph.steps)
+    assert graph.loaded is not None  # it is finalized
+    return step_nodes(program_for(graph.loaded.program(), graph.context.device.soc), graph.steps)
 
 
 def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.device import Device
 
 
-class Preset:
+class ExtensionsConfig:
     """Options for devices, contexts and graphs. Without a config it adds nothing."""
 
     __slots__ = ("_config",)

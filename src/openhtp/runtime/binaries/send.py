@@ -1,0 +1,153 @@
+"""Graphs go to the device: all that a context gets at once from one binary, and all or none."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st, tidying
+from openhtp.core.descriptors import Descriptor
+from openhtp.core.errors import OutOfMemory
+from openhtp.core.limits import SESSION_LIMIT_BYTES
+from openhtp.core.units import bytes_in_words
+from openhtp.program.binary import ContextBinary, joined
+from openhtp.program.packed import PackedGraph
+from openhtp.program.qnn_program import QnnProgram
+from openhtp.program.sources import FileSource
+from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import unchangeable, unchangeable_whole
+from openhtp.runtime.binaries.opening import Check, chunks, go_on
+from openhtp.runtime.links.link import Undo
+from openhtp.runtime.objects.loaded_graph import LoadedGraph
+from openhtp.runtime.objects.open_context import OpenContext, free_context
+
+if TYPE_CHECKING:
+    from openhtp.runtime.binaries.data_provider import ClientBuffers
+    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.links.link import Link
+    from openhtp.runtime.objects.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOrder:
+    """A graph that the device is to load. ``adopt`` makes it executable once that is done."""
+
+    graph: Graph
+    packed: PackedGraph
+    adopt: Callable[[LoadedGraph], None]
+    program: QnnProgram | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Graphs on their way to the device: their places in the binary, bytes that they take, how it is sent."""
+
+    places: Sequence[int]
+    nbytes: int
+    descriptor: Callable[[], AbstractContextManager[int]]
+    client_buffers: ClientBuffers | None = None
+
+
+def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
+    """A graph that was just packed, as the pieces of a binary of its own."""
+    return Sending([0], sum(map(len, parts)), lambda: _number(unchangeable_whole(parts)))
+
+
+def stored(
+    binary: ContextBinary, names: Sequence[str], buffers: ClientBuffers | None = None, check: Check = go_on
+) -> Sending:
+    """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are.
+
+    ``buffers`` are the client's and have some of them; ``check`` ends it early.
+    """
+    source, ranges = binary.source, binary.ranges(names)
+    places = [binary.graph_names.index(name) for name in names]
+    nbytes = sum(piece.end - piece.begin for piece in ranges)
+    if isinstance(source, FileSource):
+        return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), buffers)
+    apart = [] if buffers is None else [(piece.begin, piece.end) for piece in buffers.pieces]
+    wanted = [
+        piece for piece in ranges if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
+    ]
+    pieces = itertools.chain.from_iterable(
+        chunks(piece.begin, piece.end, source.read, check) for piece in joined(wanted)
+    )
+    return Sending(places, nbytes, lambda: _number(unchangeable(source.nbytes, pieces)), buffers)
+
+
+@contextlib.contextmanager
+def _number(memory: Descriptor) -> Iterator[int]:
+    with contextlib.closing(memory):
+        yield memory.number
+
+
+def load_graphs(
+    context: OpenContext,
+    sending: Sending,
+    orders: Sequence[GraphOrder],
+    stop: Stop | None = None,
+    options: ms.LoadOptions = ms.AT_ONCE,
+    opening: ms.CreateContext | None = None,
+) -> None:
+    """Have the device load these graphs of what is sent; then they are executable.
+
+    ``opening``: the context is made with them. Whoever is interrupted on the way, or stopped, leaves nothing of
+    it all on the device.
+    """
+    if sending.nbytes > SESSION_LIMIT_BYTES:
+        names = ", ".join(repr(order.graph.name) for order in orders)
+        raise OutOfMemory(
+            f"{bytes_in_words(sending.nbytes)} for graph {names}; a session holds at most"
+            f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
+            st.QNN_CONTEXT_ERROR_MEM_ALLOC,
+        )
+    buffers = sending.client_buffers
+    request = ms.LoadGraphs(
+        context=context.number,
+        nbytes=sending.nbytes,
+        graphs=[
+            ms.WantedGraph(place=place, priority=int(order.graph.priority), core=order.graph.core)
+            for place, order in zip(sending.places, orders, strict=True)
+        ],
+        opening=opening,
+        options=options,
+        external=[] if buffers is None else buffers.pieces,
+    )
+    others = () if buffers is None else buffers.descriptors
+    undo = _free_graphs(context.number) if opening is None else free_context
+    replies: list[ms.Reply] = []
+    try:
+        with sending.descriptor() as fd:
+            replies.append(context.link.request(request, (fd, *others), undo, stop))
+        context.number = replies[0].value
+        for order, ready in zip(orders, replies[0].graphs, strict=True):
+            graph = order.graph
+            order.adopt(
+                LoadedGraph(
+                    context,
+                    order.packed,
+                    ready,
+                    tensors=graph.tensors,
+                    options=graph.options,
+                    program=order.program,
+                )
+            )
+    except BaseException:
+        tidying.post((_take_back, (context.link, undo, replies, [order.graph for order in orders])))
+        raise
+
+
+def _take_back(link: Link, undo: Undo, replies: Sequence[ms.Reply], graphs: Sequence[Graph]) -> None:
+    """Whoever had graphs loaded was interrupted: unless they were adopted by then, the device frees them."""
+    adopted = [graph.loaded.number for graph in graphs if graph.is_finalized and graph.loaded is not None]
+    for reply in replies:
+        if adopted != [ready.graph for ready in reply.graphs]:
+            link.tell(undo(reply))
+
+
+def _free_graphs(number: int) -> Undo:
+    return lambda reply: ms.FreeGraphs(context=number, graphs=[ready.graph for ready in reply.graphs])

@@ -1,0 +1,148 @@
+"""A context on its device: all that graphs, memory, apps and binaries need of the context that they belong to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument
+from openhtp.core.priority import Priority
+from openhtp.core.tensor import TensorSpec
+from openhtp.options import OptionValues
+from openhtp.program.sources import FileSource
+from openhtp.rpc import messages as ms
+from openhtp.runtime.binaries.save import ContextPacker
+from openhtp.runtime.calls.queue import Places
+from openhtp.runtime.objects.lifecycle import Life, State
+from openhtp.runtime.objects.mem import ContextMemory, Mem
+
+if TYPE_CHECKING:
+    from openhtp.program.binary import ContextBinary
+    from openhtp.runtime.binaries.data_provider import ClientBuffers
+    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.links.link import Link
+    from openhtp.runtime.objects.context import Context
+    from openhtp.runtime.objects.device import Device
+    from openhtp.runtime.objects.graph import Graph
+
+
+class OpenContext:
+    """What is behind a ``Context``, which users hold.
+
+    ``number`` is its number on the device, ``binary`` what it was made from, ``client_buffers`` those that its
+    client has parts of the binary in. ``forget`` has its device forget it.
+    """
+
+    def __init__(
+        self,
+        handle: Context,
+        device: Device,
+        link: Link,
+        options: OptionValues,
+        *,
+        binary: ContextBinary | None = None,
+        client_buffers: ClientBuffers | None = None,
+        forget: Callable[[], None],
+    ) -> None:
+        self.handle = handle
+        self.device = device
+        self.link = link
+        self.options = options
+        self.priority: Priority = Priority.NORMAL if options.priority is None else options.priority
+        self.binary = binary  # graphs read it when needed
+        self.client_buffers = client_buffers
+        self.number = 0
+        self.life = Life("context", "")
+        self.places = Places(options.queue_depth)
+        self.graphs: dict[str, Graph] = {}
+        self.memory = ContextMemory(self)
+        self.packer = ContextPacker(self)
+        self._forget = forget
+        self._tensor_ids = itertools.count(1)
+
+    def open(self, message: ms.CreateContext, stop: Stop | None) -> None:
+        """Have the device make it."""
+        self.number = self.link.request(message, undo=free_context, stop=stop).value
+
+    # What graphs and memory need
+
+    def next_tensor_id(self) -> int:
+        """An id that no other tensor of the context has."""
+        return next(self._tensor_ids)
+
+    def find_spec(self, name: str) -> TensorSpec:
+        """The tensor of this name, whichever graphs have it."""
+        specs = {
+            (tensor.shape, tensor.dtype): tensor.spec
+            for graph in list(self.graphs.values())
+            if (tensor := graph.tensors.get(name)) is not None
+        }
+        if len(specs) == 1:
+            return next(iter(specs.values()))
+        problem = "several graphs have it with different shapes" if specs else "no graph of this context has it"
+        raise InvalidArgument(
+            f"cannot tell the shape of tensor {name!r}: {problem}; pass the Tensor, or shape and dtype",
+            st.QNN_MEM_ERROR_INVALID_SHAPE,
+        )
+
+    def users_of(self, mem: Mem) -> int:
+        """Calls that were accepted, are not over, and read or write the memory."""
+        loaded = [graph.loaded for graph in list(self.graphs.values()) if graph.loaded is not None]
+        calls = [call for graph in loaded for call in graph.callee.calls_under_way()]
+        return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
+
+    def forget_bindings(self) -> None:
+        """What the graphs know about where tensors lie no longer holds."""
+        for graph in list(self.graphs.values()):
+            if graph.loaded is not None:
+                graph.loaded.callee.bindings.forget_memory()
+
+    # Its end
+
+    def end(self, state: State) -> None:
+        """Nothing can be called any more."""
+        self.life.end(state)
+        self.packer.forget()
+        if self.binary is not None and isinstance(self.binary.source, FileSource):
+            self.binary.source.close()
+        for graph in list(self.graphs.values()):
+            graph.life.end(state)
+        self.places.close(lambda: self.life.refusal("execute"))
+        self._forget()
+
+    def release_memory(self, state: State) -> None:
+        """Give back what it shared with the device."""
+        self.memory.release(state)
+        if self.client_buffers is not None:
+            if state is State.LOST:  # on the link's own thread, which must not wait for a callback
+                self.device.backend.notifier.post(self.client_buffers.release)
+            else:
+                self.client_buffers.release()
+        for graph in list(self.graphs.values()):
+            if graph.loaded is not None:
+                graph.loaded.callee.bindings.close()
+
+    def discard(self) -> None:
+        """Whoever made or freed it was interrupted; what was done already does no harm."""
+        self.end(State.FREED)
+        self.link.tell(ms.FreeContext(context=self.number))
+        self.release_memory(State.FREED)
+
+    def lose(self) -> None:
+        """The device process went away: everything here is stale until the client builds it anew."""
+        self.end(State.LOST)
+        self.release_memory(State.LOST)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: it is the parent's."""
+        self.life.end(State.FOREIGN)
+        for graph in list(self.graphs.values()):
+            graph.life.end(State.FOREIGN)
+        self.memory.leave_to_parent()
+
+
+def free_context(reply: ms.Reply) -> ms.FreeContext:
+    """What takes the making of a context back."""
+    return ms.FreeContext(context=reply.value)
