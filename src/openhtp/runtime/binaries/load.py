@@ -56,7 +56,7 @@ def open_stored(context: OpenContext, source: StoredContext, opening: ms.CreateC
     if source.enabled and not context.options.defer_graph_init:
         _load(context, source.binary, source.enabled, stop, opening)
     else:
-        context.open(opening, stop)
+        context.make_on_device(opening, stop)
 
 
 def finalize_deferred(

@@ -171,7 +171,7 @@ class Device:
         )
         try:
             if source is None:
-                opened.open(message, stop)
+                opened.make_on_device(message, stop)
             else:
                 open_stored(opened, source, message, stop)
             self.contexts.add(context)

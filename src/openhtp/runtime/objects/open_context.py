@@ -62,8 +62,8 @@ class OpenContext:
         self._forget = forget
         self._tensor_ids = itertools.count(1)
 
-    def open(self, message: ms.CreateContext, stop: Stop | None) -> None:
-        """Have the device make it."""
+    def make_on_device(self, message: ms.CreateContext, stop: Stop | None) -> None:
+        """Have the device open it, without graphs."""
         self.number = self.link.request(message, undo=free_context, stop=stop).value
 
     # What graphs and memory need
