@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st, tidying
-from openhtp.core.descriptors import Descriptor
 from openhtp.core.errors import OutOfMemory
+from openhtp.core.files import Descriptor
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import bytes_in_words
 from openhtp.program.binary import ContextBinary, joined
