@@ -55,6 +55,7 @@ class BoundCall:
 
     __slots__ = (
         "_arguments",
+        "_callee",
         "_graph_life",
         "_has_run",
         "_life",
@@ -72,6 +73,7 @@ class BoundCall:
         self._life, self._graph_life = graph.context.opened.life, graph.life
         # Binding costs more than one copy: it is done for arrays that are used again.
         self._has_run = self._looked = False
+        self._callee: Callee
         self._arguments: Arguments | None = None
         self._shortcut: Shortcut | None = None
 
@@ -109,8 +111,7 @@ class BoundCall:
 
     def _run_at_once(self, bound: Shortcut, notify: Notify | None) -> bool:
         """Compute here and post the notification; False if it has to go through the queue after all."""
-        callee = self.graph._callee
-        assert callee is not None  # it was looked at
+        callee = self._callee
         places, code = callee.places, 0
         run = RunAtOnce(callee.notifier)
         try:
@@ -141,8 +142,8 @@ class BoundCall:
         *,
         synchronous: bool,
     ) -> Execution:
-        callee = _callee(self.graph)
-        assert self._arguments is not None
+        callee = self._callee
+        assert self._arguments is not None  # it was looked at
         return send(
             Call(
                 callee,
@@ -161,7 +162,7 @@ class BoundCall:
         )
 
     def _look(self) -> None:
-        callee = _callee(self.graph)
+        callee = self._callee = _callee(self.graph)
         self._arguments = callee.bindings.arguments(self.inputs, self.outputs)
         self._shortcut = shortcut(callee.link, callee.number, callee.ports, self._arguments)
         self._looked = True
