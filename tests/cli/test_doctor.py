@@ -54,11 +54,11 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(native, "native", lambda: None)
     monkeypatch.setattr(native, "_FOLDER", tmp_path)
     found = _checkup._sessions()
-    assert isinstance(found, _checkup.Finding)
+    assert isinstance(found, _checkup.CheckupLine)
     assert (found.health, "no C compiler" in found.detail, "gcc" in found.advice) == ("missing", True, True)
     monkeypatch.setenv(native.SWITCH, "0")
     found = _checkup._sessions()
-    assert isinstance(found, _checkup.Finding)
+    assert isinstance(found, _checkup.CheckupLine)
     assert found.advice == f"unset {native.SWITCH}"
 
 

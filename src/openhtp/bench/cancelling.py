@@ -22,7 +22,7 @@ from openhtp.bench.subjects import import_network, quantized_network
 CONTEXTS = 4
 
 
-class Times:
+class CallTimes:
     """When a call was begun and when it was back; what is done before and after is not its."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Times:
         self.back_ns = time.monotonic_ns()
 
 
-Begin = Callable[[htp.Signal, Times], None]
+Begin = Callable[[htp.Signal, CallTimes], None]
 _GIVEN_BACK_WITHIN_S = 60.0
 
 
@@ -85,20 +85,20 @@ def run(network: str, moments: int) -> Iterator[Progress | CancelResult]:
     yield CancelResult(network=network, rows=rows)
 
 
-def _finalized(device: htp.Device, model: Any, signal: htp.Signal, times: Times) -> None:
+def _finalized(device: htp.Device, model: Any, signal: htp.Signal, times: CallTimes) -> None:
     with device.create_context() as context:
         graph = context.compose_graph(model, "network")
         with times:
             graph.finalize(signal=signal)
 
 
-def _created(device: htp.Device, binary: bytes, signal: htp.Signal, times: Times) -> None:
+def _created(device: htp.Device, binary: bytes, signal: htp.Signal, times: CallTimes) -> None:
     with times:
         context = device.create_context_from_binary(binary, signal=signal)
     context.free()
 
 
-def _listed(device: htp.Device, binary: bytes, signal: htp.Signal, times: Times) -> None:
+def _listed(device: htp.Device, binary: bytes, signal: htp.Signal, times: CallTimes) -> None:
     with contextlib.ExitStack() as tidying, times:
         creation = tidying.enter_context(device.create_contexts_from_binaries([binary] * CONTEXTS, signal=signal))
         creation.result(600)
@@ -128,7 +128,7 @@ def _row(device: htp.Device, what: str, kind: str, begin: Begin, usual_s: float,
 def _stopped(backend: htp.Backend, kind: str, begin: Begin, moment_s: float) -> float | None:
     """Nanoseconds from the signal until the call is back; None if it had come to its end by then."""
     signal = backend.create_signal() if kind == "abort" else backend.create_signal(max(1, int(moment_s * 1e6)))
-    times, over = Times(), threading.Event()
+    times, over = CallTimes(), threading.Event()
     triggered_ns = 0
 
     def trigger() -> None:
@@ -168,6 +168,6 @@ def _is_empty(device: htp.Device) -> bool:
 
 def _usual(backend: htp.Backend, begin: Begin) -> float:
     """Seconds that a call takes which nobody stops."""
-    times = Times()
+    times = CallTimes()
     begin(backend.create_signal(), times)
     return (times.back_ns - times.begun_ns) / 1e9

@@ -20,7 +20,7 @@ from openhtp import llm
 from openhtp.bench import llm_memory
 from openhtp.bench.plain_llm import PlainLoop
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import trivial_graph
 from openhtp.llm.cache import KvCache, PartCache, part_shapes
 
@@ -37,7 +37,7 @@ _WARM_UP = 8
 _DISTURBED = 1.25
 
 
-class _Wait(NamedTuple):
+class _PrefillWait(NamedTuple):
     """One urgent execution: how long until it started, the loop's longest rest, and the prefill pass itself."""
 
     wait_ms: float
@@ -132,7 +132,7 @@ def _rates(
         "alike": lambda: loops[1].decode_ms(prompt, _TOKENS),
         "flat": lambda: _decode_ms(chats[False], prompt),
     }
-    found: dict[str, list[Sample[float]]] = {way: [] for way in ways}
+    found: dict[str, list[Measurement[float]]] = {way: [] for way in ways}
     for number in range(2 * rounds):
         yield Progress("tokens per second", 1 + number, total)
         if number >= rounds:  # each of them has been warm for a while
@@ -193,7 +193,7 @@ def _waits(
     alone = [asyncio.run(_prefill(chat, prompt)) for _ in range(_WARM_UP + 24)][_WARM_UP:]
     result.prefill_ms = min(alone)
     result.prefill_steps = chat.graph_steps(128)
-    every: list[_Wait] = []
+    every: list[_PrefillWait] = []
     for number in range(samples):
         yield Progress("urgent graph during prefill", done + number, total)
         after = result.prefill_ms * float(dice.uniform(0.05, 0.85)) / 1e3
@@ -224,7 +224,7 @@ async def _prefill(chat: llm.Generator, prompt: list[int]) -> float:
 
 async def _urgent(
     chat: llm.Generator, prompt: list[int], urgent: htp.Graph, feeds: dict[str, Array], after: float
-) -> _Wait:
+) -> _PrefillWait:
     """Queue the urgent graph a while after the prompt, and watch the event loop all the while."""
     chat.reset()
     over, longest, computed = asyncio.Event(), 0.0, 0.0
@@ -250,4 +250,4 @@ async def _urgent(
     record = execution.record
     assert record is not None
     paused = (record.finished_ns - record.started_ns) / 1e6
-    return _Wait((record.started_ns - submitted_ns) / 1e6, longest * 1e3, computed * 1e3, took - paused)
+    return _PrefillWait((record.started_ns - submitted_ns) / 1e6, longest * 1e3, computed * 1e3, took - paused)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 
 CONTEXTS = 8
 
@@ -32,16 +32,16 @@ class ListRow(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
 
 
-class _Made(NamedTuple):
+class _ListingTime(NamedTuple):
     seconds: float
     cpus: float
 
 
 def compare(network: str, device: htp.Device, path: Path, quiet: Quiet, rounds: int) -> ListRow:
     """Measure all in turns."""
-    in_turn: list[Sample[_Made]] = []
-    accelerated: list[Sample[_Made]] = []
-    listed: list[Sample[_Made]] = []
+    in_turn: list[Measurement[_ListingTime]] = []
+    accelerated: list[Measurement[_ListingTime]] = []
+    listed: list[Measurement[_ListingTime]] = []
     for _ in range(rounds):
         in_turn.append(quiet.measure(lambda: _timed(device, lambda: _one_by_one(device, path))))
         accelerated.append(quiet.measure(lambda: _timed(device, lambda: _one_by_one(device, path, fast=True))))
@@ -51,16 +51,16 @@ def compare(network: str, device: htp.Device, path: Path, quiet: Quiet, rounds: 
         network=network,
         contexts=CONTEXTS,
         one_by_one_s=slow,
-        one_by_one_cpus=median([Sample(made.value.cpus, made.quiet) for made in in_turn]),
+        one_by_one_cpus=median([Measurement(made.value.cpus, made.quiet) for made in in_turn]),
         accelerated_s=_seconds(accelerated),
         list_s=quick,
-        list_cpus=median([Sample(made.value.cpus, made.quiet) for made in listed]),
+        list_cpus=median([Measurement(made.value.cpus, made.quiet) for made in listed]),
         ratio=slow / quick,
     )
 
 
-def _seconds(samples: Sequence[Sample[_Made]]) -> float:
-    return median([Sample(made.value.seconds, made.quiet) for made in samples])
+def _seconds(samples: Sequence[Measurement[_ListingTime]]) -> float:
+    return median([Measurement(made.value.seconds, made.quiet) for made in samples])
 
 
 def _one_by_one(device: htp.Device, path: Path, *, fast: bool = False) -> list[htp.Context]:
@@ -71,14 +71,14 @@ def _listed(device: htp.Device, path: Path) -> list[htp.Context]:
     return device.create_contexts_from_binaries([path] * CONTEXTS).result()
 
 
-def _timed(device: htp.Device, make: Callable[[], list[htp.Context]]) -> _Made:
+def _timed(device: htp.Device, make: Callable[[], list[htp.Context]]) -> _ListingTime:
     used, begin = _processor_seconds(device), time.perf_counter()
     made = make()
     took = time.perf_counter() - begin
     used = _processor_seconds(device) - used
     for context in made:
         context.free()
-    return _Made(took, used / took)
+    return _ListingTime(took, used / took)
 
 
 def _processor_seconds(device: htp.Device) -> float:

@@ -23,7 +23,7 @@ from openhtp.bench import binaries
 from openhtp.bench.binaries import BinaryFigures
 from openhtp.bench.listing import ListRow, compare
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import NETWORKS, import_network, quantized_network
 from openhtp.config import BackendConfig
 from openhtp.engine.onnxruntime import onnxruntime
@@ -35,7 +35,7 @@ PLAIN, SAVED = "ONNX Runtime, same file", "ONNX Runtime, saved .ort"
 _GRAPH = "network"
 
 
-class Times(NamedTuple):
+class LoadTimes(NamedTuple):
     """Seconds from the start of loading until it is done, and until the first inference is."""
 
     ready: float
@@ -70,7 +70,7 @@ class LoadResult(msgspec.Struct, kw_only=True):
 
 
 class _Way(NamedTuple):
-    piece: Callable[[], Times]
+    piece: Callable[[], LoadTimes]
     file: bytes
 
 
@@ -99,7 +99,7 @@ def run(
             path = Path(folder) / f"{name}.bin"
             ways = _ways(name, maker, reader, local, path)
             result.prepared &= _is_prepared(reader, ways[BINARY].file)
-            times: dict[str, list[Sample[Times]]] = {way: [] for way in ways}
+            times: dict[str, list[Measurement[LoadTimes]]] = {way: [] for way in ways}
             for number in range(rounds):
                 yield Progress(f"{name}: round {number + 1} of {rounds}", done + 1 + number, total)
                 for way, contender in ways.items():
@@ -138,9 +138,9 @@ def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device, p
     return ways
 
 
-def _rows(name: str, ways: dict[str, _Way], times: dict[str, list[Sample[Times]]]) -> list[LoadRow]:
-    ready = {way: median([Sample(s.value.ready, s.quiet) for s in found]) for way, found in times.items()}
-    first = {way: median([Sample(s.value.first, s.quiet) for s in found]) for way, found in times.items()}
+def _rows(name: str, ways: dict[str, _Way], times: dict[str, list[Measurement[LoadTimes]]]) -> list[LoadRow]:
+    ready = {way: median([Measurement(s.value.ready, s.quiet) for s in found]) for way, found in times.items()}
+    first = {way: median([Measurement(s.value.first, s.quiet) for s in found]) for way, found in times.items()}
     return [
         LoadRow(
             network=name,
@@ -155,7 +155,7 @@ def _rows(name: str, ways: dict[str, _Way], times: dict[str, list[Sample[Times]]
     ]
 
 
-def _imported(device: htp.Device, model: bytes, feed: dict[str, npt.NDArray[Any]]) -> Times:
+def _imported(device: htp.Device, model: bytes, feed: dict[str, npt.NDArray[Any]]) -> LoadTimes:
     begin = time.perf_counter()
     with device.create_context() as context:
         graph = import_network(context, model, _GRAPH)
@@ -164,7 +164,7 @@ def _imported(device: htp.Device, model: bytes, feed: dict[str, npt.NDArray[Any]
 
 def _restored(
     device: htp.Device, binary: bytes | Path, feed: dict[str, npt.NDArray[Any]], *, fast: bool = False
-) -> Times:
+) -> LoadTimes:
     begin = time.perf_counter()
     with device.create_context_from_binary(binary, init_acceleration=fast) as context:
         graph = context.graph(_GRAPH)
@@ -176,16 +176,16 @@ def _is_prepared(device: htp.Device, binary: bytes) -> bool:
         return context.graph(_GRAPH).was_prepared
 
 
-def _plain(model: bytes, feed: dict[str, npt.NDArray[Any]]) -> Times:
+def _plain(model: bytes, feed: dict[str, npt.NDArray[Any]]) -> LoadTimes:
     begin = time.perf_counter()
     session = onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
     return _times(begin, lambda: session.run(None, feed))
 
 
-def _times(begin: float, infer: Callable[[], object]) -> Times:
+def _times(begin: float, infer: Callable[[], object]) -> LoadTimes:
     ready = time.perf_counter() - begin
     infer()
-    return Times(ready, time.perf_counter() - begin)
+    return LoadTimes(ready, time.perf_counter() - begin)
 
 
 def _stored(graph: htp.Graph, feed: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import NETWORKS, import_network
 from openhtp.config import BackendConfig
 from openhtp.engine.onnxruntime import onnxruntime
@@ -85,7 +85,7 @@ def run(
                 yield Progress(f"{what}: quantizing", done, total)
                 model = zoo.quantized(plain, activation=activation)
                 yield Progress(f"{what}: loading", done + 1, total)
-                race = _Race(plain, model, devices)
+                race = _NetworkRace(plain, model, devices)
                 for number in range(rounds):
                     yield Progress(f"{what}: round {number + 1} of {rounds}", done + 2 + number, total)
                     race.round(quiet)
@@ -96,7 +96,7 @@ def run(
     yield result
 
 
-class _Race:
+class _NetworkRace:
     """All runtimes on one network."""
 
     def __init__(self, plain: bytes, model: bytes, devices: dict[str, htp.Device]) -> None:
@@ -109,7 +109,7 @@ class _Race:
         # The first inference warms a runtime up, and is the one that is held against the float network.
         self._sqnr = {name: closeness(wanted, infer()).sqnr_db for name, infer in self._infer.items()}
         self._calls = {name: _calls_per_piece(infer) for name, infer in self._infer.items()}
-        self._times: dict[str, list[Sample[float]]] = {name: [] for name in self._infer}
+        self._times: dict[str, list[Measurement[float]]] = {name: [] for name in self._infer}
 
     def round(self, quiet: Quiet) -> None:
         """One piece of each, so that a slow minute hits them alike."""

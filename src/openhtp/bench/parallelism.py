@@ -10,7 +10,7 @@ import msgspec
 
 import openhtp as htp
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
 from openhtp.config import BackendConfig
 from openhtp.hw.catalog import find_soc
@@ -39,8 +39,8 @@ def run(
     result = ParallelResult(network=network, processors=len(os.sched_getaffinity(0)))
     yield Progress(f"quantizing {network}", 0, rounds)
     model, quiet = quantized_network(network), Quiet()
-    in_turns: list[Sample[float]] = []
-    side_by_side: list[Sample[float]] = []
+    in_turns: list[Measurement[float]] = []
+    side_by_side: list[Measurement[float]] = []
     with htp.Backend() as backend:
         subjects = _load(backend, model, config)
         for number in range(rounds):
@@ -50,7 +50,7 @@ def run(
     result.in_turns_ms, result.side_by_side_ms = median(in_turns), median(side_by_side)
     # Of each round, since both halves of it met the same minute.
     pairs = zip(in_turns, side_by_side, strict=True)
-    result.speedup = median([Sample(a.value / b.value, a.quiet and b.quiet) for a, b in pairs])
+    result.speedup = median([Measurement(a.value / b.value, a.quiet and b.quiet) for a, b in pairs])
     result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
     yield result
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.engine.onnxruntime import onnxruntime
 
 _CALLS = 2000
@@ -83,7 +83,7 @@ def compare(ours: Callable[[], float], rounds: int = 5) -> dict[str, float | Non
         "OpenVINO AsyncInferQueue, 50 jobs": _openvino(),
     }
     quiet = Quiet()
-    times: dict[str, list[Sample[float]]] = {name: [] for name in contenders}
+    times: dict[str, list[Measurement[float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, piece in contenders.items():
             if piece is not None:

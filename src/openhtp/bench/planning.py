@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.core.units import MS
 from openhtp.planning.parsing import parse_scenario
 from openhtp.planning.scenario import Pattern, Scenario
@@ -35,7 +35,7 @@ duration: 60000
 """
 
 
-class PlanResult(msgspec.Struct, kw_only=True):
+class PlanRates(msgspec.Struct, kw_only=True):
     """Rates per second of one core's processor time, medians. A run is one execution of one client."""
 
     scenario_seconds: float
@@ -53,17 +53,17 @@ class PlanResult(msgspec.Struct, kw_only=True):
         return self.runs_per_second / self.simpy_runs_per_second if self.simpy_runs_per_second else None
 
 
-def run(*, rounds: int = 15, seconds: float = 60.0) -> Iterator[Progress | PlanResult]:
+def run(*, rounds: int = 15, seconds: float = 60.0) -> Iterator[Progress | PlanRates]:
     """Measure in turns; yields progress, and the result last."""
     scenario = replace(parse_scenario(_SCENARIO), duration_ns=round(seconds * _SECOND))
-    result = PlanResult(scenario_seconds=seconds)
+    result = PlanRates(scenario_seconds=seconds)
     first = simulate(scenario)
     result.events = first.events
     result.runs = sum(len(client.latencies_ns) for client in first.clients)
     peer = _simpy(scenario)
     quiet = Quiet()
-    ours: list[Sample[float]] = []
-    theirs: list[Sample[float]] = []
+    ours: list[Measurement[float]] = []
+    theirs: list[Measurement[float]] = []
     for number in range(rounds):
         yield Progress("planning", number, rounds)
         ours.append(quiet.measure(lambda: _cpu_seconds(lambda: simulate(scenario))))

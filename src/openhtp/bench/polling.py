@@ -12,7 +12,7 @@ import numpy as np
 
 import openhtp as htp
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import Arrays, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.hw.power import MAX_RPC_POLLING_US
@@ -55,14 +55,14 @@ def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Pr
             ("one after the other", lambda: _round_trip_us(graph, feeds, _CALLS, 0.0)),
             (f"every {_PAUSE_S * 1e3:g} ms", lambda: _round_trip_us(graph, feeds, _SPACED_CALLS, _PAUSE_S)),
         ):
-            asleep: list[Sample[float]] = []
-            polling: list[Sample[float]] = []
+            asleep: list[Measurement[float]] = []
+            polling: list[Measurement[float]] = []
             for number in range(rounds):
                 yield Progress(f"calls {calls}: asleep, and polling", number, rounds)
                 asleep.append(_measured(quiet, power, 0, piece))
                 polling.append(_measured(quiet, power, MAX_RPC_POLLING_US, piece))
             pairs = zip(asleep, polling, strict=True)
-            ratio = median([Sample(b.value / a.value, a.quiet and b.quiet) for a, b in pairs])
+            ratio = median([Measurement(b.value / a.value, a.quiet and b.quiet) for a, b in pairs])
             result.rows.append(
                 PollingRow(calls=calls, asleep_us=median(asleep), polling_us=median(polling), ratio=ratio)
             )
@@ -70,7 +70,9 @@ def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Pr
     yield result
 
 
-def _measured(quiet: Quiet, power: htp.PowerConfig, polling_us: int, piece: Callable[[], float]) -> Sample[float]:
+def _measured(
+    quiet: Quiet, power: htp.PowerConfig, polling_us: int, piece: Callable[[], float]
+) -> Measurement[float]:
     power.set(rpc_polling_us=polling_us)
     piece()  # whoever was asleep before is awake now, or the other way round
     return quiet.measure(piece)

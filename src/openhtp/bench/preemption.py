@@ -59,7 +59,7 @@ class PreemptResult(msgspec.Struct, kw_only=True):
     samples_all: int = 0
 
 
-class _Wait(NamedTuple):
+class _UrgentWait(NamedTuple):
     """One urgent execution: how long it waited, how long the long run took, and how often that made way."""
 
     wait_ms: float
@@ -77,7 +77,7 @@ def run(
     model = quantized_network(network)
     dice = random.Random(1)
     costs: list[tuple[float, float]] = []
-    found: list[_Wait] = []
+    found: list[_UrgentWait] = []
     lengths: list[list[float]] = []
     loads = min(_LOADS, rounds)
     for load in range(loads):
@@ -107,7 +107,7 @@ def _part(total: int, load: int, loads: int) -> int:
     return total // loads + (load < total % loads)
 
 
-def _judge_waits(result: PreemptResult, every: list[_Wait]) -> None:
+def _judge_waits(result: PreemptResult, every: list[_UrgentWait]) -> None:
     kept = [wait for wait in every if wait.run_ms <= result.latency_ms * _DISTURBED] or every
     result.samples, result.samples_all = len(kept), len(every)
     result.preempted = sum(wait.yields for wait in kept)
@@ -175,7 +175,7 @@ def _best_ms(cut: Subject, whole: Subject, rounds: int) -> tuple[float, float]:
     return min(with_points), min(without)
 
 
-def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _Wait:
+def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _UrgentWait:
     """Submit the urgent graph a while after the long one was."""
     feeds = _urgent_feeds(urgent)
     low = subject.graph.execute_async(*subject.feeds("registered", 0))
@@ -188,4 +188,4 @@ def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _Wait:
     assert low.record is not None
     ran = low.record.finished_ns - low.record.started_ns - low.record.paused_ns
     waited = high.record.started_ns - submitted_ns
-    return _Wait(waited / 1e6, ran / 1e6, low.record.yields)
+    return _UrgentWait(waited / 1e6, ran / 1e6, low.record.yields)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from openhtp import zoo
 from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import NETWORKS, quantized_network
 from openhtp.bench.two_sessions import measure as measure_two_sessions
 from openhtp.bench.urgency import UrgentRow
@@ -94,7 +94,7 @@ def run(
         yield Progress(f"{shown}: sessions", done * rounds, len(models) * rounds)
         whole = name in networks
         data = quantized_network(name) if whole else one_operation(name).SerializeToString()
-        race = _Race(data, libraries, _FLOAT_OPTIONS if name == "float" else {})
+        race = _LibraryRace(data, libraries, _FLOAT_OPTIONS if name == "float" else {})
         for number in range(rounds):
             yield Progress(f"{shown}: round {number + 1}", done * rounds + number, len(models) * rounds)
             race.round(quiet)
@@ -108,7 +108,7 @@ def run(
     yield result
 
 
-class _Race:
+class _LibraryRace:
     """Sessions of one model, one for each library."""
 
     def __init__(self, model: bytes, libraries: Mapping[str, str], options: Mapping[str, str]) -> None:
@@ -119,7 +119,7 @@ class _Race:
             begin = time.perf_counter()
             self._sessions[name] = provider_session(model, library, options)
             self._created[name] = (time.perf_counter() - begin) * 1e3
-        self._times: dict[str, list[Sample[float]]] = {name: [] for name in libraries}
+        self._times: dict[str, list[Measurement[float]]] = {name: [] for name in libraries}
         self._compare()
 
     def _compare(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.quiet import Quiet, Sample, median
+from openhtp.bench.quiet import Measurement, Quiet, median
 from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.core import interpreter
@@ -116,7 +116,7 @@ def _compare(subject: Subject, work: float, quiet: Quiet, rounds: int) -> list[R
     per_call_ns = max(subject.inference_ns * (1 + work), 20_000)
     calls = max(20, min(4000, int(_PIECE_SECONDS * 1e9 / per_call_ns)))
     depths = _PLAN[subject.name][0]
-    rates: dict[tuple[str, int], list[Sample[float]]] = {}
+    rates: dict[tuple[str, int], list[Measurement[float]]] = {}
     for _ in range(rounds):
         for memory in MEMORIES:
             sample = quiet.measure(partial(_sync_ips, subject, memory, busy, calls))

@@ -65,16 +65,16 @@ class Quiet:
         self._best = max(self._best, rate)
         return 1 - rate / self._best
 
-    def measure(self, piece: Callable[[], T], *, tries: int = 3) -> Sample[T]:
+    def measure(self, piece: Callable[[], T], *, tries: int = 3) -> Measurement[T]:
         """Run ``piece`` in a quiet moment, waiting for one; after ``tries`` a disturbed result has to do."""
         for _ in range(tries):
             before = self._await_quiet()
             value = piece()
             if before and self.lost() <= MOST_LOST:
                 self.kept += 1
-                return Sample(value, True)
+                return Measurement(value, True)
         self.dropped += 1
-        return Sample(value, False)
+        return Measurement(value, False)
 
     def _await_quiet(self) -> bool:
         """Wait a little for a quiet moment, as long as the run's patience lasts."""
@@ -100,14 +100,14 @@ def _patience() -> float:
     return seconds
 
 
-class Sample(NamedTuple, Generic[T]):
+class Measurement(NamedTuple, Generic[T]):
     """A measured value, and whether the machine was quiet before and after."""
 
     value: T
     quiet: bool
 
 
-def median(samples: Sequence[Sample[float]]) -> float:
+def median(samples: Sequence[Measurement[float]]) -> float:
     """Median of the values of quiet moments, or of all where there are hardly any."""
     quiet = [sample.value for sample in samples if sample.quiet]
     return statistics.median(quiet if len(quiet) >= 2 else [sample.value for sample in samples])

@@ -24,7 +24,7 @@ _PHASES = 8
 
 
 @dataclass(slots=True)
-class Stage:
+class ShowPart:
     """What was seen in one part of the show."""
 
     name: str
@@ -47,7 +47,7 @@ class Stage:
 class _Others:
     """Networks that always have something queued: each run that is over asks for the next."""
 
-    def __init__(self, subjects: list[Subject], stage: Stage) -> None:
+    def __init__(self, subjects: list[Subject], stage: ShowPart) -> None:
         self._subjects = subjects
         self._stage = stage
         self._stopping = False
@@ -88,7 +88,7 @@ class Showcase:
     backend: htp.Backend
     frames: int = 60
     doing: str = "starting"
-    stages: dict[str, Stage] = field(default_factory=dict)
+    stages: dict[str, ShowPart] = field(default_factory=dict)
     recorded: Trace | None = None
     config: BackendConfig | None = None
     _casts: dict[bool, dict[str, Subject]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Showcase:
 
     def _run(self, name: str, cast: dict[str, Subject], *, accompanied: bool) -> Iterator[None]:
         """Frames at moments that fall anywhere into the work of the others, one after the other."""
-        stage = self.stages[name] = Stage(name)
+        stage = self.stages[name] = ShowPart(name)
         self.doing = name
         camera = cast["camera"]
         others = [subject for subject in cast.values() if subject is not camera] if accompanied else []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from openhtp.bench.language import LanguageResult
-from openhtp.cli._sheet import Sheet, figures
+from openhtp.cli._text_table import TextTable, figures
 
 
-def language_sheet(result: LanguageResult) -> Sheet:
+def language_sheet(result: LanguageResult) -> TextTable:
     """All figures, each beside what it is compared with and what is aimed at."""
     table = figures("a Llama of 4 layers, w8a16, context 1024 (measured, wall clock)")
     table.add("tokens/s, native KV cache", f"{result.tokens_per_s:,.0f}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from openhtp.bench.binaries import BinaryFigures
 from openhtp.bench.cancelling import CancelResult
 from openhtp.bench.loading import LoadResult
-from openhtp.cli._sheet import Sheet, figures
+from openhtp.cli._text_table import TextTable, figures
 
 NOT_PREPARED = "a device could not use what another had prepared: is there a home directory to keep a key in?"
 
 
-def load_sheet(result: LoadResult) -> Sheet:
+def load_sheet(result: LoadResult) -> TextTable:
     """One line per network and way."""
     columns = ("network", "way", "file\nMB", "ready\nms", "first result\nms", "times\nORT", "of saved\n.ort")
-    sheet = Sheet("from file to ready, one thread (medians, measured in turns, wall clock)", columns, ("way",))
+    sheet = TextTable("from file to ready, one thread (medians, measured in turns, wall clock)", columns, ("way",))
     for row in result.rows:
         sheet.add(
             row.network,
@@ -27,7 +27,7 @@ def load_sheet(result: LoadResult) -> Sheet:
     return sheet
 
 
-def binaries_sheet(found: BinaryFigures) -> Sheet:
+def binaries_sheet(found: BinaryFigures) -> TextTable:
     """What large binaries cost."""
     sheet = figures("large binaries (measured: wall clock, and memory of the device process)")
     size = f"{found.metadata_file_bytes / 1e9:.2f} GB"
@@ -45,7 +45,7 @@ def binaries_sheet(found: BinaryFigures) -> Sheet:
     return sheet
 
 
-def list_sheet(result: LoadResult) -> Sheet:
+def list_sheet(result: LoadResult) -> TextTable:
     """One line per network: its contexts one after the other, the same with acceleration, and by one call."""
     columns = (
         "network",
@@ -57,7 +57,7 @@ def list_sheet(result: LoadResult) -> Sheet:
         "CPUs\nbusy",
         "times\nsooner",
     )
-    sheet = Sheet("several contexts of a network until all are ready (medians, measured in turns)", columns)
+    sheet = TextTable("several contexts of a network until all are ready (medians, measured in turns)", columns)
     for row in result.lists:
         sheet.add(
             row.network,
@@ -72,11 +72,11 @@ def list_sheet(result: LoadResult) -> Sheet:
     return sheet
 
 
-def cancel_sheet(result: CancelResult) -> Sheet:
+def cancel_sheet(result: CancelResult) -> TextTable:
     """One line per call and kind of signal."""
     columns = ("call", "signal", "usually\nms", "stopped", "late, median\nms", "late, worst\nms", "left over")
     title = f"{result.network}: from the signal until the call is back (measured, wall clock)"
-    sheet = Sheet(title, columns, ("signal",))
+    sheet = TextTable(title, columns, ("signal",))
     for row in result.rows:
         sheet.add(
             row.what,

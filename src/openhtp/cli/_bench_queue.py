@@ -5,13 +5,13 @@ from __future__ import annotations
 from rich.text import Text
 
 from openhtp.bench.queueing import Result
-from openhtp.cli._sheet import Sheet, figures
+from openhtp.cli._text_table import TextTable, figures
 
 
-def rows_sheet(result: Result) -> Sheet:
+def rows_sheet(result: Result) -> TextTable:
     """Inferences per second, by network, memory and depth."""
     columns = ("network", "client work", "memory", "depth", "sync", "async", "ratio")
-    sheet = Sheet("sync against async (inferences per second, measured, wall clock)", columns, ("memory",))
+    sheet = TextTable("sync against async (inferences per second, measured, wall clock)", columns, ("memory",))
     for row in result.rows:
         sheet.add(
             row.network,
@@ -25,7 +25,7 @@ def rows_sheet(result: Result) -> Sheet:
     return sheet
 
 
-def figures_sheet(result: Result) -> Sheet:
+def figures_sheet(result: Result) -> TextTable:
     """Times of single executions."""
     table = figures("figures (medians, measured, wall clock)")
     for name, time_ms in result.inference_ms.items():
@@ -39,10 +39,10 @@ def figures_sheet(result: Result) -> Sheet:
     return table
 
 
-def peers_sheet(compared: dict[str, float | None]) -> Sheet:
+def peers_sheet(compared: dict[str, float | None]) -> TextTable:
     """Other runtimes, beside ours."""
     columns = ("runtime", "us per inference", "ratio to openhtp")
-    sheet = Sheet("trivial model, asynchronous (measured in turns, wall clock)", columns)
+    sheet = TextTable("trivial model, asynchronous (measured in turns, wall clock)", columns)
     ours = next(iter(compared.values()))
     for name, time_us in compared.items():
         if time_us is None or ours is None:

@@ -38,7 +38,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckupLine:
     """One line of the report. ``advice`` is empty where there is nothing to do."""
 
     what: str
@@ -47,18 +47,18 @@ class Finding:
     advice: str = ""
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[CheckupLine]:
     """Look at everything, quick things first; devices are started and run."""
-    yield Finding(
+    yield CheckupLine(
         what="python", health=Health.OK, detail=f"{platform.python_version()} on {platform.system()} {_machine()}"
     )
-    yield Finding(what="openhtp", health=Health.OK, detail=htp.__version__)
+    yield CheckupLine(what="openhtp", health=Health.OK, detail=htp.__version__)
     for package in ("numpy", "onnx", "onnxruntime"):
         yield _package(package, "reinstall openhtp: pip install --force-reinstall openhtp")
-    yield Finding(what="telemetry", health=Health.OK, detail=_telemetry())
+    yield CheckupLine(what="telemetry", health=Health.OK, detail=_telemetry())
     yield _guarded("sessions", _sessions, _COMPILE)
     yield _package("onnxruntime-qnn", "only for the vendor device: pip install openhtp[vendor]")
-    yield Finding(
+    yield CheckupLine(
         what="cores", health=Health.OK, detail=f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}"
     )
     yield _guarded("shared memory", _shared_memory, "free memory, or raise the limit of the container")
@@ -68,32 +68,32 @@ def examine() -> Iterator[Finding]:
     yield _guarded("vendor", _vendor, f"check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn")
 
 
-def _guarded(what: str, look: Callable[[], Finding | str], advice: str) -> Finding:
+def _guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:
     """The doctor must not fall ill: whatever a look raises is a finding."""
     try:
         found = look()
     except Exception as error:
-        return Finding(what=what, health=Health.BROKEN, detail=str(error) or repr(error), advice=advice)
-    return found if isinstance(found, Finding) else Finding(what=what, health=Health.OK, detail=found)
+        return CheckupLine(what=what, health=Health.BROKEN, detail=str(error) or repr(error), advice=advice)
+    return found if isinstance(found, CheckupLine) else CheckupLine(what=what, health=Health.OK, detail=found)
 
 
 def _machine() -> str:
     return f"{platform.release()}, {platform.machine()}"
 
 
-def _package(name: str, advice: str) -> Finding:
+def _package(name: str, advice: str) -> CheckupLine:
     try:
-        return Finding(what=name, health=Health.OK, detail=importlib.metadata.version(name))
+        return CheckupLine(what=name, health=Health.OK, detail=importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(what=name, health=Health.MISSING, detail="not installed", advice=advice)
+        return CheckupLine(what=name, health=Health.MISSING, detail="not installed", advice=advice)
 
 
-def _sessions() -> Finding | str:
+def _sessions() -> CheckupLine | str:
     """How the engine makes sessions of ONNX Runtime; either way it computes the same."""
     missing = native.absence()
     if not missing:
         return "made by ONNX Runtime's C interface"
-    return Finding(
+    return CheckupLine(
         what="sessions",
         health=Health.MISSING,
         detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load more slowly",
@@ -123,7 +123,7 @@ def _lines(path: str) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
-def _open_files() -> Finding | str:
+def _open_files() -> CheckupLine | str:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < _FEW_FILES:
         raise OSError(f"only {limit} allowed; every device, lane and registered memory takes one")
@@ -141,10 +141,10 @@ def _emulator() -> str:
         return _try_device(backend)
 
 
-def _vendor() -> Finding | str:
+def _vendor() -> CheckupLine | str:
     path = find_library()
     if path is None:
-        return Finding(
+        return CheckupLine(
             what="vendor",
             health=Health.MISSING,
             detail="libQnnHtp.so was not found; everything else works without it",

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import console
+from openhtp.cli._text_table import TextTable
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.rpc import windows
@@ -88,7 +88,7 @@ def _session(session: dict[str, Any], busy: dict[int, dict[str, Any]]) -> list[A
     )
     lines: list[Any] = [Text(printable(head)), *(_bar(domain) for domain in session["domains"])]
     lines += [Text(printable(f"  {_task(task)}"), style="dim") for task in session["tasks"]]
-    table = Sheet("", _COLUMNS, ("state",))
+    table = TextTable("", _COLUMNS, ("state",))
     rows = 0
     for domain in session["domains"]:
         for context in domain["contexts"]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.progress import Progress
 
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import errors_reported, progress_console, show, write_json
+from openhtp.cli._text_table import TextTable
 
 if TYPE_CHECKING:
     from openhtp.sweeping import Standing
@@ -50,9 +50,9 @@ def monte_carlo_command(
         write_json(json_file, document)
 
 
-def _sheet(found: MonteCarlo, policy: str) -> Sheet:
+def _sheet(found: MonteCarlo, policy: str) -> TextTable:
     title = f"{found.scenario}: modelled, {policy} policy, {found.seeds:,} seeds, 95% confidence"
-    sheet = Sheet(title, ("client", "requests", "missed", "miss rate", "runs with a miss"))
+    sheet = TextTable(title, ("client", "requests", "missed", "miss rate", "runs with a miss"))
     for name, client in found.clients.items():
         sheet.add(name, *_cells(client))
     if len(found.clients) > 1:

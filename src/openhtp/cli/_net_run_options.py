@@ -13,8 +13,8 @@ from openhtp.config import BackendConfig, read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.tools.feeding import Repetition
 from openhtp.tools.input_list import split_lists
-from openhtp.tools.models import Changes, Where, is_binary, library_of
-from openhtp.tools.net_run import Order
+from openhtp.tools.models import Changes, ToolTarget, is_binary, library_of
+from openhtp.tools.net_run import NetRunOrder
 from openhtp.tools.profiling import profiling_of
 from openhtp.tools.results import Written
 
@@ -70,14 +70,14 @@ Direct = Annotated[bool, _option("direct_mode", "Refused: there is no LPAI.")]
 Given = Mapping[str, Any]
 
 
-def order_of(given: Given) -> Order:
+def order_of(given: Given) -> NetRunOrder:
     """What the options ask for; those that exclude each other are refused."""
     _check_exclusions(given)
     common.refuse_foreign(given)
     config = None if given["config_file"] is None else read_config(given["config_file"])
     models, binaries = _sources(given)
-    return Order(
-        where=Where(
+    return NetRunOrder(
+        where=ToolTarget(
             library=library_of(given["backend"]),
             soc=given["soc"],
             config=config,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import console, say, say_lines, show
+from openhtp.cli._text_table import TextTable
 from openhtp.planning import Advice, PlanResult
 from openhtp.planning.limits import Exceeded
 from openhtp.planning.result import ClientSummary, side_by_side
@@ -64,10 +64,10 @@ def print_exceeded(found: Sequence[Exceeded]) -> None:
         say(f"limit exceeded (modelled): {one}", "red")
 
 
-def _table(result: PlanResult) -> Sheet:
+def _table(result: PlanResult) -> TextTable:
     scenario = result.scenario
     title = f"{scenario.name}: modelled times in {scenario.unit}, {scenario.policy.name} policy"
-    sheet = Sheet(title, _COLUMNS, ("priority",))
+    sheet = TextTable(title, _COLUMNS, ("priority",))
     for name, row in result.clients.items():
         sheet.add(name, *_cells(row))
     return sheet

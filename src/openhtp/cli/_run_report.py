@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from openhtp.cli._running import Outcome, summaries
-from openhtp.cli._sheet import Sheet, figures
+from openhtp.cli._running import RunResult, summaries
 from openhtp.cli._terminal import say, show
+from openhtp.cli._text_table import TextTable, figures
 from openhtp.records.profile import ProfileEvent
 from openhtp.runtime.objects.step_names import StepOps
 from openhtp.session.options import CPU
@@ -24,7 +24,7 @@ _COLUMNS = ("part", "where", "nodes", "why not on the HTP")
 _STEPS = 407  # the event under which a profile has its steps
 
 
-def print_outcome(ran: Outcome, title: str) -> None:
+def print_outcome(ran: RunResult, title: str) -> None:
     """All that there is to see."""
     say(title)
     if "QNNExecutionProvider" not in ran.providers:
@@ -41,7 +41,7 @@ def print_outcome(ran: Outcome, title: str) -> None:
         _print_overflows(ran.overflows)
 
 
-def as_json(ran: Outcome) -> dict[str, Any]:
+def as_json(ran: RunResult) -> dict[str, Any]:
     """The same for programs; JSON has no infinity, so what is exact has no SQNR."""
 
     def finite(value: float) -> float | None:
@@ -70,9 +70,9 @@ def as_json(ran: Outcome) -> dict[str, Any]:
     }
 
 
-def _partition(ran: Outcome) -> Sheet:
+def _partition(ran: RunResult) -> TextTable:
     """One line per part on the HTP and per node that is not."""
-    sheet = Sheet(f"runs in {len(ran.partition)} parts", _COLUMNS, _COLUMNS[2:])
+    sheet = TextTable(f"runs in {len(ran.partition)} parts", _COLUMNS, _COLUMNS[2:])
     left = _SHOWN
     for number, part in enumerate(ran.partition, 1):
         if part.provider != CPU:
@@ -86,9 +86,9 @@ def _partition(ran: Outcome) -> Sheet:
     return sheet
 
 
-def _outputs(ran: Outcome) -> Sheet:
+def _outputs(ran: RunResult) -> TextTable:
     """One line per output."""
-    sheet = Sheet("outputs", ("name", "type and shape", "min", "mean", "max", "inf, NaN"), ("type and shape",))
+    sheet = TextTable("outputs", ("name", "type and shape", "min", "mean", "max", "inf, NaN"), ("type and shape",))
     for row in summaries(ran):
         numbers = ("-" if row[key] is None else f"{row[key]:.4g}" for key in ("min", "mean", "max"))
         bad = Text(str(row["not_finite"]), style="red" if row["not_finite"] else "")
@@ -96,20 +96,20 @@ def _outputs(ran: Outcome) -> Sheet:
     return sheet
 
 
-def _latency(ran: Outcome) -> Sheet:
+def _latency(ran: RunResult) -> TextTable:
     """Times of all runs."""
     order = ran.order
     how = "one after the other" if order.depth is None else f"queued, {order.depth} deep"
     found = ran.latency()
     columns = ("runs", "min ms", "median ms", "p90 ms", "max ms", "per second")
-    sheet = Sheet(f"latency, {how} (measured on this computer, wall clock)", columns)
+    sheet = TextTable(f"latency, {how} (measured on this computer, wall clock)", columns)
     times = (f"{found[key]:,.3g}" for key in ("min", "p50", "p90", "max"))
     sheet.add(f"{found['runs']:.0f}", *times, f"{found['per_second']:,.1f}")
     sheet.note = f"what it would take on the chip: openhtp estimate MODEL --soc {order.soc}"
     return sheet
 
 
-def _profile(ran: Outcome) -> list[Sheet]:
+def _profile(ran: RunResult) -> list[TextTable]:
     """Where the time of one run went."""
     if ran.profile is None:
         return []
@@ -127,7 +127,7 @@ def _profile(ran: Outcome) -> list[Sheet]:
     return found
 
 
-def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[StepOps]) -> list[Sheet]:
+def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[StepOps]) -> list[TextTable]:
     """One graph on the HTP. What is modelled says so."""
     total = figures(f"{title} (measured, wall clock, unless modelled)")
     steps: list[tuple[int, ProfileEvent]] = []
@@ -135,7 +135,7 @@ def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[S
         total.add(event.name, f"{event.value:,} {event.unit}{' (modelled)' if event.modelled else ''}")
         if event.type == _STEPS:
             steps = sorted(enumerate(event.events), key=lambda step: -step[1].value)[:_SHOWN]
-    slowest = Sheet("steps that take most (measured)", ("step", "us", "nodes", "from", "to"), ("from", "to"))
+    slowest = TextTable("steps that take most (measured)", ("step", "us", "nodes", "from", "to"), ("from", "to"))
     for number, step in steps:
         names = step_ops[number][0] if number < len(step_ops) else ()
         ends = (names[0], names[-1] if len(names) > 1 else "") if names else ("", "")
@@ -143,9 +143,9 @@ def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[S
     return [total, slowest] if steps else [total]
 
 
-def _check(ran: Outcome, least_db: float) -> Sheet:
+def _check(ran: RunResult, least_db: float) -> TextTable:
     """How far each output is from ONNX Runtime's."""
-    sheet = Sheet(
+    sheet = TextTable(
         f"against ONNX Runtime, at least {least_db:g} dB", ("output", "SQNR dB", "cosine", "max error", "")
     )
     for name, found in ran.compared.items():

@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RunOrder:
     """What was asked for. ``depth`` None: each run is waited for; ``min_sqnr`` None: results are not compared."""
 
     source: bytes | Path
@@ -50,10 +50,10 @@ class Order:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunResult:
     """What came of it; outputs by name, one array per sample."""
 
-    order: Order
+    order: RunOrder
     providers: list[str] = field(default_factory=list)
     partition: list[AssignedPart] = field(default_factory=list)
     outputs: dict[str, list[Array]] = field(default_factory=dict)
@@ -85,9 +85,9 @@ class Outcome:
         }
 
 
-def carry_out(order: Order, model: bytes, samples: Sequence[Feeds]) -> Outcome:
+def carry_out(order: RunOrder, model: bytes, samples: Sequence[Feeds]) -> RunResult:
     """Run everything; ``model`` is what is run, as one file in memory."""
-    ran = Outcome(order)
+    ran = RunResult(order)
     with _recorded(order, ran):
         _run_samples(order, samples, ran)
     if order.min_sqnr is not None:
@@ -97,7 +97,7 @@ def carry_out(order: Order, model: bytes, samples: Sequence[Feeds]) -> Outcome:
     return ran
 
 
-def _run_samples(order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
+def _run_samples(order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> None:
     """The first run of each sample warms up and gives the outputs; it is not timed."""
     settings = {"enable_htp_fp16_precision": "1"}
     if order.profile:
@@ -123,7 +123,7 @@ def _run_samples(order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
 
 
 @contextmanager
-def _recorded(order: Order, ran: Outcome) -> Iterator[None]:
+def _recorded(order: RunOrder, ran: RunResult) -> Iterator[None]:
     """Keep the device of the session at hand, to record what it does."""
     if not order.trace:
         yield
@@ -138,7 +138,7 @@ def _recorded(order: Order, ran: Outcome) -> Iterator[None]:
         stay.end()
 
 
-def _run_in_turn(session: InferenceSession, order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
+def _run_in_turn(session: InferenceSession, order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> None:
     for _ in range(order.repeat):
         for feeds in samples:
             asked = time.perf_counter()
@@ -146,7 +146,7 @@ def _run_in_turn(session: InferenceSession, order: Order, samples: Sequence[Feed
             ran.latencies_s.append(time.perf_counter() - asked)
 
 
-def _run_queued(session: InferenceSession, order: Order, samples: Sequence[Feeds], ran: Outcome) -> None:
+def _run_queued(session: InferenceSession, order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> None:
     pending: deque[PendingRun] = deque()
 
     def note(asked: float) -> None:
@@ -170,7 +170,7 @@ def _profiled(session: InferenceSession, feeds: Feeds) -> AnyProfile | None:
     return run.profile
 
 
-def _compare(model: bytes, samples: Sequence[Feeds], ran: Outcome) -> dict[str, Closeness]:
+def _compare(model: bytes, samples: Sequence[Feeds], ran: RunResult) -> dict[str, Closeness]:
     """How far each output is from ONNX Runtime's CPU, over all samples."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -193,7 +193,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
     return np.concatenate([array.reshape(-1) for array in arrays])
 
 
-def save_outputs(path: Path, ran: Outcome) -> None:
+def save_outputs(path: Path, ran: RunResult) -> None:
     """One array per output; of several samples they are stacked."""
     arrays = {name: found[0] if len(found) == 1 else np.stack(found) for name, found in ran.outputs.items()}
     content = io.BytesIO()
@@ -205,7 +205,7 @@ def save_outputs(path: Path, ran: Outcome) -> None:
     write_file(path, content.getvalue())
 
 
-def summaries(ran: Outcome) -> list[dict[str, Any]]:
+def summaries(ran: RunResult) -> list[dict[str, Any]]:
     """Of each output: type, shape, and what its numbers are like."""
     rows = []
     for name, found in ran.outputs.items():

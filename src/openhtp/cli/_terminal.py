@@ -22,7 +22,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from openhtp.cli._sheet import Sheet
+from openhtp.cli._text_table import TextTable
 from openhtp.core import writing
 from openhtp.core.errors import QnnError
 from openhtp.core.foreign_text import PrintableFormatter, printable
@@ -110,7 +110,7 @@ def errors_reported(status_of: Callable[[QnnError | OSError], int] = lambda erro
         raise typer.Exit(status_of(error)) from error
 
 
-def show(sheet: Sheet) -> None:
+def show(sheet: TextTable) -> None:
     """Print a table as wide as the terminal is."""
     console.print(sheet.fitted(console))
 

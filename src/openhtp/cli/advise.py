@@ -10,8 +10,8 @@ import typer
 from openhtp.advising import Finding, advise as find_advice
 from openhtp.cli._config import ConfigFile, modelled_config, soc_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.cost import NumberFormat
 from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
@@ -59,8 +59,8 @@ def advise(
         )
 
 
-def _table(title: str, found: list[Finding], total_us: float) -> Sheet:
-    sheet = Sheet(title, ("what", "gain", "share", "change", "nodes"), ("change", "nodes"))
+def _table(title: str, found: list[Finding], total_us: float) -> TextTable:
+    sheet = TextTable(title, ("what", "gain", "share", "change", "nodes"), ("change", "nodes"))
     for each in found:
         more = len(each.nodes) - _NODES
         nodes = ", ".join(each.nodes[:_NODES]) + (f" and {more} more" if more > 0 else "")

@@ -32,15 +32,15 @@ from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, 
 from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
 from openhtp.cli._bench_queue import figures_sheet, peers_sheet, rows_sheet
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
-from openhtp.cli._sheet import Sheet, figures
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
+from openhtp.cli._text_table import TextTable, figures
 
 R = TypeVar(
     "R",
     queueing.Result,
     preemption.PreemptResult,
     whole.NetworksResult,
-    planning.PlanResult,
+    planning.PlanRates,
     loading.LoadResult,
     parallelism.ParallelResult,
     polling.PollingResult,
@@ -167,7 +167,9 @@ def ort_(
     with errors_reported():
         result = _last(provider.run(networks=chosen, rounds=rounds, samples=samples))
     columns = ("model", "OpenHTP\nus", "vendor\nus", "ratio", "times\nvendor")
-    sheet = Sheet("session.run of ONNX Runtime's QNN provider (measured, wall clock, medians, in turns)", columns)
+    sheet = TextTable(
+        "session.run of ONNX Runtime's QNN provider (measured, wall clock, medians, in turns)", columns
+    )
     for row in result.rows:
         vendor = "-" if row.vendor_us is None else f"{row.vendor_us:,.1f}"
         ratio, times = ("-", "-") if row.ratio is None else (f"{row.ratio:.3f}", f"{1 / row.ratio:.1f}")
@@ -183,7 +185,7 @@ def ort_(
 
 def _show_urgent(rows: Sequence[UrgentRow], network: str, long_ms: float) -> None:
     title = f"an urgent graph beside {network}, {long_ms:.1f} ms alone (measured, parts of the long run)"
-    beside = Sheet(title, ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %", "samples"))
+    beside = TextTable(title, ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %", "samples"))
     for row in rows:
         shares = (row.median_share, row.p99_share, row.p99_share_all)
         beside.add(row.what, *(f"{share:.1%}" for share in shares), str(row.samples))
@@ -200,7 +202,7 @@ def c_(
     """Measure a program in C: calls of a trivial graph, and an urgent graph beside a long one."""
     with errors_reported():
         result = _last(c_calls.run(pieces=pieces, samples=samples, network=network))
-    calls = Sheet(
+    calls = TextTable(
         "calls of a trivial graph from C (measured, wall clock, medians)",
         ("call", "OpenHTP\nus", "vendor\nus", "ratio"),
     )
@@ -227,7 +229,7 @@ def polling_(
         result = _last(polling.run(rounds=rounds, config=preset_of(config_file, None)))
     columns = ("calls", "asleep\nus", "polling\nus", "ratio")
     title = f"execute of a trivial graph, {result.processors} processors (measured, wall clock, medians)"
-    sheet = Sheet(title, columns)
+    sheet = TextTable(title, columns)
     for row in result.rows:
         sheet.add(row.calls, f"{row.asleep_us:.1f}", f"{row.polling_us:.1f}", f"{row.ratio:.2f}x")
     show(sheet)
@@ -249,7 +251,7 @@ def profiling_(
     with errors_reported():
         result = _last(profiling.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
     columns = ("level", "one run\nms", "added\n%", "events read\nus")
-    sheet = Sheet(f"{network} under a profile (measured, CPU time of client and device, medians)", columns)
+    sheet = TextTable(f"{network} under a profile (measured, CPU time of client and device, medians)", columns)
     for row in result.rows:
         sheet.add(row.level, f"{row.cpu_ms:.3f}", f"{row.percent:+.2f}", f"{row.read_us:.0f}")
     show(sheet)
@@ -382,7 +384,7 @@ def _last(steps: Iterator[queueing.Progress | R]) -> R:
 
 def _warn_of_noise(
     result: queueing.Result
-    | planning.PlanResult
+    | planning.PlanRates
     | whole.NetworksResult
     | loading.LoadResult
     | parallelism.ParallelResult

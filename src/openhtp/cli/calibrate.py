@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.cost.accuracy import Accuracy, accuracy_report
 
 _SHOWN = ("SoC and precision", "family")
@@ -38,8 +38,8 @@ def calibrate(
         )
 
 
-def _table(title: str, rows: list[Accuracy]) -> Sheet:
-    sheet = Sheet(title, ("what", "times", "median error", "p90", "median bias", "in the range"))
+def _table(title: str, rows: list[Accuracy]) -> TextTable:
+    sheet = TextTable(title, ("what", "times", "median error", "p90", "median bias", "in the range"))
     for row in rows:
         sheet.add(
             row.name,

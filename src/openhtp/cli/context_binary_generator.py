@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, complain, confirm_written, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import bytes_in_words
-from openhtp.tools.generating import Generation, Outcome, generate
-from openhtp.tools.models import Changes, Where, library_of, unused_keys
+from openhtp.tools.generating import GeneratedFiles, Generation, generate
+from openhtp.tools.models import Changes, ToolTarget, library_of, unused_keys
 from openhtp.tools.profiling import profiling_of
 
 
@@ -95,7 +95,7 @@ def _order_of(given: dict[str, Any]) -> Generation:
     if level == "client":
         raise InvalidArgument("--profiling_level client is for net-run; expected basic, detailed or backend")
     return Generation(
-        where=Where(library=library_of(given["backend"]), soc=given["soc"], config=config),
+        where=ToolTarget(library=library_of(given["backend"]), soc=given["soc"], config=config),
         models=opt.split_models(given["model"], "--model"),
         binary_file=given["binary_file"],
         output_dir=given["output_dir"],
@@ -130,11 +130,11 @@ def _context_options(given: dict[str, Any]) -> dict[str, Any]:
     return {} if chosen is None else {"weight_sharing_enabled": chosen}
 
 
-def _report(outcome: Outcome, order: Generation) -> None:
+def _report(outcome: GeneratedFiles, order: Generation) -> None:
     names = [name for saved in outcome.binaries[:1] for name in saved.graphs]
     for note in unused_keys(order.where.config, names, stored=False):
         complain(f"note: {note}", "yellow")
-    sheet = Sheet("", ("binary", "SoC", "size", "graphs"), ("SoC", "graphs"))
+    sheet = TextTable("", ("binary", "SoC", "size", "graphs"), ("SoC", "graphs"))
     for saved in outcome.binaries:
         sheet.add(saved.path.name, saved.soc, bytes_in_words(saved.nbytes), ", ".join(saved.graphs))
     show(sheet)
@@ -142,7 +142,7 @@ def _report(outcome: Outcome, order: Generation) -> None:
         confirm_written(path)
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: GeneratedFiles) -> dict[str, Any]:
     return {
         "binaries": [
             {"path": str(saved.path), "soc": saved.soc, "bytes": saved.nbytes, "graphs": list(saved.graphs)}

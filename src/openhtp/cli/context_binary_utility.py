@@ -10,8 +10,8 @@ import typer
 
 from openhtp.capi import identity
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import STANDARD_OUTPUT, JsonFile, errors_reported, say, show, write_file, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.core.units import MIB, bytes_in_words
 from openhtp.memory.needs import backup_of
 from openhtp.program.binary import ContextBinary
@@ -52,7 +52,7 @@ def _print(binary: ContextBinary, *, checked: bool) -> None:
         f" {about.sdk_version}{checks}"
     )
     columns = ("graph", "inputs", "outputs", "weights", "spill-fill", "VTCM backup", "prepared")
-    sheet = Sheet("graphs", columns, ("inputs", "outputs"))
+    sheet = TextTable("graphs", columns, ("inputs", "outputs"))
     for name in binary.graph_names:
         graph = binary.packed(name)
         info = graph.info()

@@ -14,8 +14,8 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.showcase import ACTORS, ALONE, BY_PRIORITY, EQUAL, Showcase
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_file, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 
@@ -60,11 +60,13 @@ def _view(played: Showcase) -> Table:
     return table
 
 
-def _result(played: Showcase) -> Sheet:
+def _result(played: Showcase) -> TextTable:
     others = [name for name, _, _ in ACTORS if name != "camera"]
     columns = ("camera", "median\nms", "p90\nms", "times\nalone", *(f"{name}\nper second" for name in others))
     networks = ", ".join(f"{name} {network} ({priority})" for name, network, priority in ACTORS)
-    sheet = Sheet(f"a camera's latency on one HTP, {played.frames} frames each (measured, wall clock)", columns)
+    sheet = TextTable(
+        f"a camera's latency on one HTP, {played.frames} frames each (measured, wall clock)", columns
+    )
     for stage in played.stages.values():
         sheet.add(
             stage.name,

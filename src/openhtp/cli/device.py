@@ -13,8 +13,8 @@ from rich.live import Live
 
 from openhtp.cli._config import ConfigFile, preset_of
 from openhtp.cli._device_status import look_around, status_of
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.core.errors import UsageError
 from openhtp.core.units import bytes_in_words
 from openhtp.device.config import DeviceConfig
@@ -85,7 +85,7 @@ def list_(json_file: JsonFile = None) -> None:
     with errors_reported():
         devices = [device for device in look_around() if device.get("name") is not None]
     columns = ("device", "pid", "client pid", "graphs", "memory", "pending", "executions")
-    table = Sheet("named devices", columns, ("graphs",))
+    table = TextTable("named devices", columns, ("graphs",))
     for device in devices:
         sessions = device["sessions"] or [None]
         for session in sessions:

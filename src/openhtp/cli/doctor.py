@@ -7,9 +7,9 @@ import dataclasses
 import typer
 from rich.text import Text
 
-from openhtp.cli._checkup import Finding, Health, examine
-from openhtp.cli._sheet import Sheet
+from openhtp.cli._checkup import CheckupLine, Health, examine
 from openhtp.cli._terminal import JsonFile, progress_console, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.core.foreign_text import printable
 
 _STYLES = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}
@@ -29,9 +29,9 @@ def doctor(json_file: JsonFile = None) -> None:
         raise typer.Exit(1)
 
 
-def _table(findings: list[Finding]) -> Sheet:
+def _table(findings: list[CheckupLine]) -> TextTable:
     found = "found, and what to do"
-    table = Sheet("openhtp doctor", ("what", "state", found), ("state", found))
+    table = TextTable("openhtp doctor", ("what", "state", found), ("state", found))
     for finding in findings:
         text = Text(printable(finding.detail))
         if finding.advice:

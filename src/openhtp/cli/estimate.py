@@ -9,8 +9,8 @@ import typer
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_file, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import MIB
@@ -103,7 +103,7 @@ def _conditions(mode: PerfProfile) -> str:
     )
 
 
-def _totals(name: str, results: list[Estimate], profile: str) -> Sheet:
+def _totals(name: str, results: list[Estimate], profile: str) -> TextTable:
     first = results[0]
     title = (
         f"{name}: {first.macs / 1e9:,.3g} GMAC, {first.weight_bytes / 1e6:,.3g} MB of weights;"
@@ -112,7 +112,7 @@ def _totals(name: str, results: list[Estimate], profile: str) -> Sheet:
     bounds = (f"by {bound.value}" for bound in Bound)
     columns = ["SoC", "precision", "total", "range", "per second", "launch", *bounds]
     columns += ["VTCM peak", "DDR read", "DDR written"]
-    sheet = Sheet(title, columns, ("precision",))
+    sheet = TextTable(title, columns, ("precision",))
     for result in results:
         shares = result.bounds()
         sheet.add(
@@ -130,9 +130,9 @@ def _totals(name: str, results: list[Estimate], profile: str) -> Sheet:
     return sheet
 
 
-def _profiles(by_profile: list[dict[str, Estimate]]) -> Sheet:
+def _profiles(by_profile: list[dict[str, Estimate]]) -> TextTable:
     chips = [next(iter(found.values())).soc for found in by_profile]
-    sheet = Sheet("By perf profile (modelled; clocks and energy classes are estimates)", ("profile", *chips))
+    sheet = TextTable("By perf profile (modelled; clocks and energy classes are estimates)", ("profile", *chips))
     for name in by_profile[0]:
         cells = (f"{_time(found[name].total_us)}, energy {found[name].energy_class}" for found in by_profile)
         sheet.add(name, *cells)
@@ -140,12 +140,12 @@ def _profiles(by_profile: list[dict[str, Estimate]]) -> Sheet:
     return sheet
 
 
-def _kernels(results: list[Estimate], count: int) -> Sheet:
+def _kernels(results: list[Estimate], count: int) -> TextTable:
     """The kernels that take most on the first chip, and what they take on the others."""
     first = results[0]
     chips = [result.soc for result in results]
     columns = ("kernel", "op", *chips, "share", "HMX busy", "HVX busy", "memory busy", "bound by", "ONNX nodes")
-    sheet = Sheet(f"What takes most on {first.soc} (modelled)", columns, ("op", "bound by", "ONNX nodes"))
+    sheet = TextTable(f"What takes most on {first.soc} (modelled)", columns, ("op", "bound by", "ONNX nodes"))
     places = {op.name: place for place, op in enumerate(first.ops)}
     for op in first.slowest(count):
         sheet.add(

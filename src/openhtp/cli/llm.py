@@ -15,7 +15,6 @@ from rich.progress import Progress
 
 from openhtp import llm as lm
 from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config, open_device, preset_of, soc_of
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -26,6 +25,7 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
+from openhtp.cli._text_table import TextTable
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
@@ -177,7 +177,7 @@ def estimate(
         if not found:
             raise InvalidArgument("--soc names no chip; expected one, like SM8750")
         columns = ("SoC", "first token", "tokens/s", "range", "pass of 128", "token", "bound by")
-        sheet = Sheet(f"{found[0].model} {precision}, context {context}, prompt {prompt}: modelled", columns)
+        sheet = TextTable(f"{found[0].model} {precision}, context {context}, prompt {prompt}: modelled", columns)
         for one in found:
             sheet.add(*_cells(one))
         show(sheet)
@@ -240,8 +240,8 @@ def chunks(
         write_json(json_file, {"times": "modelled", "rows": [dataclasses.asdict(row) for row in rows]})
 
 
-def _chunk_sheet(rows: list[ChunkRow], title: str) -> Sheet:
-    sheet = Sheet(title, ("pass", "run ms", "missed", "p99", "first ms", "tokens/s"))
+def _chunk_sheet(rows: list[ChunkRow], title: str) -> TextTable:
+    sheet = TextTable(title, ("pass", "run ms", "missed", "p99", "first ms", "tokens/s"))
     for row in rows:
         waits, yields = row.beside["waits"], row.beside["pre-empts"]
         sheet.add(
@@ -280,9 +280,9 @@ def perplexity(
             bundle = _exported(loaded, precision=name, ar=(128, 1), native_kv=not flat)
             for kind, path in (("emulated", None), ("vendor", library)):
                 if kind == "emulated" or path is not None:
-                    where = Where(config, soc, path)
+                    where = LlmTarget(config, soc, path)
                     rows[f"{name}, {kind}"] = _measured(bundle, where, ids, window, f"{name}, {kind}")
-        sheet = Sheet(
+        sheet = TextTable(
             f"{len(ids)} tokens in windows of {window} (measured)", ("model", "nats", "loss", "perplexity")
         )
         for name, nats in rows.items():
@@ -292,7 +292,7 @@ def perplexity(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Where:
+class LlmTarget:
     """On what something is measured: a config, a chip, the vendor's library."""
 
     config: BackendConfig | None
@@ -300,7 +300,7 @@ class Where:
     library: Path | None
 
 
-def _measured(bundle: lm.Bundle, where: Where, ids: list[int], window: int, what: str) -> float:
+def _measured(bundle: lm.Bundle, where: LlmTarget, ids: list[int], window: int, what: str) -> float:
     library = None if where.library is None else str(where.library)
     with Backend(library=library) as backend, _waiting(what) as told:
         chat = lm.Generator(bundle, open_device(backend, where.config, where.soc))

@@ -11,8 +11,8 @@ import yaml
 from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, config_of, soc_of
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_file, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
@@ -134,7 +134,7 @@ def _configured(context: ContextPlan, config: BackendConfig | None) -> ContextPl
 
 def _print(plan: MemoryPlan, title: str) -> None:
     columns = ("context", "data", "spill-fill", "VTCM backup", "I/O", "goes to", "why not")
-    table = Sheet(title, columns, ("goes to", "why not"))
+    table = TextTable(title, columns, ("goes to", "why not"))
     for context in plan.contexts:
         errors = [outcome.error for outcome in plan.failures if _concerns(outcome.act, context.name)]
         domain = plan.domain_of(context.name)

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from openhtp.cli import _net_run_options as own, _tool_options as opt
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, complain, confirm_written, say, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.tools import net_run as tool
 from openhtp.tools.models import unused_keys
@@ -73,13 +73,13 @@ def net_run(
         write_json(json_file, _as_json(outcome))
 
 
-def _report(outcome: tool.Outcome, order: tool.Order) -> None:
+def _report(outcome: tool.NetRunResult, order: tool.NetRunOrder) -> None:
     config = order.where.config
     for note in unused_keys(config, [run.name for run in outcome.graphs], stored=bool(order.binaries)):
         complain(f"note: {note}", "yellow")
     manner = "queued" if outcome.asynchronous else "one by one"
     profile = outcome.perf_profile or "none voted for"
-    sheet = Sheet(f"{manner}; perf profile: {profile}", ("graph", "inferences", "inf/s (measured)", "written"))
+    sheet = TextTable(f"{manner}; perf profile: {profile}", ("graph", "inferences", "inf/s (measured)", "written"))
     for run in outcome.graphs:
         sheet.add(run.name, str(run.inferences), f"{_rate(run):.1f}", str(run.written))
     show(sheet)
@@ -95,7 +95,7 @@ def _rate(run: tool.GraphRun) -> float:
     return run.inferences / run.seconds if run.seconds else 0.0
 
 
-def _as_json(outcome: tool.Outcome) -> dict[str, Any]:
+def _as_json(outcome: tool.NetRunResult) -> dict[str, Any]:
     return {
         "asynchronous": outcome.asynchronous,
         "perf_profile": outcome.perf_profile,

@@ -6,8 +6,8 @@ import dataclasses
 
 import typer
 
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, complain, progress_console, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.core.errors import QnnError
 
 
@@ -22,7 +22,7 @@ def ort_check(json_file: JsonFile = None) -> None:
         complain(f"ort-check failed: {error}", "red")
         raise typer.Exit(1) from None
     passed = proof.widest <= 1
-    sheet = Sheet("openhtp ort-check", ("what", "found"), ("found",))
+    sheet = TextTable("openhtp ort-check", ("what", "found"), ("found",))
     sheet.add("client", proof.client)
     sheet.add("library", proof.backend)
     sheet.add("session created", f"{proof.create_ms:.0f} ms (measured)")

@@ -12,7 +12,15 @@ from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import JsonFile, complain, say, write_file, write_json
 from openhtp.core.errors import InvalidArgument
 from openhtp.tools.results import make_folder
-from openhtp.tools.validating import BACKENDS, COLUMNS, Finding, Wanted, as_csv, library_in, validate
+from openhtp.tools.validating import (
+    BACKENDS,
+    COLUMNS,
+    BackendFinding,
+    ValidationRequest,
+    as_csv,
+    library_in,
+    validate,
+)
 
 _HERE = ("localhost", "127.0.0.1")
 
@@ -46,7 +54,7 @@ def platform_validator(
             raise InvalidArgument(f"--backend {backend!r}; expected one of {', '.join(BACKENDS)}, all")
         if remote_host not in _HERE:
             raise InvalidArgument(f"--remoteHost {remote_host!r}; only this computer can be looked at")
-        wanted = Wanted(
+        wanted = ValidationRequest(
             library=None if directory is None else library_in(directory),
             dsp_type=dsp_type,
             core_version=core_version,
@@ -63,7 +71,7 @@ def platform_validator(
         raise typer.Exit(1)
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: BackendFinding) -> None:
     if finding.problem:
         complain(f"PF_VALIDATOR: ERROR: backend {finding.backend}: {finding.problem}", "red")
     say(f"Backend = {finding.backend}")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
+from openhtp.cli._text_table import TextTable
 from openhtp.report.profile_diff import Change, Comparison, ProfileSide, compare, read_side
 
 
@@ -30,7 +30,7 @@ def profile_diff(
 
 
 def _print(found: Comparison, threshold: float, top: int) -> None:
-    sheet = Sheet(
+    sheet = TextTable(
         f"{_side(found.before)} -> {_side(found.after)} ({found.before.kind}, modelled)",
         ("node", f"before\n{found.unit}", f"after\n{found.unit}", "change", "%"),
     )
@@ -58,7 +58,7 @@ def _print_measured(found: Comparison) -> None:
     both = [name for name in before if name in after]
     if not both:
         return
-    sheet = Sheet(
+    sheet = TextTable(
         "measured on the computers that ran them, mean of all runs; not judged", ("", "before us", "after us", "%")
     )
     for name in both:

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from openhtp.cli._config import ConfigFile, preset_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._inputs import Mean, Std, normalization_of, samples_from
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -24,6 +23,7 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
+from openhtp.cli._text_table import TextTable
 from openhtp.core import writing
 from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.masks import LOWEST
@@ -150,9 +150,9 @@ def _bar() -> Progress:
     return Progress(*columns, console=progress_console, transient=True)
 
 
-def _output_table(reports: list[OutputReport], samples: int) -> Sheet:
+def _output_table(reports: list[OutputReport], samples: int) -> TextTable:
     columns = ("output", "engine", "SQNR dB", "cosine", "max error")
-    sheet = Sheet(f"against the float model, {samples} samples", columns, ("engine",))
+    sheet = TextTable(f"against the float model, {samples} samples", columns, ("engine",))
     for report in reports:
         sheet.add(report.name, "quantized, CPU", *_cells(report.cpu))
         sheet.add("", "quantized, HTP", *_cells(report.htp))
@@ -173,7 +173,7 @@ def _print_trace(nodes: list[NodeReport], threshold: float) -> None:
             f"first diverging op: {first.node} ({first.op_type}), {first.htp.sqnr_db:.2f} dB on the HTP,"
             f" {first.cpu.sqnr_db:.2f} on the CPU"
         )
-    sheet = Sheet("where most is lost, in dB", ("op", "type", "HTP", "CPU", "lost in it"), ("type",))
+    sheet = TextTable("where most is lost, in dB", ("op", "type", "HTP", "CPU", "lost in it"), ("type",))
     for node in sorted(nodes, key=lambda node: -node.lost_db)[:_SHOWN]:
         numbers = (node.htp.sqnr_db, node.cpu.sqnr_db, node.lost_db)
         sheet.add(node.node, node.op_type, *(f"{number:.2f}" for number in numbers))

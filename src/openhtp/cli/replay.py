@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, say, show, write_json
-from openhtp.tools.comparing import Compared, Outcome, Tolerance
+from openhtp.cli._text_table import TextTable
+from openhtp.tools.comparing import Compared, ReplayResult, Tolerance
 from openhtp.tools.models import library_of
 from openhtp.tools.replay import replay as make_again
 
@@ -41,9 +41,9 @@ def replay(
         raise typer.Exit(1)
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: ReplayResult) -> None:
     say(f"{outcome.calls} calls, {outcome.executions} executions")
-    sheet = Sheet("", ("output", "executions", "elements", "equal", "worst", ""), ("",))
+    sheet = TextTable("", ("output", "executions", "elements", "equal", "worst", ""), ("",))
     for row in outcome.compared.values():
         share = 100 * row.equal / row.elements if row.elements else 100.0
         counts = str(row.executions), str(row.elements), f"{share:.2f}%"
@@ -61,7 +61,7 @@ def _worst(row: Compared) -> str:
     return f"{row.worst:.0f} steps" if row.in_steps else f"{100 * row.worst:.4f}%"
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: ReplayResult) -> dict[str, Any]:
     return {
         "holds": outcome.holds,
         "calls": outcome.calls,

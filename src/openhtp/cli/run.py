@@ -11,7 +11,7 @@ from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
 from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
 from openhtp.cli._run_report import as_json, print_outcome
-from openhtp.cli._running import Order, Outcome, carry_out, save_outputs
+from openhtp.cli._running import RunOrder, RunResult, carry_out, save_outputs
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -67,7 +67,7 @@ def run(
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, parse_dims(dim), parse_freeze(freeze))
         samples = _samples(data, inputs, random, seed, mean, std)
-        order = Order(
+        order = RunOrder(
             source=data if isinstance(source, bytes) or dim or freeze else source,
             soc=chip,
             perf_profile=mode,
@@ -89,7 +89,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _write(outcome: Outcome, output: Path | None, trace: Path | None) -> None:
+def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
     """The files that were asked for."""
     if output is not None:
         save_outputs(output, outcome)

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
     errors_reported,
@@ -18,6 +17,7 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
+from openhtp.cli._text_table import TextTable
 from openhtp.planning import load_scenario
 from openhtp.planning.live import LiveResult, run_live
 from openhtp.records.phases import Moment
@@ -65,11 +65,11 @@ def run_scenario(
         raise typer.Exit(1)
 
 
-def _table(result: LiveResult) -> Sheet:
+def _table(result: LiveResult) -> TextTable:
     """Moments by their number: the n-th that was planned beside the n-th that was measured."""
     unit = result.scenario.unit
     title = f"planned (modelled) and measured (wall clock / {result.stretch:g}), in {unit}"
-    sheet = Sheet(title, ("", "planned at", "what", "measured at", "what"), ("what",))
+    sheet = TextTable(title, ("", "planned at", "what", "measured at", "what"), ("what",))
     pairs = list(zip(result.planned, result.measured, strict=False))
     for number, (planned, measured) in enumerate(pairs[:_MOST_ROWS], 1):
         sheet.add(str(number), *_cells(result, planned, 1.0), *_cells(result, measured, result.stretch))

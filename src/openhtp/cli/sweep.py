@@ -19,7 +19,6 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from openhtp.cli._config import ConfigFile, modelled_config
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -30,6 +29,7 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
+from openhtp.cli._text_table import TextTable
 from openhtp.hw.catalog import find_soc
 from openhtp.sweeping import Standing, SweepResult, load_results, load_study, sweep as run_sweep
 from openhtp.sweeping.results import result_to_html
@@ -179,9 +179,9 @@ def _each(result: SweepResult) -> str:
     return f" for each {', '.join(result.study.each)}" if result.study.each else ""
 
 
-def _sheet(result: SweepResult, rows: list[PointResult], title: str) -> Sheet:
+def _sheet(result: SweepResult, rows: list[PointResult], title: str) -> TextTable:
     objectives = [objective.name for objective in result.study.objectives]
-    sheet = Sheet(title, ("point", "setting", *objectives), ("setting",))
+    sheet = TextTable(title, ("point", "setting", *objectives), ("setting",))
     for row in rows:
         numbers = (_cell(row.number(name)) for name in objectives)
         sheet.add(str(row.point.number), _setting(result, row), *numbers)
@@ -200,7 +200,7 @@ def _print_effects(result: SweepResult) -> None:
     if not result.measured:
         return
     found = {name: {each.axis: each.share for each in effects} for name, effects in result.sensitivity().items()}
-    sheet = Sheet("which axis matters (part of the spread)", ("axis", *found))
+    sheet = TextTable("which axis matters (part of the spread)", ("axis", *found))
     for axis in result.study.varied:
         sheet.add(
             axis.name, *(f"{shares[axis.name]:.1%}" if axis.name in shares else "-" for shares in found.values())

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._sheet import Sheet
 from openhtp.cli._terminal import JsonFile, show, write_file, write_json
-from openhtp.tools.throughput import Outcome, throughput
+from openhtp.cli._text_table import TextTable
+from openhtp.tools.throughput import ThroughputResult, throughput
 from openhtp.tools.throughput_config import read_test_case
 
 
@@ -27,7 +27,7 @@ def throughput_net_run(
         with opt.logged(case.log_level), opt.progress() as tell:
             outcome = throughput(case, tell)
         found = _as_json(outcome)
-        sheet = Sheet(
+        sheet = TextTable(
             f"TotalTime: {outcome.total_s * 1e6:.0f} us (measured)",
             ("name", "repeat", "average (us)", "min (us)", "max (us)"),
         )
@@ -35,7 +35,7 @@ def throughput_net_run(
             sheet.add(row["name"], str(row["repeat"]), *(f"{row[key]:.1f}" for key in ("average", "min", "max")))
         show(sheet)
         if outcome.mse:
-            errors = Sheet("mean squared error, the worst of all runs", ("thread:graph:output", "MSE"))
+            errors = TextTable("mean squared error, the worst of all runs", ("thread:graph:output", "MSE"))
             for name, value in outcome.mse.items():
                 errors.add(name, f"{value:.6g}")
             show(errors)
@@ -44,7 +44,7 @@ def throughput_net_run(
         write_json(json_file, found)
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: ThroughputResult) -> dict[str, Any]:
     return {
         "unit": "us",
         "times": "measured",

@@ -19,7 +19,7 @@ from openhtp.core.precision import NumberFormat
 from openhtp.cost.energy import energy_class_of, energy_pj
 from openhtp.cost.formats import most_common
 from openhtp.cost.rates import Band, Parameters, fitted_parameters
-from openhtp.cost.running import ONE_CORE, Run, Tuning
+from openhtp.cost.running import ONE_CORE, PricedRun, Tuning
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
@@ -122,7 +122,7 @@ def estimate_kernels(
 ) -> Estimate:
     """The same for kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
-    run = Run.of(kernels, soc, precision, parameters, clocks, tuning)
+    run = PricedRun.of(kernels, soc, precision, parameters, clocks, tuning)
     found, given = run.found, run.formats
     ops = _op_times(run)
     total = found.rates.launch_us + math.fsum(op.us for op in ops)
@@ -147,14 +147,14 @@ def estimate_kernels(
     )
 
 
-def _energy(run: Run, clocks: Clocks) -> float:
+def _energy(run: PricedRun, clocks: Clocks) -> float:
     macs: dict[NumberFormat, int] = {}
     for kernel, form in zip(run.kernels, run.formats, strict=True):
         macs[form] = macs.get(form, 0) + kernel.macs
     return energy_pj(macs, sum(each.nbytes for each in run.placed.transfers), clocks.core)
 
 
-def _op_times(run: Run) -> tuple[OpTime, ...]:
+def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
     """Each kernel from the end of the one before it to its own, so that they add up to the network's time."""
     line, busy = run.line, run.busy
     us = (line.end - line.begin)[0]

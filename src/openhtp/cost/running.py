@@ -12,7 +12,7 @@ from openhtp.core.precision import NumberFormat
 from openhtp.cost.amounts import Amounts, Speeds
 from openhtp.cost.formats import precisions_of, verify_offered
 from openhtp.cost.rates import FoundRates, Parameters, find_rates
-from openhtp.cost.timeline import Busy, Line, run
+from openhtp.cost.timeline import Busy, KernelTimeline, run
 from openhtp.hw.clocks import Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
@@ -74,7 +74,7 @@ _FOUR_BITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PricedRun:
     """Where everything lies and when it happens. ``busy`` and ``line`` have one row."""
 
     kernels: tuple[KernelSize, ...]
@@ -82,7 +82,7 @@ class Run:
     found: FoundRates
     placed: Placed
     busy: Busy
-    line: Line
+    line: KernelTimeline
 
     @classmethod
     def of(
@@ -93,7 +93,7 @@ class Run:
         parameters: Parameters,
         clocks: Clocks,
         tuning: Tuning,
-    ) -> Run:
+    ) -> PricedRun:
         """Place the kernels, price them and put them on the timeline; of several placements, the fastest."""
         found = find_rates(soc, parameters)
         formats = precisions_of(kernels, precision)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from openhtp.compiler.sizes import sizes_of
 from openhtp.core.precision import NumberFormat
 from openhtp.cost.rates import fitted_parameters
-from openhtp.cost.running import Run, Tuning
+from openhtp.cost.running import PricedRun, Tuning
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.placement import Move
@@ -26,7 +26,7 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
         clocks: how fast the units go, by the votes in force; burst mode unless given.
     """
     soc, options = program.soc, program.options
-    run = Run.of(sizes_of(program), soc, precision, fitted_parameters(), clocks, Tuning.of(program))
+    run = PricedRun.of(sizes_of(program), soc, precision, fitted_parameters(), clocks, Tuning.of(program))
     drawing = _Drawing(run, clocks.core_mhz(soc.arch))
     kernels: list[KernelTime] = []
     operations: list[ScheduledOperation] = []
@@ -48,7 +48,7 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
 class _Drawing:
     """A run as operations. The DMA has several queues, so its operations may overlap; HMX and HVX have one."""
 
-    def __init__(self, run: Run, mhz: float) -> None:
+    def __init__(self, run: PricedRun, mhz: float) -> None:
         self._run = run
         self._mhz = mhz
         self._begin, self._end = run.line.begin[0], run.line.end[0]

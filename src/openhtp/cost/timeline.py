@@ -31,7 +31,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class KernelTimeline:
     """Ends of all kernels and of the fetching of their weights, and each kernel's own time, rows by kernels."""
 
     own: Floats
@@ -55,7 +55,7 @@ def own_times(busy: Busy, tiles: Floats) -> Floats:
     return longest + (busy.hmx + busy.hvx + busy.dma - longest) / tiles + busy.overhead
 
 
-def run(busy: Busy, tiles: Floats, free_after: Ints) -> Line:
+def run(busy: Busy, tiles: Floats, free_after: Ints) -> KernelTimeline:
     """Put the kernels of every row on the timeline.
 
     ``tiles`` and ``free_after`` are as ``Placed`` has them, one row for all or one for each.
@@ -76,4 +76,4 @@ def run(busy: Busy, tiles: Floats, free_after: Ints) -> Line:
         before = np.maximum(begin + own[:, place], np.where(weights > 0, came + own[:, place] * piece, 0.0))
         ends[place], fetched[place] = before, came
         queue = np.where(weights > 0, came, queue) + busy.dma[:, place]
-    return Line(own=own, end=ends[:count].T, fetched=fetched.T)
+    return KernelTimeline(own=own, end=ends[:count].T, fetched=fetched.T)

@@ -49,7 +49,7 @@ class Compared:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayResult:
     """What came of a replay."""
 
     calls: int = 0

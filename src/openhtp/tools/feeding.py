@@ -13,7 +13,7 @@ import numpy as np
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
-from openhtp.tools.input_list import Line
+from openhtp.tools.input_list import InputLine
 from openhtp.tools.raw import Array, Form, read_piece
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Feeding:
 
     def __init__(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[InputLine],
         inputs: Mapping[str, TensorSpec],
         forms: Mapping[str, Form],
         *,
@@ -104,7 +104,7 @@ class Feeding:
         batches = {spec.shape[0] for spec in self._inputs.values() if spec.shape}
         return (batches.pop() if len(batches) == 1 else 1) * self._batch
 
-    def _element(self, line: Line) -> Feeds:
+    def _element(self, line: InputLine) -> Feeds:
         feeds, parts = self._read(line)
         if parts != 1:
             raise InvalidArgument(f"{line.where}: holds a whole batch; the lines before hold one element each")
@@ -116,7 +116,7 @@ class Feeding:
         whole[: len(joined)] = joined
         return whole
 
-    def _read(self, line: Line) -> tuple[Feeds, int]:
+    def _read(self, line: InputLine) -> tuple[Feeds, int]:
         known = self._cache.get(line.where)
         if known is not None:
             return known

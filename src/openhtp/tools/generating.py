@@ -16,7 +16,7 @@ from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import schematic_bytes
 from openhtp.runtime.instruments.device_queries import library_binary, schematic_on
 from openhtp.runtime.objects.context import Context
-from openhtp.tools.models import Changes, Where, composed, import_models, opened_device
+from openhtp.tools.models import Changes, ToolTarget, composed, import_models, opened_device
 from openhtp.tools.profiling import Profiling, Recorder
 from openhtp.tools.results import file_stems, make_folder
 from openhtp.tools.stages import Stage, Tell, during
@@ -26,7 +26,7 @@ from openhtp.tools.stages import Stage, Tell, during
 class Generation:
     """What is to be saved, where, and for which chips; none: for that of ``where``."""
 
-    where: Where
+    where: ToolTarget
     models: Sequence[str]
     binary_file: str
     output_dir: Path
@@ -48,20 +48,20 @@ class Saved:
 
 
 @dataclass(slots=True)
-class Outcome:
+class GeneratedFiles:
     """What came of it: the binaries, and files beside them."""
 
     binaries: list[Saved] = field(default_factory=list)
     beside: list[Path] = field(default_factory=list)
 
 
-def generate(order: Generation, tell: Tell) -> Outcome:
+def generate(order: Generation, tell: Tell) -> GeneratedFiles:
     """Prepare and save. Of several chips, each has a file of its own."""
     tell("Composing graphs", 0, None)
     with during(Stage.CREATE):
         graphs = _chosen(import_models(order.models, order.changes), order.only)
     make_folder(order.output_dir)
-    outcome = Outcome()
+    outcome = GeneratedFiles()
     for number, soc in enumerate(order.socs or [None]):
         tell("Preparing", number, len(order.socs) or 1)
         where = order.where if soc is None else replace(order.where, soc=soc)
@@ -91,7 +91,9 @@ def _path(order: Generation, soc: str | None) -> Path:
     return path
 
 
-def _prepared(order: Generation, where: Where, graphs: Sequence[IrGraph], path: Path, outcome: Outcome) -> Saved:
+def _prepared(
+    order: Generation, where: ToolTarget, graphs: Sequence[IrGraph], path: Path, outcome: GeneratedFiles
+) -> Saved:
     recorder = Recorder(order.profiling, order.output_dir)
     changes = _prepare_only(order.changes)
     with ExitStack() as stack:
@@ -128,7 +130,7 @@ def _schematics(order: Generation, context: Context) -> list[Path]:
     return written
 
 
-def _by_library(order: Generation, where: Where, graphs: Sequence[IrGraph], path: Path) -> Saved:
+def _by_library(order: Generation, where: ToolTarget, graphs: Sequence[IrGraph], path: Path) -> Saved:
     """Saved by the library itself, in its own format."""
     if order.profiling.level is not None or order.op_mapping:
         raise UnsupportedFeature("profiles and op mappings are those of the emulator; leave out --backend")

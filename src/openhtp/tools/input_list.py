@@ -24,7 +24,7 @@ NO_RUN = "__"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     """One inference: the raw file of each input, and where it says so (``list.txt:3``)."""
 
     where: str
@@ -35,7 +35,7 @@ class Line:
 class InputList:
     """The lines of a list, and the outputs that it names; none if it leaves them open."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[InputLine] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ def read_input_list(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -
         if words[0][0] in "#%":
             found.outputs += _outputs_of(where, line.strip(), outputs)
         else:
-            found.lines.append(Line(where, _files(where, words, inputs, path.parent)))
+            found.lines.append(InputLine(where, _files(where, words, inputs, path.parent)))
     if not found.lines:
         raise InvalidArgument(f"{path}: names no files; expected a line for each inference")
     return found

@@ -11,14 +11,14 @@ from openhtp.core.files import read_file
 from openhtp.core.units import GIB
 from openhtp.runtime.instruments.device_queries import open_library_binary
 from openhtp.runtime.objects.graph import Graph
-from openhtp.tools.models import Where, opened_device
+from openhtp.tools.models import ToolTarget, opened_device
 from openhtp.tools.stages import Stage, during
 
 _MOST_BYTES = 4 * GIB
 
 
 @contextmanager
-def opened_binaries(where: Where, binaries: Sequence[Path]) -> Iterator[list[Graph]]:
+def opened_binaries(where: ToolTarget, binaries: Sequence[Path]) -> Iterator[list[Graph]]:
     """The graphs of binaries, on a device with the library of ``where``."""
     with opened_device(where) as device:
         graphs: list[Graph] = []

@@ -37,7 +37,7 @@ _OURS = ("libQnnHtp.so", "QnnHtp.dll")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class ToolTarget:
     """On what a tool runs: the emulator, or the library at a path; the chip, its options, its votes."""
 
     library: str | None = None
@@ -70,7 +70,7 @@ def library_of(backend: str | None) -> str | None:
 
 
 @contextmanager
-def opened_device(where: Where) -> Iterator[Device]:
+def opened_device(where: ToolTarget) -> Iterator[Device]:
     """A device, voted for as the config or the command says."""
     with ExitStack() as stack:
         with during(Stage.DEVICE):

@@ -26,7 +26,7 @@ from openhtp.tools.input_list import InputList, read_input_list
 from openhtp.tools.library_binaries import opened_binaries
 from openhtp.tools.models import (
     Changes,
-    Where,
+    ToolTarget,
     composed,
     executable,
     import_models,
@@ -45,10 +45,10 @@ _MOST_SECTION = 4 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class NetRunOrder:
     """What is to be run, on what, and what becomes of the outputs."""
 
-    where: Where
+    where: ToolTarget
     models: Sequence[str] = ()
     binaries: Sequence[Path] = ()
     lists: Sequence[Path | None]
@@ -85,7 +85,7 @@ class GraphRun:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class NetRunResult:
     """What came of an order."""
 
     asynchronous: bool
@@ -94,7 +94,7 @@ class Outcome:
     log: Path | None = None
 
 
-def net_run(order: Order, tell: Tell) -> Outcome:
+def net_run(order: NetRunOrder, tell: Tell) -> NetRunResult:
     """Carry out an order. ``tell(what, done, of)`` hears how far it is."""
     if order.where.library is not None and not all(is_binary(path) for path in order.binaries):
         return _by_library(order, tell)
@@ -117,7 +117,7 @@ def net_run(order: Order, tell: Tell) -> Outcome:
             config = order.where.config
             contexts = [composed(device, sources, config, order.changes, profile=profile, log=recorder.log)]
         _update(contexts, order.updates)
-        outcome = Outcome(asynchronous=not order.synchronous, perf_profile=device.perf_profile)
+        outcome = NetRunResult(asynchronous=not order.synchronous, perf_profile=device.perf_profile)
         graphs = [graph for context in contexts for graph in executable(context)]
         _run_all(_plans(order, graphs), order, outcome, recorder, tell)
         for context in contexts:
@@ -141,7 +141,9 @@ def _update(contexts: Sequence[Context], updates: Sequence[tuple[str, Path]]) ->
             owners[graph].apply_binary_section(graph, section)
 
 
-def _run_all(plans: Sequence[_Plan], order: Order, outcome: Outcome, recorder: Recorder, tell: Tell) -> None:
+def _run_all(
+    plans: Sequence[_Plan], order: NetRunOrder, outcome: NetRunResult, recorder: Recorder, tell: Tell
+) -> None:
     try:
         for plan in plans:
             outcome.graphs.append(plan.run(recorder, tell))
@@ -151,7 +153,7 @@ def _run_all(plans: Sequence[_Plan], order: Order, outcome: Outcome, recorder: R
         (order.output_dir / METADATA).write_text(text, encoding="utf-8")
 
 
-def _by_library(order: Order, tell: Tell) -> Outcome:
+def _by_library(order: NetRunOrder, tell: Tell) -> NetRunResult:
     """Binaries in the library's own format: it runs them, one execution after the other."""
     asked = {
         "--profiling_level": order.profiling.level is not None,
@@ -166,13 +168,13 @@ def _by_library(order: Order, tell: Tell) -> Outcome:
     tell("Loading the binary", 0, None)
     make_folder(order.output_dir)
     order = replace(order, synchronous=True)
-    outcome = Outcome(asynchronous=False, perf_profile=None)
+    outcome = NetRunResult(asynchronous=False, perf_profile=None)
     with opened_binaries(order.where, order.binaries) as graphs:
         _run_all(_plans(order, graphs), order, outcome, Recorder(Profiling(), order.output_dir), tell)
     return outcome
 
 
-def _restored(device: Device, order: Order, profile: Profile | None, recorder: Recorder) -> list[Context]:
+def _restored(device: Device, order: NetRunOrder, profile: Profile | None, recorder: Recorder) -> list[Context]:
     if order.validate:
         with during(Stage.CREATE):
             for binary in order.binaries:
@@ -181,7 +183,7 @@ def _restored(device: Device, order: Order, profile: Profile | None, recorder: R
     return restored(device, order.binaries, config, timeout_us=timeout, profile=profile, log=recorder.log)
 
 
-def _lists_of(order: Order, graphs: Sequence[str]) -> Sequence[Path | None]:
+def _lists_of(order: NetRunOrder, graphs: Sequence[str]) -> Sequence[Path | None]:
     """The list of each graph, in their order."""
     names = ", ".join(graphs)
     if len(order.lists) != len(graphs):
@@ -194,7 +196,7 @@ def _lists_of(order: Order, graphs: Sequence[str]) -> Sequence[Path | None]:
     return order.lists
 
 
-def _plans(order: Order, graphs: Sequence[Graph]) -> list[_Plan]:
+def _plans(order: NetRunOrder, graphs: Sequence[Graph]) -> list[_Plan]:
     """Which graph runs which list: in their order, one each."""
     names = [graph.name for graph in graphs]
     lists = _lists_of(order, names)
@@ -214,7 +216,7 @@ def _plans(order: Order, graphs: Sequence[Graph]) -> list[_Plan]:
 class _Plan:
     """One graph and its list."""
 
-    def __init__(self, order: Order, graph: Graph, path: Path, folder: Path) -> None:
+    def __init__(self, order: NetRunOrder, graph: Graph, path: Path, folder: Path) -> None:
         self._order = order
         self._graph = graph
         self._inputs = {tensor.name: tensor.spec for tensor in graph.inputs}
@@ -231,7 +233,7 @@ class _Plan:
         )
         self.told = GraphRun(name=graph.name, inputs=list(self._inputs.values()), outputs=chosen, folder=folder)
 
-    def _forms_of(self, order: Order) -> dict[str, Form]:
+    def _forms_of(self, order: NetRunOrder) -> dict[str, Form]:
         native = order.native_names.get(self._graph.name, ())
         unknown = [name for name in native if name not in self._inputs]
         if unknown:

@@ -21,7 +21,7 @@ from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.power import PowerConfig
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.tools.comparing import Compared, Outcome, Tolerance
+from openhtp.tools.comparing import Compared, ReplayResult, Tolerance
 from openhtp.tools.saved_calls import Array, SavedCalls
 from openhtp.tools.stages import Tell
 
@@ -41,7 +41,7 @@ _NOT_OF_LIBRARIES = (
 )
 
 
-def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) -> Outcome:
+def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) -> ReplayResult:
     """Make all calls of a recording again. Raises FormatError, with the line, for what is none."""
     saved = SavedCalls(path)
     with ExitStack() as stack:
@@ -55,7 +55,7 @@ def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) ->
 
 class _Player:
     def __init__(self, saved: SavedCalls, library: str | None, tolerance: Tolerance, stack: ExitStack) -> None:
-        self.outcome = Outcome()
+        self.outcome = ReplayResult()
         self._saved, self._library, self._tolerance, self._stack = saved, library, tolerance, stack
         self._objects: dict[int, Any] = {}
         # Executions that were made again and whose saved end did not come by yet; and those that are queued.

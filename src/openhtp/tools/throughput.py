@@ -25,7 +25,7 @@ from openhtp.runtime.objects.graph import Graph
 from openhtp.tools.input_list import read_input_list
 from openhtp.tools.models import (
     Changes,
-    Where,
+    ToolTarget,
     composed,
     executable,
     import_models,
@@ -43,7 +43,7 @@ Feeds = dict[str, Array]
 
 
 @dataclass(slots=True)
-class Times:
+class RepeatedTimes:
     """How often something was done, and how long it took: microseconds, measured."""
 
     repeat: int = 0
@@ -65,17 +65,17 @@ class Times:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ThroughputResult:
     """What came of a test case: times by name, and how far outputs were from what they should be."""
 
     total_s: float = 0.0
-    times: dict[str, Times] = field(default_factory=dict)
+    times: dict[str, RepeatedTimes] = field(default_factory=dict)
     mse: dict[str, float] = field(default_factory=dict)
 
 
-def throughput(case: TestCase, tell: Tell) -> Outcome:
+def throughput(case: TestCase, tell: Tell) -> ThroughputResult:
     """Run a test case. Ctrl-C ends one that has no end, and what was measured is told."""
-    outcome = Outcome()
+    outcome = ThroughputResult()
     with ExitStack() as stack:
         places = _Places(case, stack)
         workers = [_Worker(case, thread, places, outcome) for thread in case.threads]
@@ -150,7 +150,7 @@ class _Places:
                     f"{self._case.source}: opPackagePath: packages hold code for Qualcomm's chip"
                 )
             profile = backend.get("perfProfile", "default")
-            where = Where(
+            where = ToolTarget(
                 library=library_of(backend["backendPath"]),
                 config=None if key[1] is None else read_config(key[1]),
                 perf_profile=None if profile == "default" else profile,
@@ -179,12 +179,12 @@ class _Places:
 class _Worker:
     """One thread."""
 
-    def __init__(self, case: TestCase, thread: Entry, places: _Places, outcome: Outcome) -> None:
+    def __init__(self, case: TestCase, thread: Entry, places: _Places, outcome: ThroughputResult) -> None:
         self.name: str = thread["threadName"]
         self._thread, self._places = thread, places
         self._model = case.models[thread["model"]]
-        self._whole = outcome.times.setdefault(f"{self.name}:threadExecute", Times())
-        self._each = outcome.times.setdefault(f"{self.name}:{thread['model']}:graphExecute", Times())
+        self._whole = outcome.times.setdefault(f"{self.name}:threadExecute", RepeatedTimes())
+        self._each = outcome.times.setdefault(f"{self.name}:{thread['model']}:graphExecute", RepeatedTimes())
         self._outcome = outcome
         self._in_loop = bool(thread.get("initModelInLoop"))
         self._graphs = [] if self._in_loop else executable(places.context(thread))

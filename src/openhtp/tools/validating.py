@@ -23,7 +23,7 @@ _NOT_QUERIED = "Not Queried"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ValidationRequest:
     """What is asked: which library (None: the emulator), which architecture, and which of the answers."""
 
     library: Path | None = None
@@ -34,7 +34,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class BackendFinding:
     """What was found out about a backend, in the vendor's words; ``problem`` says why it is of no use."""
 
     backend: str
@@ -70,10 +70,10 @@ def library_in(directory: Path) -> Path:
     return found
 
 
-def validate(backend: str, wanted: Wanted, build_id: str) -> Finding:
+def validate(backend: str, wanted: ValidationRequest, build_id: str) -> BackendFinding:
     """Look at one backend. ``build_id`` is the version of the emulator."""
     if backend != "dsp":
-        return Finding(
+        return BackendFinding(
             backend=backend.upper(),
             hardware="Not Supported",
             libraries="Not Found",
@@ -83,7 +83,7 @@ def validate(backend: str, wanted: Wanted, build_id: str) -> Finding:
     try:
         with Backend(library=wanted.library) as opened, opened.create_device(soc=soc) as device:
             version = build_id if wanted.library is None else str(device.info().get("library_version", "unknown"))
-            return Finding(
+            return BackendFinding(
                 backend="DSP",
                 hardware="Supported" if wanted.library else "Supported (emulated)",
                 libraries="Found",
@@ -94,7 +94,7 @@ def validate(backend: str, wanted: Wanted, build_id: str) -> Finding:
                 unit_test=("Passed" if _computes(device) else "Failed") if wanted.test else _NOT_QUERIED,
             )
     except QnnError as error:
-        return Finding(backend="DSP", hardware="Not Supported", libraries="Not Found", problem=str(error))
+        return BackendFinding(backend="DSP", hardware="Not Supported", libraries="Not Found", problem=str(error))
 
 
 def _soc_for(dsp_type: str | None) -> str:
@@ -121,7 +121,7 @@ def _computes(device: Device) -> bool:
         return bool(np.array_equal(graph.execute({"a": numbers, "b": numbers})["o"], 2 * numbers))
 
 
-def as_csv(findings: Sequence[Finding]) -> str:
+def as_csv(findings: Sequence[BackendFinding]) -> str:
     """The result file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

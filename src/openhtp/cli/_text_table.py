@@ -15,7 +15,7 @@ _ANY_WIDTH = 10_000
 _FOLDED = 24
 
 
-class Sheet:
+class TextTable:
     """A title, columns, and rows of plain text; a column that holds words is on the left, numbers on the right.
 
     ``words`` names the columns with words; their cells may be folded, those of numbers never are.
@@ -71,6 +71,6 @@ class Sheet:
         return table
 
 
-def figures(title: str) -> Sheet:
+def figures(title: str) -> TextTable:
     """A sheet without headings: what, and how much."""
-    return Sheet(title, ("", ""))
+    return TextTable(title, ("", ""))
