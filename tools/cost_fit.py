@@ -17,8 +17,7 @@ from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.place import place
 from openhtp.core.opcall import MATRIX_KINDS
 from openhtp.core.precision import NumberFormat
-from openhtp.cost.amounts import UNITS, unit_of
-from openhtp.cost.demand import AMOUNTS, DMA_AMOUNTS, demands
+from openhtp.cost.amounts import AMOUNTS, DMA_AMOUNTS, UNITS, demands, unit_of
 from openhtp.hw.catalog import find_soc
 from published import Latency
 

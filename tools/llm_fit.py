@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openhtp.cost.llm_rates import LlmRates, RateLine, Work, pass_work, token_work
+from openhtp.cost.llm import LlmRates, RateLine, Work, pass_work, token_work
 from openhtp.cost.llm_shapes import PRESETS, LlmShape
 
 ROWS = Path(__file__).parent / "published/llm.csv"

@@ -11,8 +11,8 @@ from rich.console import Console
 import openhtp as htp
 from openhtp import llm
 from openhtp.bench import language, llm_memory
-from openhtp.bench.plain_llm import PlainLoop
-from openhtp.cli._bench_language import language_sheet
+from openhtp.bench.language import PlainLoop
+from openhtp.cli._bench_tables import language_sheet
 
 
 def test_the_plain_loop_computes_the_same_model() -> None:

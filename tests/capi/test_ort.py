@@ -18,8 +18,7 @@ import onnx
 import pytest
 
 from openhtp.testing import inject
-from openhtp.tools.comparing import Tolerance
-from openhtp.tools.replay import replay
+from openhtp.tools.replay import Tolerance, replay
 from tests.capi.conftest import ROOT
 from tests.capi.ort_models import CASES, Case, feeds_of, float_model, quantized_model
 from tests.capi.ort_sessions import on_cpu, session

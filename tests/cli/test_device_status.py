@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import openhtp as htp
-from openhtp.cli import _device_status
+from openhtp.cli import device as device_command
 from openhtp.cli.main import app
 from openhtp.rpc import windows
 from tests.conftest import relu_graph
@@ -86,7 +86,7 @@ def test_a_device_without_a_name_is_shown_with_the_program_that_has_it(backend: 
     assert (shown["name"], shown["soc"], shown["pid"]) == (None, "SM8550", device.pid)
     (session,) = shown["sessions"]
     assert (session["pid"], session["executions"], session["graphs"]) == (os.getpid(), 1, ["mine"])
-    assert session["program"] == _device_status.program_of(os.getpid()) != ""
+    assert session["program"] == device_command.program_of(os.getpid()) != ""
     assert len(device.info()["sessions"]) == 1
     done_, text = status()
     assert done_ == 0
@@ -102,11 +102,11 @@ def test_a_program_in_a_few_words(tmp_path: Path, words: list[str]) -> None:
     with subprocess.Popen(
         [sys.executable, *words], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as program:
-        wait_until(lambda: _device_status.program_of(program.pid))  # a process that has only begun has no words
-        shown = _device_status.program_of(program.pid)
+        wait_until(lambda: device_command.program_of(program.pid))  # a process that has only begun has no words
+        shown = device_command.program_of(program.pid)
         program.kill()
     assert shown == f"{name} -c" if "-c" in words else f"{name} {' '.join(words)}"
-    assert _device_status.program_of(program.pid) == ""
+    assert device_command.program_of(program.pid) == ""
 
 
 def test_a_device_that_dies_while_it_is_watched(backend: htp.Backend) -> None:
@@ -194,4 +194,4 @@ def test_a_device_that_is_watched_stays_when_it_does_not_answer(
 )
 def test_a_task_in_words(done: int, total: int, now: str, expected: str) -> None:
     task = {"what": "loading", "state": "running", "done": done, "total": total, "now": now}
-    assert _device_status._task(task) == expected
+    assert device_command._task(task) == expected

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import openhtp as htp
-from openhtp.cli import _checkup
+from openhtp.cli import doctor
 from openhtp.cli.main import app
 from openhtp.engine import native
 from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
@@ -27,7 +27,7 @@ def checks(report: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_checkup, "find_library", lambda: None)
+    monkeypatch.setattr(doctor, "find_library", lambda: None)
 
 
 @pytest.mark.usefixtures("no_library")
@@ -50,15 +50,15 @@ def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> Non
 
 def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native, "native", object)
-    assert _checkup._sessions() == "made by ONNX Runtime's C interface"
+    assert doctor._sessions() == "made by ONNX Runtime's C interface"
     monkeypatch.setattr(native, "native", lambda: None)
     monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    found = _checkup._sessions()
-    assert isinstance(found, _checkup.CheckupLine)
+    found = doctor._sessions()
+    assert isinstance(found, doctor.CheckupLine)
     assert (found.health, "no C compiler" in found.detail, "gcc" in found.advice) == ("missing", True, True)
     monkeypatch.setenv(native.SWITCH, "0")
-    found = _checkup._sessions()
-    assert isinstance(found, _checkup.CheckupLine)
+    found = doctor._sessions()
+    assert isinstance(found, doctor.CheckupLine)
     assert found.advice == f"unset {native.SWITCH}"
 
 
@@ -67,7 +67,7 @@ def test_a_broken_emulator_is_the_one_failure(tmp_path: Path, monkeypatch: pytes
     def broken(backend: htp.Backend) -> str:
         raise htp.DeviceLost("the device process went away")
 
-    monkeypatch.setattr(_checkup, "_try_device", broken)
+    monkeypatch.setattr(doctor, "_try_device", broken)
     code, output, report = run_doctor(tmp_path)
     assert code == 1
     assert checks(report)["emulator"]["health"] == "broken"
@@ -78,18 +78,18 @@ def test_a_broken_emulator_is_the_one_failure(tmp_path: Path, monkeypatch: pytes
 def test_a_wrong_answer_is_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
         def result(self, timeout: float) -> Any:
-            return {"o": _checkup.np.full((1, 4, 4, 32), 138, "uint8")}
+            return {"o": doctor.np.full((1, 4, 4, 32), 138, "uint8")}
 
     monkeypatch.setattr(htp.Graph, "execute_async", lambda *_: Wrong())
     with htp.Backend() as backend, pytest.raises(ArithmeticError, match=r"1 \+ 2 was computed as 1"):
-        _checkup._try_device(backend)
+        doctor._try_device(backend)
 
 
 def test_a_damaged_library_is_reported_and_forgiven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = tmp_path / "libQnnHtp.so"
     library.write_text("not a library")
     monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
-    monkeypatch.setattr(_checkup, "_emulator", lambda: "works")
+    monkeypatch.setattr(doctor, "_emulator", lambda: "works")
     code, _, report = run_doctor(tmp_path)
     assert code == 0
     vendor = checks(report)["vendor"]
@@ -104,8 +104,8 @@ def test_a_runtime_directory_that_others_can_enter_is_broken(
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o755)
     monkeypatch.setenv("OPENHTP_RUNTIME_DIR", str(open_to_all))
-    finding = _checkup._guarded("runtime directory", _checkup._runtime_directory, "set it")
-    assert finding.health is _checkup.Health.BROKEN
+    finding = doctor._guarded("runtime directory", doctor._runtime_directory, "set it")
+    assert finding.health is doctor.Health.BROKEN
     assert "0700" in finding.detail
 
 

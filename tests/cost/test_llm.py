@@ -9,8 +9,7 @@ import pytest
 
 from llm_fit import fitted_rates, left_out, published
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.cost.llm import estimate_llm
-from openhtp.cost.llm_rates import llm_rates
+from openhtp.cost.llm import estimate_llm, llm_rates
 from openhtp.cost.llm_shapes import PRESETS, LlmShape
 
 

@@ -17,7 +17,7 @@ from openhtp.frontend.data_formats import read_data_formats
 from openhtp.report.profile_log import read_log, read_schematic
 from openhtp.report.viewer_config import Reader, read_features
 from openhtp.report.viewing import ViewRequest, view
-from openhtp.tools.throughput_config import read_test_case
+from openhtp.tools.throughput import read_test_case
 from tests.conftest import relu_graph
 from tests.hostile.fuzz_model_files import damage, remove
 from tests.hostile.leaks import Holdings

@@ -20,8 +20,7 @@ from openhtp.core.errors import FormatError, QnnError
 from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.runtime.objects.graph import Graph
 from openhtp.testing import hold, inject, release
-from openhtp.tools.comparing import Tolerance
-from openhtp.tools.replay import replay
+from openhtp.tools.replay import Tolerance, replay
 from tests.conftest import ramp, relu_graph
 from tests.tools.conftest import run
 

@@ -27,10 +27,19 @@ from openhtp.bench import (
 )
 from openhtp.bench.subjects import NETWORKS
 from openhtp.bench.urgency import UrgentRow
-from openhtp.cli._bench_language import language_sheet
-from openhtp.cli._bench_load import NOT_PREPARED, binaries_sheet, cancel_sheet, list_sheet, load_sheet
-from openhtp.cli._bench_networks import HOW_TO_INSTALL, networks_sheet
-from openhtp.cli._bench_queue import figures_sheet, peers_sheet, rows_sheet
+from openhtp.cli._bench_tables import (
+    HOW_TO_INSTALL,
+    NOT_PREPARED,
+    binaries_sheet,
+    cancel_sheet,
+    figures_sheet,
+    language_sheet,
+    list_sheet,
+    load_sheet,
+    networks_sheet,
+    peers_sheet,
+    rows_sheet,
+)
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
 from openhtp.cli._text_table import TextTable, figures

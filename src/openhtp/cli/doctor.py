@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 
+import numpy as np
 import typer
 from rich.text import Text
 
-from openhtp.cli._checkup import CheckupLine, Health, examine
+import openhtp as htp
 from openhtp.cli._terminal import JsonFile, progress_console, show, write_json
 from openhtp.cli._text_table import TextTable
 from openhtp.core.foreign_text import printable
-
-_STYLES = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}
+from openhtp.core.units import bytes_in_words
+from openhtp.engine import native
+from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
+from openhtp.rpc import rendezvous
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 
 def doctor(json_file: JsonFile = None) -> None:
@@ -38,3 +52,167 @@ def _table(findings: list[CheckupLine]) -> TextTable:
             text.append(f"\n→ {finding.advice}", style="dim")
         table.add(finding.what, Text(finding.health.value, style=_STYLES[finding.health]), text)
     return table
+
+
+# What ``openhtp doctor`` looks at: one function per finding, each with what to do about it.
+
+# A computing device answers a trivial graph in milliseconds; one that takes this long hangs.
+_PATIENCE_S = 60.0
+_SHARED_BYTES = 16 << 20
+_FEW_FILES = 256
+_COMPILE = "install gcc, then: pip install --force-reinstall --no-deps openhtp"
+
+
+class Health(StrEnum):
+    """What a finding comes to."""
+
+    OK = "ok"
+    MISSING = "missing"
+    BROKEN = "broken"
+
+
+_STYLES = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckupLine:
+    """One line of the report. ``advice`` is empty where there is nothing to do."""
+
+    what: str
+    health: Health
+    detail: str
+    advice: str = ""
+
+
+def examine() -> Iterator[CheckupLine]:
+    """Look at everything, quick things first; devices are started and run."""
+    yield CheckupLine(
+        what="python", health=Health.OK, detail=f"{platform.python_version()} on {platform.system()} {_machine()}"
+    )
+    yield CheckupLine(what="openhtp", health=Health.OK, detail=htp.__version__)
+    for package in ("numpy", "onnx", "onnxruntime"):
+        yield _package(package, "reinstall openhtp: pip install --force-reinstall openhtp")
+    yield CheckupLine(what="telemetry", health=Health.OK, detail=_telemetry())
+    yield _guarded("sessions", _sessions, _COMPILE)
+    yield _package("onnxruntime-qnn", "only for the vendor device: pip install openhtp[vendor]")
+    yield CheckupLine(
+        what="cores", health=Health.OK, detail=f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}"
+    )
+    yield _guarded("shared memory", _shared_memory, "free memory, or raise the limit of the container")
+    yield _guarded("open files", _open_files, "raise the limit: ulimit -n 4096")
+    yield _guarded("runtime directory", _runtime_directory, "set OPENHTP_RUNTIME_DIR to a directory of your own")
+    yield _guarded("emulator", _emulator, "please report this with the text above")
+    yield _guarded("vendor", _vendor, f"check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn")
+
+
+def _guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:
+    """The doctor must not fall ill: whatever a look raises is a finding."""
+    try:
+        found = look()
+    except Exception as error:
+        return CheckupLine(what=what, health=Health.BROKEN, detail=str(error) or repr(error), advice=advice)
+    return found if isinstance(found, CheckupLine) else CheckupLine(what=what, health=Health.OK, detail=found)
+
+
+def _machine() -> str:
+    return f"{platform.release()}, {platform.machine()}"
+
+
+def _package(name: str, advice: str) -> CheckupLine:
+    try:
+        return CheckupLine(what=name, health=Health.OK, detail=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return CheckupLine(what=name, health=Health.MISSING, detail="not installed", advice=advice)
+
+
+def _sessions() -> CheckupLine | str:
+    """How the engine makes sessions of ONNX Runtime; either way it computes the same."""
+    missing = native.absence()
+    if not missing:
+        return "made by ONNX Runtime's C interface"
+    return CheckupLine(
+        what="sessions",
+        health=Health.MISSING,
+        detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load more slowly",
+        advice=f"unset {native.SWITCH}" if native.SWITCH in missing else _COMPILE,
+    )
+
+
+def _telemetry() -> str:
+    """What becomes of the usage events that ONNX Runtime collects by itself."""
+    chosen = os.environ.get(TELEMETRY_SWITCH, "1")
+    if chosen == "1":
+        return f"off: ONNX Runtime collects and sends nothing ({TELEMETRY_SWITCH}=1)"
+    return f"as {TELEMETRY_SWITCH}={chosen} in your environment says; 1 turns ONNX Runtime's telemetry off"
+
+
+def _shared_memory() -> str:
+    buffer = SharedBuffer.create(_SHARED_BYTES)
+    buffer.close()
+    free = next(
+        (int(line.split()[1]) << 10 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable")), None
+    )
+    return "works" if free is None else f"works; {bytes_in_words(free)} of memory are free"
+
+
+def _lines(path: str) -> list[str]:
+    file = Path(path)
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def _open_files() -> CheckupLine | str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < _FEW_FILES:
+        raise OSError(f"only {limit} allowed; every device, lane and registered memory takes one")
+    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} allowed"
+
+
+def _runtime_directory() -> str:
+    directory = rendezvous.directory()
+    names = ", ".join(rendezvous.names())
+    return f"{directory}; named devices: {names or 'none'}"
+
+
+def _emulator() -> str:
+    with htp.Backend() as backend:
+        return _try_device(backend)
+
+
+def _vendor() -> CheckupLine | str:
+    path = find_library()
+    if path is None:
+        return CheckupLine(
+            what="vendor",
+            health=Health.MISSING,
+            detail="libQnnHtp.so was not found; everything else works without it",
+            advice=f"on a PC: pip install openhtp[vendor]; on a Snapdragon: set {LIBRARY_VARIABLE}",
+        )
+    with htp.Backend(library=path) as backend:
+        kind = "simulator" if platform.machine() in ("x86_64", "AMD64") else "NPU"
+        return f"{kind}, {_try_device(backend)}"
+
+
+def _try_device(backend: htp.Backend) -> str:
+    """Start a device, run ``o = a + b`` on it and check the answer."""
+    begin = time.perf_counter()
+    with backend.create_device() as device:
+        version = device.info().get("library_version")
+        graph = device.create_context().create_graph("checkup")
+        shape = (1, 4, 4, 32)
+        encoding = htp.ScaleOffset(0.1, -128)
+        a, b, o = (
+            graph.add_tensor(name, shape, "ufixed8", quant=encoding, kind=kind)
+            for name, kind in (("a", "app_write"), ("b", "app_write"), ("o", "app_read"))
+        )
+        graph.add_node("ElementWiseAdd", inputs=[a, b], outputs=[o])
+        graph.finalize()
+        ready = time.perf_counter()
+        values = {"a": np.full(shape, 138, np.uint8), "b": np.full(shape, 148, np.uint8)}
+        result = graph.execute_async(values).result(_PATIENCE_S)["o"]
+        end = time.perf_counter()
+        if not (result == 158).all():  # 1.0 + 2.0 in steps of 0.1 from -12.8
+            raise ArithmeticError(f"1 + 2 was computed as {(float(result.flat[0]) - 128) / 10:g}")
+        text = (
+            f"{device.soc}, ready in {(ready - begin) * 1e3:.0f} ms, a graph ran in {(end - ready) * 1e3:.1f} ms"
+        )
+        return f"{version}, {text}" if version else text

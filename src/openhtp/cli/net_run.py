@@ -2,61 +2,239 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from openhtp.cli import _net_run_options as own, _tool_options as opt
+from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import JsonFile, complain, confirm_written, say, show, write_json
 from openhtp.cli._text_table import TextTable
+from openhtp.config import BackendConfig, read_config
+from openhtp.core.errors import InvalidArgument
 from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.tools import net_run as tool
-from openhtp.tools.models import unused_keys
-from openhtp.tools.results import METADATA
+from openhtp.tools.input_list import Repetition, split_lists
+from openhtp.tools.models import Changes, ToolTarget, is_binary, library_of, unused_keys
+from openhtp.tools.net_run import NetRunOrder
+from openhtp.tools.profiling import profiling_of
+from openhtp.tools.results import METADATA, Written
+
+# The options of ``qnn-net-run`` that no other tool has, and the order that all of them make up.
+
+_FORMS = tuple(form.value for form in Written)
+
+
+def _option(name: str, words: str, **rest: Any) -> Any:
+    return typer.Option(f"--{name}", help=words, **rest)
+
+
+InputLists = Annotated[
+    str,
+    _option("input_list", "Raw files, a line per inference: files, or name:=file. One list per graph; __: none."),
+]
+Retrieve = Annotated[
+    str | None, _option("retrieve_context", "Context binary instead of --model; several with commas.")
+]
+Debug = Annotated[bool, _option("debug", "All tensors become outputs. Not with a context binary.")]
+NativeIn = Annotated[bool, _option("use_native_input_files", "Files are in the tensors' own types, not float32.")]
+NativeNames = Annotated[
+    str | None, _option("native_input_tensor_names", "Only these are: graph0:t0,t1;graph1:t0.")
+]
+NativeOut = Annotated[bool, _option("use_native_output_files", "Write the tensors' own types, not float32.")]
+InType = Annotated[str, _option("input_data_type", "float or native: the older spelling.")]
+OutType = Annotated[str | None, _option("output_data_type", f"One of {', '.join(_FORMS)}.")]
+Delay = Annotated[
+    float | None, _option("graph_profiling_start_delay", "Seconds before executions are profiled.", min=0.0)
+]
+Profiled = Annotated[int | None, _option("graph_profiling_num_executions", "Executions that are profiled.", min=0)]
+SharedBuffer = Annotated[bool, _option("shared_buffer", "Inputs and outputs lie in shared memory.")]
+HandleType = Annotated[str | None, _option("io_tensor_mem_handle_type", "The same: ion or dma_buf.")]
+Synchronous = Annotated[bool, _option("synchronous", "Wait for each inference instead of queueing them.")]
+Asynchronous = Annotated[bool, _option("asynchronous", "Queue inferences, as without it.")]
+Inferences = Annotated[int | None, _option("num_inferences", "Go over the list until so many are done.", min=1)]
+Duration = Annotated[float | None, _option("duration", "Go over the list for so many seconds.", min=0.0)]
+Keep = Annotated[int | None, _option("keep_num_outputs", "Write so many results.", min=0)]
+Batch = Annotated[int, _option("batch_multiplier", "Times the graph's own batch, in each execution.", min=1)]
+Timeout = Annotated[int | None, _option("timeout", "Most microseconds of an inference.", min=1)]
+RetrieveTimeout = Annotated[
+    int | None, _option("retrieve_context_timeout", "Most microseconds that a binary may take to load.", min=1)
+]
+CacheSets = Annotated[
+    int | None, _option("max_input_cache_tensor_sets", "Sets of inputs that stay in memory; -1: all.", min=-1)
+]
+CacheSize = Annotated[int | None, _option("max_input_cache_size_mb", "MB of them; 512 unless given.", min=0)]
+Mmap = Annotated[bool, _option("use_mmap", "Read of a binary what is needed, as without it.")]
+Validate = Annotated[bool, _option("validate_binary", "Look at every byte of a binary first.")]
+Updates = Annotated[
+    str | None, _option("binary_updates", "Sections of a binary to apply first: graph:=file, or file,file.")
+]
+Direct = Annotated[bool, _option("direct_mode", "Refused: there is no LPAI.")]
+
+Given = Mapping[str, Any]
+
+
+def order_of(given: Given) -> NetRunOrder:
+    """What the options ask for; those that exclude each other are refused."""
+    _check_exclusions(given)
+    opt.refuse_foreign(given)
+    config = None if given["config_file"] is None else read_config(given["config_file"])
+    models, binaries = _sources(given)
+    return NetRunOrder(
+        where=ToolTarget(
+            library=library_of(given["backend"]),
+            soc=given["soc"],
+            config=config,
+            perf_profile=opt.check_perf_profile(given["perf_profile"]),
+        ),
+        models=models,
+        binaries=binaries,
+        lists=split_lists(given["input_list"]),
+        output_dir=given["output_dir"],
+        changes=Changes(
+            all_outputs=given["debug"],
+            outputs=opt.by_graph(given["set_output_tensors"], "--set_output_tensors"),
+            formats=opt.formats_of(given["data_format_config"]),
+        ),
+        native_inputs=given["use_native_input_files"] or _native_input(given["input_data_type"]),
+        native_names=opt.by_graph(given["native_input_tensor_names"], "--native_input_tensor_names"),
+        written=_written(given),
+        profiling=profiling_of(
+            given["profiling_level"],
+            given["profiling_option"],
+            config,
+            start_delay_s=given["graph_profiling_start_delay"],
+            executions=given["graph_profiling_num_executions"],
+        ),
+        synchronous=given["synchronous"],
+        repetition=Repetition(inferences=given["num_inferences"], duration_s=given["duration"]),
+        keep=given["keep_num_outputs"],
+        batch=given["batch_multiplier"],
+        timeout_us=given["timeout"],
+        retrieve_timeout_us=given["retrieve_context_timeout"],
+        shared_buffers=_shared_buffers(given, config),
+        cached_sets=given["max_input_cache_tensor_sets"],
+        cached_mb=given["max_input_cache_size_mb"],
+        validate=given["validate_binary"],
+        updates=_updates(given["binary_updates"]),
+    )
+
+
+def _updates(text: str | None) -> list[tuple[str, Path]]:
+    found = []
+    for part in [] if text is None else text.split(","):
+        graph, mark, path = part.strip().rpartition(":=")
+        if not path or (mark and not graph):
+            raise InvalidArgument(f"--binary_updates {text!r}: {part!r} is no file; expected graph:=file or file")
+        found.append((graph, Path(path)))
+    return found
+
+
+def _check_exclusions(given: Given) -> None:
+    excluded = (
+        ("synchronous", "asynchronous"),
+        ("model", "retrieve_context"),
+        ("debug", "set_output_tensors"),
+        ("use_native_input_files", "native_input_tensor_names"),
+        ("num_inferences", "duration"),
+        ("max_input_cache_tensor_sets", "max_input_cache_size_mb"),
+        ("retrieve_context", "debug"),
+        ("retrieve_context", "set_output_tensors"),
+    )
+    for first, second in excluded:
+        if given[first] not in (None, False) and given[second] not in (None, False):
+            raise InvalidArgument(f"--{first} and --{second} exclude each other; give one of them")
+    if given["model"] is None and given["retrieve_context"] is None:
+        raise InvalidArgument("there is nothing to run; give --model FILE.onnx or --retrieve_context FILE.bin")
+    if given["retrieve_context_timeout"] is not None and given["retrieve_context"] is None:
+        raise InvalidArgument("--retrieve_context_timeout is for --retrieve_context, which is not given")
+
+
+def _sources(given: Given) -> tuple[list[str], list[Path]]:
+    """Models, or binaries; a binary may also be given as a model."""
+    if given["retrieve_context"] is not None:
+        return [], [Path(word) for word in opt.split_models(given["retrieve_context"], "--retrieve_context")]
+    models = opt.split_models(given["model"], "--model")
+    binaries = [model for model in models if Path(model).is_file() and is_binary(Path(model))]
+    if not binaries:
+        return models, []
+    if len(binaries) < len(models):
+        raise InvalidArgument(f"--model has {binaries[0]!r}, a context binary, beside ONNX files; run them apart")
+    if given["debug"] or given["set_output_tensors"]:
+        raise InvalidArgument(
+            f"{binaries[0]!r} is a context binary, whose outputs are settled; give the ONNX file"
+        )
+    return [], [Path(name) for name in binaries]
+
+
+def _native_input(word: str) -> bool:
+    if word not in ("float", "native"):
+        raise InvalidArgument(f"--input_data_type {word!r}; expected float or native")
+    return word == "native"
+
+
+def _written(given: Given) -> Written:
+    word = given["output_data_type"]
+    if word is not None and word not in _FORMS:
+        raise InvalidArgument(f"--output_data_type {word!r}; expected one of {', '.join(_FORMS)}")
+    if given["use_native_output_files"]:
+        if word not in (None, Written.NATIVE_ONLY.value):
+            raise InvalidArgument(f"--use_native_output_files with --output_data_type {word}; give one of them")
+        return Written.NATIVE_ONLY
+    return Written(word or Written.FLOAT_ONLY.value)
+
+
+def _shared_buffers(given: Given, config: BackendConfig | None) -> bool:
+    kind = given["io_tensor_mem_handle_type"]
+    if kind not in (None, "ion", "dma_buf"):
+        raise InvalidArgument(f"--io_tensor_mem_handle_type {kind!r}; expected ion or dma_buf")
+    if kind is not None:
+        return True
+    return bool(given["shared_buffer"]) or (config is not None and config.mem_type is not None)
 
 
 def net_run(
     ctx: typer.Context,
-    input_list: own.InputLists,
+    input_list: InputLists,
     model: opt.Models = None,
-    retrieve_context: own.Retrieve = None,
+    retrieve_context: Retrieve = None,
     backend: opt.BackendPath = None,
     output_dir: opt.OutputDir = Path("output"),
-    debug: own.Debug = False,
+    debug: Debug = False,
     set_output_tensors: opt.SetOutputs = None,
     data_format_config: opt.DataFormats = None,
-    use_native_input_files: own.NativeIn = False,
-    native_input_tensor_names: own.NativeNames = None,
-    use_native_output_files: own.NativeOut = False,
-    input_data_type: own.InType = "float",
-    output_data_type: own.OutType = None,
+    use_native_input_files: NativeIn = False,
+    native_input_tensor_names: NativeNames = None,
+    use_native_output_files: NativeOut = False,
+    input_data_type: InType = "float",
+    output_data_type: OutType = None,
     profiling_level: opt.ProfilingLevel = None,
     profiling_option: opt.ProfilingOption = None,
-    graph_profiling_start_delay: own.Delay = None,
-    graph_profiling_num_executions: own.Profiled = None,
+    graph_profiling_start_delay: Delay = None,
+    graph_profiling_num_executions: Profiled = None,
     perf_profile: opt.PerfProfile = None,
     config_file: opt.ToolConfig = None,
-    shared_buffer: own.SharedBuffer = False,
-    io_tensor_mem_handle_type: own.HandleType = None,
-    synchronous: own.Synchronous = False,
-    asynchronous: own.Asynchronous = False,
-    num_inferences: own.Inferences = None,
-    duration: own.Duration = None,
-    keep_num_outputs: own.Keep = None,
-    batch_multiplier: own.Batch = 1,
-    timeout: own.Timeout = None,
-    retrieve_context_timeout: own.RetrieveTimeout = None,
-    max_input_cache_tensor_sets: own.CacheSets = None,
-    max_input_cache_size_mb: own.CacheSize = None,
-    use_mmap: own.Mmap = False,
-    validate_binary: own.Validate = False,
+    shared_buffer: SharedBuffer = False,
+    io_tensor_mem_handle_type: HandleType = None,
+    synchronous: Synchronous = False,
+    asynchronous: Asynchronous = False,
+    num_inferences: Inferences = None,
+    duration: Duration = None,
+    keep_num_outputs: Keep = None,
+    batch_multiplier: Batch = 1,
+    timeout: Timeout = None,
+    retrieve_context_timeout: RetrieveTimeout = None,
+    max_input_cache_tensor_sets: CacheSets = None,
+    max_input_cache_size_mb: CacheSize = None,
+    use_mmap: Mmap = False,
+    validate_binary: Validate = False,
     soc: opt.Soc = None,
     saver: opt.SaverFolder = None,
     platform_options: opt.PlatformOptions = None,
-    binary_updates: own.Updates = None,
-    direct_mode: own.Direct = False,
+    binary_updates: Updates = None,
+    direct_mode: Direct = False,
     dlc_path: opt.DlcPath = None,
     op_packages: opt.OpPackages = None,
     model_prefix: opt.ModelPrefix = None,
@@ -66,7 +244,7 @@ def net_run(
 ) -> None:
     """Run models on raw files. Exit status 0, or 11 device, 14 compose, 15 finalize, 17 execute, 2 wrong use."""
     with opt.tool_errors(), opt.logged(log_level):
-        order = own.order_of(ctx.params)
+        order = order_of(ctx.params)
         with opt.progress() as tell, nullcontext() if saver is None else saved(saver):
             outcome = tool.net_run(order, tell)
         _report(outcome, order)

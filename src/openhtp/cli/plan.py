@@ -7,24 +7,38 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress as Bar
+from rich.progress import Progress
+from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, modelled_config
-from openhtp.cli._monte_carlo import monte_carlo_command
-from openhtp.cli._plan_report import LARGE, print_advice, print_exceeded, print_results
-from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, write_file, write_json
+from openhtp.cli._terminal import (
+    JsonFile,
+    console,
+    errors_reported,
+    progress_console,
+    say,
+    say_lines,
+    show,
+    write_file,
+    write_json,
+)
+from openhtp.cli._text_table import TextTable
 from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
 from openhtp.planning.limits import Exceeded, exceeded, read_limit
 from openhtp.planning.parsing import expected_requests
 from openhtp.planning.reading import file_text, rewritten
-from openhtp.planning.result import side_by_side
+from openhtp.planning.result import ClientSummary, side_by_side
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.gantt import marks_to_svg, svg_to_png
+from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png
 from openhtp.report.timeline import marks_to_html
 from openhtp.sched.policy import Policy, policy_named
+
+if TYPE_CHECKING:
+    from openhtp.sweeping import Standing
+    from openhtp.sweeping.monte_carlo import ClientMisses, ConfidenceInterval, MonteCarlo
 
 
 def plan(
@@ -115,7 +129,7 @@ def _run_all(
     """Plan each scenario, with a bar for those that take longer than a moment."""
     detail = detail or _is_small(scenarios[0])
     results = []
-    with Bar(console=progress_console, transient=True) as bar:
+    with Progress(console=progress_console, transient=True) as bar:
         for scenario in scenarios:
             if advice is not None and scenario is advice.scenario and not detail:
                 results.append(PlanResult(advice.run))  # it was run already, and may have taken seconds
@@ -185,3 +199,158 @@ def _write_back(scenario: Path, target: Path, loaded: Scenario, advice: Advice) 
         write_file(target, rewritten(file_text(scenario), loaded, advice.scenario))
     else:
         say(f"not written, as no setting was found under which all deadlines hold: {target}", "red")
+
+
+# What ``openhtp plan`` prints: tables, the picture in the terminal, and what was found.
+
+LARGE = 20_000
+"""Scheduling events above which the terminal picture is left out: a column would stand for too many runs."""
+_COLUMNS = (
+    "client",
+    "priority",
+    "runs",
+    "p50",
+    "p99",
+    "max",
+    "wait mean",
+    "wait max",
+    "yields",
+    "deadline",
+    "missed",
+    "busy",
+)
+_BESIDE_PICTURE = 24
+
+
+def print_results(results: Sequence[PlanResult], *, gantt: bool) -> None:
+    """Tables of all plans, then their clients over time."""
+    for result in results:
+        show(_table(result))
+        _print_footer(result)
+    scenario = results[0].scenario
+    for note in scenario.notes:
+        say(f"Note: {note}.", "dim")
+    if gantt and all(result.run.phases is not None and result.run.events <= LARGE for result in results):
+        width = max(20, min(100, console.width - _BESIDE_PICTURE))
+        marks, _ = side_by_side(results)
+        say_lines(marks_to_text(marks, unit=scenario.unit, unit_ns=scenario.unit_ns, width=width))
+
+
+def print_advice(advice: Advice) -> None:
+    """What the search found."""
+    if advice.holds:
+        say(f"All deadlines hold (modelled; {advice.tried} settings tried):", "green")
+    else:
+        say(f"Not all deadlines can hold (modelled; {advice.tried} settings tried):", "red")
+    for words in advice.words:
+        say(f"  - {words}")
+
+
+def print_exceeded(found: Sequence[Exceeded]) -> None:
+    """Limits that were asked for and are not kept, or that all are."""
+    if not found:
+        say("all limits are kept (modelled)", "green")
+    for one in found:
+        say(f"limit exceeded (modelled): {one}", "red")
+
+
+def _table(result: PlanResult) -> TextTable:
+    scenario = result.scenario
+    title = f"{scenario.name}: modelled times in {scenario.unit}, {scenario.policy.name} policy"
+    sheet = TextTable(title, _COLUMNS, ("priority",))
+    for name, row in result.clients.items():
+        sheet.add(name, *_cells(row))
+    return sheet
+
+
+def _cells(row: ClientSummary) -> list[str | Text]:
+    missed = str(row.missed) if row.deadline is not None else "-"
+    return [
+        row.priority,
+        str(row.runs),
+        *(_number(value) for value in (row.p50, row.p99, row.max, row.waiting_mean, row.waiting_max)),
+        str(row.yields),
+        _number(row.deadline),
+        Text(missed, style="red" if row.missed else ""),
+        f"{row.busy:.1%}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def _print_footer(result: PlanResult) -> None:
+    unit = result.scenario.unit
+    for name, row in result.clients.items():
+        if row.ttft_p50 is not None:
+            rate = "-" if row.tokens_per_s is None else f"{row.tokens_per_s:,.1f}"
+            first = f"{_number(row.ttft_p50)} {unit} (p99 {_number(row.ttft_p99)})"
+            say(f"{name} (modelled): first token after {first}, then {rate} tokens/s", "bold")
+    used = result.run.utilisation()
+    parts = ", ".join(f"{name.upper()} {value:.1%}" for name, value in used.items())
+    end = result.scenario.in_unit(result.run.end_ns)
+    switched = [
+        f"{name} {row.loads} times, {_number(row.loading)} {result.scenario.unit}"
+        for name, row in result.clients.items()
+        if row.loads
+    ]
+    if switched:
+        say(f"Graphs loaded by switching (modelled): {'; '.join(switched)}")
+    say(f"Utilisation (modelled): {parts}, until {_number(end)} {result.scenario.unit}")
+
+
+# ``openhtp plan --seeds``: many arrivals of one scenario, and how sure the miss rates are.
+
+_OF_MANY_RUNS = {"scenario", "seeds", "policy", "json_file", "gantt"}
+"""Parameters of the command that mean something here; a picture in the terminal is not missed."""
+
+
+def monte_carlo_command(
+    ctx: typer.Context, scenario: Path, seeds: int, policy: str | None, json_file: Path | None
+) -> None:
+    """Run all seeds for each policy, and print a table each; refuses options that are about a single run."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name not in _OF_MANY_RUNS and source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"{parameter.opts[0]} is about one run; --seeds counts over many: give one of them"
+            )
+    # A single plan, which takes milliseconds, need not wait for this.
+    from openhtp.sweeping.monte_carlo import monte_carlo
+
+    policies = [name.strip() for name in policy.split(",")] if policy else [None]
+    found: dict[str, MonteCarlo] = {}
+    with errors_reported(), Progress(console=progress_console, transient=True) as bar:
+        for name in policies:
+            task = bar.add_task(f"planning, {name or 'given'} policy", total=seeds)
+
+            def told(standing: Standing, task: object = task) -> None:
+                bar.update(task, completed=standing.done)  # type: ignore[arg-type]
+
+            found[name or "given"] = monte_carlo(scenario, seeds, policy=name, progress=told)
+    document = {"policies": {name: each.to_json() for name, each in found.items()}}
+    for name, each in found.items():
+        show(_sheet(each, name))
+    with errors_reported():
+        write_json(json_file, document)
+
+
+def _sheet(found: MonteCarlo, policy: str) -> TextTable:
+    title = f"{found.scenario}: modelled, {policy} policy, {found.seeds:,} seeds, 95% confidence"
+    sheet = TextTable(title, ("client", "requests", "missed", "miss rate", "runs with a miss"))
+    for name, client in found.clients.items():
+        sheet.add(name, *_miss_cells(client))
+    if len(found.clients) > 1:
+        sheet.add("all", *_miss_cells(found.together))
+    return sheet
+
+
+def _miss_cells(client: ClientMisses) -> list[str]:
+    return [f"{client.requests:,}", f"{client.missed:,}", _share(client.rate), _share(client.runs)]
+
+
+def _share(interval: ConfidenceInterval) -> str:
+    return f"{interval.share:.3%} ({interval.low:.3%} to {interval.high:.3%})"

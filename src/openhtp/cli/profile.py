@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import openhtp as htp
-from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
+from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
 from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
-from openhtp.cli._profiling import profile_model
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -27,8 +27,10 @@ from openhtp.core.errors import BadProfile
 from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
+from openhtp.ir.graph import Graph
 from openhtp.report.viewer_config import Features, Reader
 from openhtp.report.viewing import ViewRequest, view
+from openhtp.runtime.objects.profile_log import ProfileLog
 from openhtp.session.options import soc_of
 from openhtp.zoo.feeds import random_feeds
 
@@ -110,3 +112,44 @@ def _level_of(config: BackendConfig | None) -> str:
     """What a config asks for; all there is unless it does."""
     level = None if config is None else config.profiling_level
     return "optrace" if level in (None, "off") else str(level)
+
+
+# Runs a model under a profile and keeps a log of it.
+
+
+def profile_model(
+    graph: Graph,
+    samples: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    config: BackendConfig | None,
+    soc: str | None,
+    level: str,
+    runs: int,
+) -> ProfileLog:
+    """Finalize, run and free a model; every call is in the log. The first run warms up and is not.
+
+    ``soc`` comes before that of the config.
+    """
+    with (
+        ProfileLog(path) as log,
+        htp.Backend() as backend,
+        open_device(backend, config, soc) as device,
+    ):
+        context = device.create_context()
+        ready = context.compose_graph(graph)
+        profile = backend.create_profile(level, max_events=None if config is None else config.max_events)
+        ready.finalize(profile=profile)
+        log.add(profile)
+        ready.execute(dict(samples[0]))
+        for number in range(runs):
+            ready.execute(dict(samples[number % len(samples)]), profile=profile)
+            if profile.schematic() is None and profile.level is not htp.ProfileLevel.BASIC:
+                raise htp.UnsupportedFeature(
+                    f"{device.soc} has no half precision, so nothing can be told of a float model there;"
+                    " quantize it (openhtp quantize), or profile at the level basic"
+                )
+            log.add(profile)
+        context.free(profile=profile)
+        log.add(profile)
+    return log

@@ -10,9 +10,8 @@ import typer
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import JsonFile, say, show, write_json
 from openhtp.cli._text_table import TextTable
-from openhtp.tools.comparing import Compared, ReplayResult, Tolerance
 from openhtp.tools.models import library_of
-from openhtp.tools.replay import replay as make_again
+from openhtp.tools.replay import Compared, ReplayResult, Tolerance, replay as make_again
 
 _SHOWN = 20
 

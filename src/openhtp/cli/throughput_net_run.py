@@ -11,8 +11,7 @@ import typer
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import JsonFile, show, write_file, write_json
 from openhtp.cli._text_table import TextTable
-from openhtp.tools.throughput import ThroughputResult, throughput
-from openhtp.tools.throughput_config import read_test_case
+from openhtp.tools.throughput import ThroughputResult, read_test_case, throughput
 
 
 def throughput_net_run(

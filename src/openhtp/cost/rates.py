@@ -138,7 +138,7 @@ def _adapted(rates: SocRates, near: SocSpec, soc: SocSpec) -> SocRates:
 
 
 def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> dict[str, float]:
-    """Microseconds for one unit of each amount that ``demand.py`` names."""
+    """Microseconds for one unit of each amount that ``amounts.py`` names."""
     word = precision.value
     if word not in rates.tmacs:
         raise UnsupportedFeature(f"{rates.soc} does not compute in {word}; quantize the model (w8a8, w8a16)")

@@ -6,24 +6,23 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.errors import BadBinary, InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import GIB
 from openhtp.runtime.calls.execution import Execution
+from openhtp.runtime.instruments.device_queries import open_library_binary
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.tools.feeding import Cache, Feeding, Feeds, Repetition
-from openhtp.tools.input_list import InputList, read_input_list
-from openhtp.tools.library_binaries import opened_binaries
+from openhtp.tools.input_list import Cache, Feeding, Feeds, InputList, Repetition, read_input_list
 from openhtp.tools.models import (
     Changes,
     ToolTarget,
@@ -326,3 +325,25 @@ class _Slots:
         for name, array in feeds.items():
             inputs[name][...] = array.reshape(inputs[name].shape)
         return inputs, outputs
+
+
+# Context binaries that a library saved in its own format: run by that library, on a device of its own.
+
+_MOST_BYTES = 4 * GIB
+
+
+@contextmanager
+def opened_binaries(where: ToolTarget, binaries: Sequence[Path]) -> Iterator[list[Graph]]:
+    """The graphs of binaries, on a device with the library of ``where``."""
+    with opened_device(where) as device:
+        graphs: list[Graph] = []
+        for binary in binaries:
+            with during(Stage.CREATE):
+                blob = read_file(binary, most=_MOST_BYTES, what="a context binary", error=BadBinary)
+                try:
+                    context = open_library_binary(device, blob)
+                except QnnError as error:
+                    error.message = f"{str(binary)!r}: {error.message}"
+                    raise
+            graphs += context.graphs.values()
+        yield graphs

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.errors import QnnError, WrongState
+from openhtp.core.errors import FormatError, QnnError, WrongState
+from openhtp.core.files import open_file, read_file
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.core.units import GIB, MIB
 from openhtp.records import calls as cs
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.objects.backend import Backend
@@ -21,9 +30,157 @@ from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.power import PowerConfig
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.tools.comparing import Compared, ReplayResult, Tolerance
-from openhtp.tools.saved_calls import Array, SavedCalls
 from openhtp.tools.stages import Tell
+
+# Outputs of a replay beside the saved ones.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far outputs may be off: integers in steps, floats in parts of the largest of the output."""
+
+    steps: int = 1
+    share: float = 0.01
+
+
+@dataclass(slots=True, kw_only=True)
+class Compared:
+    """An output of a graph over all executions. ``worst`` is in steps, or in parts of the largest number."""
+
+    graph: str
+    output: str
+    executions: int = 0
+    elements: int = 0
+    equal: int = 0
+    worst: float = 0.0
+    in_steps: bool = False
+    holds: bool = True
+
+    def add(self, now: Array, then: Array, tolerance: Tolerance) -> None:
+        """One more execution."""
+        self.executions += 1
+        a, b = now.astype(np.float64), then.astype(np.float64)
+        self.in_steps = now.dtype.kind in "iub"
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        self.elements += now.size
+        self.equal += int(np.count_nonzero(same))
+        with np.errstate(all="ignore"):
+            off = np.where(same, 0.0, np.abs(a - b))
+        worst = float(np.max(off, initial=0.0))
+        if not self.in_steps:
+            largest = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
+            worst = worst / largest if largest else worst
+        self.worst = max(self.worst, worst) if worst == worst else float("inf")
+        self.holds = self.worst <= (tolerance.steps if self.in_steps else tolerance.share)
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """What came of a replay."""
+
+    calls: int = 0
+    executions: int = 0
+    compared: dict[tuple[str, str], Compared] = field(default_factory=dict)
+    differing: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every call was answered as it was, and every output is near enough."""
+        return not self.differing and all(row.holds for row in self.compared.values())
+
+
+# A recording of the saver, read as if an enemy had written it: lines are calls, data lies in its file.
+
+_MOST_BYTES = GIB
+_MOST_LINE = 64 * MIB
+_MOST_DATA = 4 * GIB
+_TYPES = ("|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "|b1")
+
+Array = npt.NDArray[Any]
+
+
+class SavedCalls:
+    """An opened recording. ``line`` is where the reader is, for messages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / cs.CALLS_NAME if path.is_dir() else path
+        self.line = 0
+        self._lines = read_file(self.path, most=_MOST_BYTES, what="saved calls", error=FormatError).splitlines()
+        if not self._lines:
+            self.refuse("is empty; expected what the saver wrote")
+        self.line = 1
+        first = self._decoded(self._lines[0])
+        if not isinstance(first, cs.Begin) or first.format != cs.FORMAT:
+            self.refuse(f"does not begin with the format; expected what the saver wrote ({cs.FORMAT})")
+        if first.version != cs.FORMAT_VERSION:
+            self.refuse(
+                f"has version {first.version}; expected {cs.FORMAT_VERSION}: use the openhtp that wrote it"
+            )
+        if first.data != cs.DATA_NAME:
+            self.refuse(f"has its data in {first.data[:100]!r}; expected {cs.DATA_NAME}, beside it")
+        self._data = self.path.parent / cs.DATA_NAME
+
+    @property
+    def count(self) -> int:
+        """Lines that there are."""
+        return len(self._lines)
+
+    def calls(self) -> Iterator[cs.Call]:
+        """One after the other."""
+        for number, line in enumerate(self._lines[1:], 2):
+            self.line = number
+            if line.strip():
+                yield self._decoded(line)
+
+    def array(self, data: cs.StoredArray) -> Array:
+        """An array from the file beside."""
+        kind = self._type(data.dtype)
+        if math.prod(data.shape) * kind.itemsize != data.nbytes:
+            self.refuse(f"has {data.nbytes} bytes for {data.dtype} of shape {data.shape}")
+        return np.frombuffer(self.blob(data), kind).reshape(data.shape)
+
+    def blob(self, data: cs.StoredArray) -> bytes:
+        """Bytes from the file beside."""
+        if data.nbytes > _MOST_DATA:
+            self.refuse(f"asks for {data.nbytes} bytes; the limit is {_MOST_DATA}")
+        with open_file(self._data, most=None, what="the data of saved calls", error=FormatError) as (fd, size):
+            if data.offset + data.nbytes > size:
+                self.refuse(f"asks for bytes {data.offset} to {data.offset + data.nbytes}; the file has {size}")
+            os.lseek(fd, data.offset, os.SEEK_SET)
+            parts, left = [], data.nbytes
+            while left and (part := os.read(fd, min(left, GIB))):
+                parts.append(part)
+                left -= len(part)
+        return b"".join(parts)
+
+    def param(self, value: Any) -> Any:
+        """A parameter of a node: a small array that is written out, or a plain value."""
+        if not isinstance(value, dict):
+            return value
+        try:
+            listed = msgspec.convert(value, cs.ListedArray)
+            return np.array(listed.values, self._type(listed.dtype)).reshape(listed.shape)
+        except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
+            self.refuse(f"has a parameter that is no array: {error}")
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise, naming the line."""
+        where = f"{self.path}:{self.line}" if self.line else str(self.path)
+        raise FormatError(f"{where}: {problem}")
+
+    def _type(self, text: str) -> np.dtype[Any]:
+        if text not in _TYPES:
+            self.refuse(f"has data of type {text[:20]!r}; expected one of {', '.join(_TYPES)}")
+        return np.dtype(text)
+
+    def _decoded(self, line: bytes) -> cs.Call:
+        if len(line) > _MOST_LINE:
+            self.refuse(f"has {len(line)} bytes; expected at most {_MOST_LINE}")
+        try:
+            return cs.decode_call(line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            self.refuse(f"is no saved call: {error}")
+
 
 _T = TypeVar("_T", Backend, Device, Context, Graph, Mem, PowerConfig, Profile, Signal)
 # When a signal comes is no matter of the order of calls: how these end is not compared.
