@@ -14,7 +14,7 @@ from openhtp.bench.urgency import UrgentRow, urgent_row
 from openhtp.capi.check import provider_session
 from openhtp.capi.paths import backend_path
 
-# A long run that takes this much longer than usual, the urgent ones in it not counted, was disturbed.
+# A long run that takes this much longer than usual, what the urgent ones in it compute not counted, was disturbed.
 _DISTURBED = 1.08
 _ALONE = 10
 _PRIORITIES = {
@@ -37,15 +37,13 @@ def measure(urgent_model: bytes, network: str, samples: int) -> tuple[float, lis
     for words, (background, urgent) in _PRIORITIES.items():
         slow = provider_session(model, backend_path(), {"qnn_context_priority": background})
         quick = provider_session(urgent_model, backend_path(), {"qnn_context_priority": urgent})
-        for _ in range(3):
-            quick.run(None, urgent_feeds)
+        urgent_alone_ns = min(_run_ns(quick, urgent_feeds) for _ in range(_ALONE))
         alone_ns = statistics.median(_run_ns(slow, long_feeds) for _ in range(_ALONE))
         long_runs, urgent_runs = _beside(slow, long_feeds, quick, urgent_feeds, samples, alone_ns)
         every = [span.end - span.begin for span in urgent_runs]
+        usual = _Usual(alone_ns, urgent_alone_ns)
         kept = [
-            span.end - span.begin
-            for span in urgent_runs
-            if not _is_disturbed(span, long_runs, urgent_runs, alone_ns)
+            span.end - span.begin for span in urgent_runs if not usual.is_disturbed(span, long_runs, urgent_runs)
         ]
         rows.append(urgent_row(words, kept or every, every, alone_ns))
         del slow, quick
@@ -86,11 +84,17 @@ def _beside(
     return long_runs, urgent_runs
 
 
-def _is_disturbed(urgent: SpanNs, long_runs: list[SpanNs], urgent_runs: list[SpanNs], alone_ns: float) -> bool:
-    """Whether a long run into which the urgent one came took longer than it and all urgent ones in it explain."""
-    for run in long_runs:
-        if run.begin < urgent.end and urgent.begin < run.end:
-            others = [span for span in urgent_runs if run.begin < span.end and span.begin < run.end]
-            if run.end - run.begin > alone_ns * _DISTURBED + sum(span.end - span.begin for span in others):
-                return True
-    return False
+class _Usual(NamedTuple):
+    """How long the runs take alone, in nanoseconds."""
+
+    long: float
+    urgent: float
+
+    def is_disturbed(self, urgent: SpanNs, long_runs: list[SpanNs], urgent_runs: list[SpanNs]) -> bool:
+        """Whether a long run into which an urgent one came took longer than the urgent ones in it explain."""
+        for run in long_runs:
+            if run.begin < urgent.end and urgent.begin < run.end:
+                inside = sum(run.begin < span.end and span.begin < run.end for span in urgent_runs)
+                if run.end - run.begin > self.long * _DISTURBED + self.urgent * inside:
+                    return True
+        return False
