@@ -91,6 +91,7 @@ docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into
 	$(BIN)/python tools/gen_config_doc.py
 	$(BIN)/python tools/gen_scenario_schema.py
 	$(BIN)/python tools/gen_errors_doc.py
+	$(BIN)/python tools/gen_vocabulary.py
 	$(BIN)/zensical build --clean --strict
 
 clean:
