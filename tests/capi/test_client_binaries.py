@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import mmap
+import os
 import queue
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,18 @@ from openhtp.abi import memory
 from openhtp.abi.layout import pointer_list
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
+from openhtp.capi.context import ContextHeld
 from openhtp.capi.graph import GraphHeld
 from openhtp.capi.signals import SignalHeld
-from openhtp.core.option_numbers import ContextOption, HtpContextOption, SignalOption
+from openhtp.core.dtype import DType
+from openhtp.core.enumerations import MemType
+from openhtp.core.option_numbers import (
+    CUSTOM,
+    ContextOption,
+    HtpContextOption,
+    HtpContextProperty,
+    SignalOption,
+)
 from openhtp.core.units import MIB
 from openhtp.program.binary import pack_graphs, read_binary
 from openhtp.program.container import make_section
@@ -32,7 +42,7 @@ from tests.capi.test_client import build, expected, values
 from tests.capi.test_configs import custom, plain
 from tests.waiting import PATIENCE_S
 
-ABORTED, INVALID_ARGUMENT = 5012, 5000
+ABORTED, INVALID_ARGUMENT, UNSUPPORTED_MEMTYPE = 5012, 5000, 8005
 BALLAST = 64 * MIB
 _TELL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64
@@ -121,6 +131,40 @@ def test_b7_of_a_mapped_binary_that_the_client_keeps_no_copy_is_kept(
         run(device, context, name)
     assert own_bytes() - before < BALLAST // 2
     device.library.call("contextFree", context, None)
+
+
+def test_b7_what_a_mapped_binary_needs_is_told_without_a_copy(
+    device: LibraryDevice, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, context = create(device, address_of(mapped), len(mapped), switching())
+    assert code == 0
+    monkeypatch.delattr(ContextHeld, "saved")
+    wanted = struct("HtpContextProperty")(option=HtpContextProperty.WEIGHTS_BUFFER_SIZE)
+    asked = struct("Config")(option=CUSTOM)
+    asked.of.custom = ctypes.addressof(wanted)
+    device.library.call("contextGetProperty", context, pointer_list([asked]))
+    assert wanted.value > 0
+
+
+@pytest.mark.parametrize("kind", [2, 3])
+def test_b6_buffers_of_the_client_for_the_device_s_data_are_refused_in_words(
+    device: LibraryDevice, mapped: mmap.mmap, caplog: pytest.LogCaptureFixture, kind: int
+) -> None:
+    code, context = create(device, address_of(mapped), len(mapped), switching())
+    assert code == 0
+    fd = os.memfd_create("client", os.MFD_ALLOW_SEALING)
+    os.truncate(fd, MIB)
+    custom = struct("HtpMemory")(kind=kind, size=MIB)
+    custom.of.place.fd = fd
+    dims = (ctypes.c_uint32 * 1)(MIB)
+    given = struct("MemoryDescriptor")(num_dims=1, dims=ctypes.addressof(dims), mem_type=MemType.CUSTOM)
+    given.data_type, given.of.custom = int(DType.UINT_8), ctypes.addressof(custom)
+    place = ctypes.c_void_p()
+    code = device.library.ask("memRegister", context, ctypes.addressof(given), 1, ctypes.addressof(place))
+    os.close(fd)
+    assert code == UNSUPPORTED_MEMTYPE
+    assert "are the device's own here" in caplog.text
+    run(device, context, b"second")
 
 
 def test_b7_what_a_client_changed_in_its_mapping_counts(device: LibraryDevice, mapped: mmap.mmap) -> None:

@@ -21,6 +21,7 @@ from openhtp.core.tensor import MAX_RANK
 from openhtp.runtime.objects.mem import Mem
 
 _SHARED_BUFFER = 1
+_DEVICE_S_OWN = {2: "QNN_HTP_MEM_WEIGHTS_BUFFER", 3: "QNN_HTP_MEM_SHARED_SPILLFILL_BUFFER"}
 _MOST = 1 << 16
 
 
@@ -93,13 +94,20 @@ def _described(context: ContextHeld, given: Any) -> MemHeld:
     if given.mem_type == MemType.CUSTOM:
         custom = memory.structure(struct("HtpMemory"), given.of.custom or 0, "the memory's custom description")
         if custom.kind != _SHARED_BUFFER:
-            raise QnnError(
-                f"memory of HTP kind {custom.kind}; expected a shared buffer ({_SHARED_BUFFER})",
-                st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
-            )
+            raise _unsupported(custom.kind)
         place = custom.of.place
         return MemHeld(context, _shared(context, place.fd, place.offset + nbytes), place.offset, nbytes)
     raise QnnError(f"memory type {given.mem_type} is unknown", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
+
+
+def _unsupported(kind: int) -> QnnError:
+    problem = f"memory of HTP kind {kind}; expected a shared buffer ({_SHARED_BUFFER})"
+    if kind in _DEVICE_S_OWN:
+        problem = (
+            f"{_DEVICE_S_OWN[kind]}: buffers for weights and for spill-fill are the device's own here, and counted"
+            " in the context's process domain; go on without registering one"
+        )
+    return QnnError(problem, st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -14,7 +14,6 @@ from openhtp.core.errors import QnnError
 from openhtp.core.option_numbers import CUSTOM, HtpContextProperty
 from openhtp.core.units import MIB
 from openhtp.memory.needs import ContextNeeds, needs_of
-from openhtp.program.binary import read_binary
 from openhtp.program.container import PAGE
 
 _VALUE = struct("HtpContextProperty").value.offset
@@ -41,7 +40,7 @@ def context_get_property(context: int, properties: int) -> None:
         wanted.append((given.of.custom + _VALUE, custom.option))
     if not wanted:
         raise null("the list of properties")
-    binary = read_binary(held.saved())
+    binary = held.opened()
     stored = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
     needs = needs_of(stored, largest_backup=binary.info.vtcm_mb * MIB)
     for place, option in wanted:
