@@ -76,12 +76,9 @@ class Attack:
 
     def end(self) -> None:
         """Free what is left."""
-        for held in (self.context, self.device, self.backend):
-            held.library.ask(
-                {"Context": "contextFree", "Device": "deviceFree", "Backend": "backendFree"}[type(held).__name__],
-                held.handle,
-                *((None,) if held is self.context else ()),
-            )
+        self.library.ask("contextFree", self.context.handle, None)
+        self.library.ask("deviceFree", self.device.handle)
+        self.library.ask("backendFree", self.backend.handle)
         self.library.ask("logFree", self.backend.log)
 
     def scribble(self) -> int:

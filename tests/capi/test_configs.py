@@ -117,7 +117,7 @@ def test_a_priority_that_cannot_change_any_more_is_refused_by_a_code_of_contexts
     handle = context.held.handle
     assert device.library.ask("contextSetConfig", handle, pointer_list(given)) == INVALID_CONTEXT_ARGUMENT
     held = handles.find(ContextHeld, handle).context
-    assert not held._chosen.dsp_memory_profiling_enabled  # all of a list or none of it
+    assert not held.opened.options.dsp_memory_profiling_enabled  # all of a list or none of it
 
 
 def test_options_of_backends_are_warned_of_or_refused(

@@ -46,7 +46,7 @@ class VirtualStage:
 
     def __init__(self, scenario: Scenario, backend: htp.Backend) -> None:
         self._device = virtual_device(backend, config=device_config(scenario))
-        self._core = self._device._link._core  # type: ignore[attr-defined]
+        self._core = self._device.link._core  # type: ignore[attr-defined]
         context = self._device.create_context(queue_depth=300)
         self._asked = sorted(
             (source.start_ns, order, source.client, _work(scenario, source))

@@ -211,7 +211,7 @@ def test_a_client_that_does_not_hear_is_held_back(local: htp.Graph, short: None)
     thread.start()
     most = most_untold(local.context.queue_depth)
     wait_until(lambda: len(accepted) >= most)
-    places = local._callee.places  # type: ignore[union-attr]
+    places = local.loaded.callee.places
     wait_until(lambda: places._waiters)
     assert len(accepted) == most
     heard.set()
