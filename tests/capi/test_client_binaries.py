@@ -7,6 +7,8 @@ import dataclasses
 import mmap
 import os
 import queue
+import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
 from tests.capi.test_client import build, expected, values
 from tests.capi.test_configs import custom, plain
+from tests.hostile.wire import mutated
 from tests.waiting import PATIENCE_S
 
 ABORTED, INVALID_ARGUMENT, UNSUPPORTED_MEMTYPE = 5012, 5000, 8005
@@ -68,9 +71,9 @@ def blob(device: LibraryDevice) -> bytes:
     small = read_binary(context.get_binary())
     context.free()
     packed = [small.packed(name) for name in small.graph_names]
-    random = np.random.default_rng(0)
+    noise = np.random.default_rng(0)
     heavy = [
-        dataclasses.replace(one, blobs=(*one.blobs, make_section(random.bytes(BALLAST // 2)))) for one in packed
+        dataclasses.replace(one, blobs=(*one.blobs, make_section(noise.bytes(BALLAST // 2)))) for one in packed
     ]
     return b"".join(pack_graphs(heavy, small.info))
 
@@ -291,3 +294,24 @@ def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: LibraryDevice, 
     run(device, context, b"second")
     assert own_bytes() - before < BALLAST // 2
     device.library.call("contextFree", context, None)
+
+
+def test_damaged_binaries_with_a_signal_are_refused_and_let_go_of_it(device: LibraryDevice) -> None:
+    """As those without one; a refusal or a context each, and the signal is free for the next."""
+    context = LibraryContext.create(device)
+    build(context, "g")
+    sound = context.get_binary()
+    context.free()
+    signal, rng, answers = abort_signal(device), random.Random(22), Counter[bool]()
+    for data in (sound, *(mutated(rng, sound) for _ in range(150)), sound[:-1], b"", sound):
+        room = ctypes.create_string_buffer(data, max(1, len(data)))
+        code, handle = create(device, ctypes.addressof(room), len(data), [], signal)
+        assert (code == 0) == bool(handle)
+        assert not handles.find(SignalHeld, signal).signal.in_use
+        answers[code == 0] += 1
+        if handle:
+            device.library.call("contextFree", handle, None)
+        assert data != sound or handle
+    assert answers[True] >= 2
+    assert answers[False] > 100
+    device.library.call("signalFree", signal)
