@@ -18,5 +18,5 @@ def test_a_soc_is_what_the_library_takes_it_for(name: str) -> None:
             device = backend.create_device(soc=name)
         except htp.UnsupportedFeature as error:
             pytest.skip(error.message)
-        (chip,) = device.info()["platform"]
+        chip = device.info()["platform"][0]
     assert (chip["soc_model"], chip["arch"], chip["vtcm_mb"]) == (soc.soc_model, soc.arch, soc.vtcm_mb)

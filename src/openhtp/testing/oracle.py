@@ -100,7 +100,7 @@ def _run(
 ) -> dict[str, Array]:
     binary = _program(calls, static, options).to_bytes()
     with _watched(device_for(soc)) as device, device.create_context_from_binary(binary) as context:
-        return context.graph("oracle").execute(given)
+        return context.graph("oracle").execute(given or None)
 
 
 def _program(calls: Sequence[OpCall], static: Mapping[str, Array], options: Mapping[str, Any]) -> QnnProgram:
