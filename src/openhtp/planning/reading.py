@@ -86,7 +86,8 @@ def _verify_bounds(text: str, source: str) -> None:
     """Walk the file's tokens once, without building anything, and refuse what would not be small."""
     depth = values = 0
     for event in yaml.parse(text, Loader=_Loader):
-        line = event.start_mark.line + 1
+        mark: Any = event.start_mark  # its stubs disagree from release to release on whether an event has one
+        line = mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             raise BadScenario(f"{source}:{line}: aliases (*{event.anchor}) are not allowed in a scenario")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -131,7 +132,7 @@ _Edit = tuple[int, int, str]
 
 def rewritten(text: str, before: Scenario, after: Scenario) -> str:
     """The text of ``before`` changed so that it says what ``after`` does. Raises BadScenario if it cannot be."""
-    top = yaml.compose(text, Loader=yaml.SafeLoader)
+    top: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # a mapping: the text has been read as a scenario before
     wanted = yaml.safe_load(text)
     edits: list[_Edit] = []
     if before.policy != after.policy:
