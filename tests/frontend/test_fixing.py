@@ -80,6 +80,7 @@ def test_a_session_that_is_partly_on_the_cpu_takes_both() -> None:
     model.graph.output.append(helper.make_empty_tensor_value_info("where"))
     session = htp.InferenceSession(model, dims={"batch": 2}, freeze=FREEZE)
     assert {part.provider for part in session.get_partition()} >= {"CPUExecutionProvider"}
+    assert session.get_outputs()[1].type == "tensor(int64)"
     np.testing.assert_allclose(session.run(["y"], {"x": X})[0], X / 16)
 
 

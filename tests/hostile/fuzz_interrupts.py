@@ -138,7 +138,8 @@ class _Sweep:
 
         def settled() -> bool:
             (mine,) = (item for item in s.device.info()["sessions"] if item["pid"] == os.getpid())
-            return not mine["tasks"] and int(mine["contexts"]) == len(s.device._live_contexts())
+            usable = [context for context in list(s.device.contexts) if context.is_usable]
+            return not mine["tasks"] and int(mine["contexts"]) == len(usable)
 
         self._until(settled, "contexts on the device that nobody can free")
 

@@ -52,14 +52,15 @@ class ModelPart:
 
 def partition(data: bytes) -> list[ModelPart]:
     """The parts of a model, in the order in which they run."""
-    work = _Work(_with_shapes(inlined(parse_model(with_lifted_constants(data)))))
+    work = _Work(with_inferred_types(inlined(parse_model(with_lifted_constants(data)))))
     parts = None
     while parts is None:
         parts = work.parts()
     return parts
 
 
-def _with_shapes(proto: Any) -> Any:
+def with_inferred_types(proto: Any) -> Any:
+    """The model with the types and shapes that follow from its inputs, also of outputs that state none."""
     try:
         return shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # whatever it cannot infer is left open, and such nodes stay on the CPU

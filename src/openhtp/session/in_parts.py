@@ -8,7 +8,7 @@ from typing import Any
 
 from openhtp.core.errors import QnnError, UnsupportedError, UnsupportedFeature, WrongState
 from openhtp.frontend.onnx_reader import parse_model, read_model
-from openhtp.frontend.partitioning import ModelPart, partition
+from openhtp.frontend.partitioning import ModelPart, partition, with_inferred_types
 from openhtp.runtime.objects.graph import Graph
 from openhtp.session.executable import (
     AssignedPart,
@@ -77,7 +77,7 @@ class PartsExecutable(Executable):
                 f"ep.context_enable: the model runs in {len(parts)} parts, and a context file holds one graph; end"
                 " the model before the nodes that an HTP cannot take, or leave ep.context_enable"
             )
-        proto = parse_model(request.fixed_model())
+        proto = with_inferred_types(parse_model(request.fixed_model()))
         constants = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [described(value) for value in proto.graph.input if value.name not in constants]
         self.outputs = [described(value) for value in proto.graph.output]
