@@ -12,7 +12,7 @@ WORKERS := -n logical --maxprocesses 8 --dist worksteal
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c sanitize cost-model docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c sanitize cost-model documents docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -85,6 +85,9 @@ clients: $(STAMP)  ## ExecuTorch, LiteRT and ONNX Runtime's provider, from PyPI 
 cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-model.md
 	$(BIN)/python tools/fit_cost_model.py fit
 
+documents: $(STAMP)  ## what the vendor's documents say: tests by statement, counts by page (ARGS=--all, ARGS=asynchronous)
+	$(BIN)/python -m tests.documents $(ARGS)
+
 docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into out/site
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
@@ -92,6 +95,7 @@ docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into
 	$(BIN)/python tools/gen_scenario_schema.py
 	$(BIN)/python tools/gen_errors_doc.py
 	$(BIN)/python tools/gen_vocabulary.py
+	$(BIN)/python tools/gen_fidelity.py
 	$(BIN)/zensical build --clean --strict
 
 clean:
