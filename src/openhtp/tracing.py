@@ -17,8 +17,7 @@ from openhtp.core.priority import Priority
 from openhtp.core.writing import write_file
 from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.lanes import named_track, trace_to_marks
-from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
+from openhtp.report.lanes import Flow, Instant, Mark, TimelineSpan, named_track, trace_to_marks
 from openhtp.runtime.instruments import injecting
 from openhtp.runtime.instruments.device_queries import graphs_on, number_of
 from openhtp.runtime.instruments.instrument import Instrument, told

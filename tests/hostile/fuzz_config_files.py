@@ -15,8 +15,7 @@ import openhtp as htp
 from openhtp.config import read_config
 from openhtp.frontend.data_formats import read_data_formats
 from openhtp.report.profile_log import read_log, read_schematic
-from openhtp.report.viewer_config import Reader, read_features
-from openhtp.report.viewing import ViewRequest, view
+from openhtp.report.viewing import Reader, ViewRequest, read_features, view
 from openhtp.tools.throughput import read_test_case
 from tests.conftest import relu_graph
 from tests.hostile.fuzz_model_files import damage, remove

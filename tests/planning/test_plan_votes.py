@@ -15,7 +15,7 @@ from openhtp.hw.power import DcvsVote
 from openhtp.hw.waking import COLD_NS, WARM_NS
 from openhtp.planning import BadScenario, plan
 from openhtp.planning.parsing import parse_scenario
-from openhtp.report.marks import Counter, TimelineSpan
+from openhtp.report.lanes import Counter, TimelineSpan
 
 MODEL = "zoo:tiny_mlp"
 FULL_US = estimate(MODEL, "SM8650").total_us

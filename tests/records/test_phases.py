@@ -19,8 +19,9 @@ from openhtp.records.trace import (
     Transferred,
     Units,
     YieldAsked,
+    trace_from_bytes,
+    trace_to_bytes,
 )
-from openhtp.records.wire import trace_from_bytes, trace_to_bytes
 
 W, R, P = Phase.WAITING, Phase.RUNNING, Phase.PAUSED
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.marks import Counter, Flow, Instant, TimelineSpan
+from openhtp.report.lanes import Counter, Flow, Instant, TimelineSpan
 
 MARKS = [
     TimelineSpan(group="Clients", lane="A", name="running", start_ns=1_000, duration_ns=2_500, category="running"),

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from openhtp.core.enumerations import Outcome
 from openhtp.records.phases import Phases, phases_of
-from openhtp.records.trace import ClocksChanged, JobEnded, Queued, Trace, Track, Units
-from openhtp.records.wire import trace_from_bytes, trace_to_bytes
-from openhtp.report.lanes import trace_to_marks
-from openhtp.report.marks import Counter, TimelineSpan
+from openhtp.records.trace import (
+    ClocksChanged,
+    JobEnded,
+    Queued,
+    Trace,
+    Track,
+    Units,
+    trace_from_bytes,
+    trace_to_bytes,
+)
+from openhtp.report.lanes import Counter, TimelineSpan, trace_to_marks
 
 
 def a_trace() -> Trace:

@@ -6,7 +6,7 @@ from pathlib import Path
 from openhtp.core.units import MIB
 from openhtp.planning import plan
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png, ticks
-from openhtp.report.marks import Instant, TimelineSpan
+from openhtp.report.lanes import Instant, TimelineSpan
 
 SAME_PD = Path(__file__).parents[2] / "examples" / "same-pd.yaml"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given, strategies as st
 from tests.report.schematics import NODES, SMALL, op, schematic
 
-from openhtp.records.schematic import OpRole, label
-from openhtp.report.dominant import dominant_path
+from openhtp.records.schematic import OpRole, dominant_path, label
 from openhtp.report.linting import cycles_event, lint, linting_event
 
 

@@ -13,14 +13,12 @@ from openhtp.estimation import with_options
 from openhtp.onnx import load
 from openhtp.records.profile import Pause, RunTimes
 from openhtp.records.schematic import FIRST_NODE, OpRole, Region
-from openhtp.report.linting import linting_event
-from openhtp.report.optrace import TraceOptions, optrace_to_chrome
-from openhtp.report.runtrace import runs_to_runtrace
+from openhtp.report.linting import lint_to_chrome, linting_event
+from openhtp.report.optrace import TraceOptions, optrace_to_chrome, runs_to_runtrace
 from openhtp.report.schematic import schematic_of
-from openhtp.report.viewing import lint_to_chrome
 from openhtp.zoo import small_cnn
 
-ALL = TraceOptions(input_output_flows=True, sequencer_flows=True)
+ALL = TraceOptions(enable_input_output_flow_events=True, enable_sequencer_flow_events=True)
 RUN = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1600)
 
 
@@ -90,7 +88,7 @@ def test_flows_only_if_asked_for():
 
 
 def test_switches():
-    quiet = TraceOptions(runtrace=False, memory=False, traceback=False)
+    quiet = TraceOptions(runtrace=False, memory_info=False, traceback=False)
     events = check_trace(optrace_to_chrome(SMALL, RUN, options=quiet))
     assert not events["C"]
     assert not any(event["cat"] == "runtrace" for event in events["X"])

@@ -13,9 +13,7 @@ from tests.report.schematics import NODES, SMALL, op, schematic
 
 from openhtp.records.profile import RunTimes
 from openhtp.records.schematic import QnnOp
-from openhtp.report.qhas import IDLE, schematic_to_qhas
-from openhtp.report.qhas_page import qhas_to_html
-from openhtp.report.qhas_schema import qhas_schema
+from openhtp.report.qhas import IDLE, qhas_schema, qhas_to_html, schematic_to_qhas
 
 RUN = RunTimes(received_ns=0, started_ns=5_000, finished_ns=400_000)
 

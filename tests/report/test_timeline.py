@@ -14,7 +14,7 @@ from tests.browser import settle
 from openhtp.core.units import MIB, SECOND
 from openhtp.planning import load_scenario, parse_scenario, plan
 from openhtp.planning.result import side_by_side
-from openhtp.report.marks import TimelineSpan
+from openhtp.report.lanes import TimelineSpan
 from openhtp.report.timeline import marks_to_html
 from openhtp.sched.policy import policy_named
 

@@ -60,7 +60,7 @@ def speedscope(tmp_path_factory):
 @pytest.mark.slow
 def test_speedscope_opens_an_op_trace(speedscope, open_page, compiled):
     root, address = speedscope
-    flows = TraceOptions(input_output_flows=True, sequencer_flows=True)
+    flows = TraceOptions(enable_input_output_flow_events=True, enable_sequencer_flow_events=True)
     document = optrace_to_chrome(compiled, RUN, (), flows)
     (root / "trace.json").write_text(json.dumps(document))
     page = open_page(f"{address}/index.html#profileURL={address}/trace.json", allowed=address)

@@ -20,8 +20,7 @@ from openhtp.report.listing import log_to_text
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import log_bytes, schematic_bytes, schematic_digest
 from openhtp.report.qhas import schematic_to_qhas
-from openhtp.report.viewer_config import Features, Reader, read_features
-from openhtp.report.viewing import ViewRequest, view, zoomed
+from openhtp.report.viewing import Features, Reader, ViewRequest, read_features, view, zoomed
 
 RUN = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1600)
 

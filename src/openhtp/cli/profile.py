@@ -28,8 +28,7 @@ from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.ir.graph import Graph
-from openhtp.report.viewer_config import Features, Reader
-from openhtp.report.viewing import ViewRequest, view
+from openhtp.report.viewing import Features, Reader, ViewRequest, view
 from openhtp.runtime.objects.profile_log import ProfileLog
 from openhtp.session.options import soc_of
 from openhtp.zoo.feeds import random_feeds

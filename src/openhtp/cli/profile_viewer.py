@@ -19,8 +19,7 @@ from openhtp.cli._terminal import (
 )
 from openhtp.core import writing
 from openhtp.core.errors import BadProfile
-from openhtp.report.viewer_config import Features, Reader, read_features
-from openhtp.report.viewing import ViewRequest, view
+from openhtp.report.viewing import Features, Reader, ViewRequest, read_features, view
 
 READERS = "default (text, CSV), htp (every run), chrometrace (linting), json, optrace; or the vendor's library."
 

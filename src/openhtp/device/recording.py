@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from openhtp.records.trace import ClocksChanged, Queued, Record, Stepped, Trace, Track, Units
-from openhtp.records.wire import trace_to_bytes
+from openhtp.records.trace import ClocksChanged, Queued, Record, Stepped, Trace, Track, Units, trace_to_bytes
 from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace

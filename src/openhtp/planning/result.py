@@ -15,8 +15,19 @@ from openhtp.planning.scenario import Scenario
 from openhtp.planning.simulate import ClientFigures, PlanRun
 from openhtp.records.phases import Interval, client_phases
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.lanes import CLIENTS, HMX, HVX, VTCM, kind_of, lanes_of, on_core, phases_to_marks
-from openhtp.report.marks import Counter, Flow, Mark
+from openhtp.report.lanes import (
+    CLIENTS,
+    HMX,
+    HVX,
+    VTCM,
+    Counter,
+    Flow,
+    Mark,
+    kind_of,
+    lanes_of,
+    on_core,
+    phases_to_marks,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

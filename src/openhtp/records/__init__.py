@@ -2,5 +2,5 @@
 
 The one account that a device's recording, a plan, a live run and every report share. Knows neither schedulers nor
 pictures: ``sched/recorder.py`` makes records of what a scheduler does, ``report`` draws them. Start at
-``trace.py``; ``phases.py`` reads them, ``wire.py`` carries them.
+``trace.py``; ``phases.py`` reads them.
 """

@@ -8,6 +8,10 @@ what brings the graph's inputs in and its outputs out.
 from __future__ import annotations
 
 import enum
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -136,3 +140,72 @@ def label(node: QnnOp) -> str:
     if node.number in (INPUT, OUTPUT):
         return f"{node.name} OpId_{node.number}"
     return f"{node.name}:OpId_{node.number}"
+
+
+# Which op has the say at every instant: the one of highest rank among those that run. Matrix ops come before
+# vector ops, these before ops that read from DDR, ops that write there, checkpoints and syncs. Linting's main
+# thread, QHAS' dominant path and idle cycles are all read off this one timeline.
+
+
+_RANK_OF_ROLE = {OpRole.READ: 2, OpRole.WRITE: 3, OpRole.SET: 4, OpRole.WAIT: 4, OpRole.SYNC: 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """From ``start`` to ``end`` nothing changes: ``op`` has the say (None: nobody runs)."""
+
+    start: int
+    end: int
+    op: HtpOp | None
+
+    @property
+    def cycles(self) -> int:
+        """How long."""
+        return self.end - self.start
+
+
+def rank(op: HtpOp) -> int:
+    """0 has the most to say."""
+    if op.role is OpRole.COMPUTE:
+        return 0 if op.engine is ChipEngine.HMX else 1
+    return _RANK_OF_ROLE.get(op.role, 5)
+
+
+def dominant_path(ops: Iterable[HtpOp]) -> list[Stretch]:
+    """The timeline of one core from first begin to last end, without holes; equal neighbours are joined."""
+    path: list[Stretch] = []
+    for start, end, running in instants(ops):
+        op = min(running, key=lambda each: (rank(each), each.start, each.serial), default=None)
+        if path and path[-1].op is op:
+            path[-1] = Stretch(path[-1].start, end, op)
+        else:
+            path.append(Stretch(start, end, op))
+    return path
+
+
+def instants(ops: Iterable[HtpOp]) -> Iterator[tuple[int, int, Sequence[HtpOp]]]:
+    """Stretches of time in which the same ops run, and those ops. Ops without length take no part."""
+    waiting = sorted((op for op in ops if op.cycles > 0), key=lambda op: (op.start, op.serial), reverse=True)
+    running: list[tuple[int, int, HtpOp]] = []
+    at = waiting[-1].start if waiting else 0
+    while waiting or running:
+        while waiting and waiting[-1].start <= at:
+            op = waiting.pop()
+            heapq.heappush(running, (op.end, op.serial, op))
+        ends = [running[0][0]] if running else []
+        begins = [waiting[-1].start] if waiting else []
+        until = min(ends + begins)
+        yield at, until, [op for _, _, op in running]
+        at = until
+        while running and running[0][0] <= at:
+            heapq.heappop(running)
+
+
+def dominant_cycles(schematic: Schematic) -> dict[int, int]:
+    """For how many cycles each op had the say on its core."""
+    cycles: dict[int, int] = defaultdict(int)
+    for core in sorted({op.core for op in schematic.executed}):
+        for stretch in dominant_path(op for op in schematic.executed if op.core == core):
+            if stretch.op is not None:
+                cycles[stretch.op.id] += stretch.cycles
+    return cycles

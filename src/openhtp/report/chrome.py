@@ -7,7 +7,7 @@ from typing import Any
 
 from openhtp.core.foreign_text import to_json
 from openhtp.core.units import US
-from openhtp.report.marks import Counter, Flow, Instant, Mark, TimelineSpan
+from openhtp.report.lanes import Counter, Flow, Instant, Mark, TimelineSpan
 
 
 class _Lanes:
@@ -50,29 +50,17 @@ def marks_to_chrome(marks: Iterable[Mark], *, modelled: bool = False) -> bytes:
 
 
 def _events(mark: Mark, lanes: _Lanes) -> list[dict[str, Any]]:
-    if isinstance(mark, TimelineSpan):
-        event = {
-            "ph": "X",
-            "name": mark.name,
-            "cat": mark.category or "span",
-            "ts": mark.start_ns / US,
-            "dur": mark.duration_ns / US,
-            **lanes.place(mark.group, mark.lane),
-        }
-        return [{**event, "args": mark.args} if mark.args else event]
-    if isinstance(mark, Instant):
-        event = {
-            "ph": "i",
-            "s": "t",
-            "name": mark.name,
-            "cat": mark.category or "instant",
-            "ts": mark.at_ns / US,
-            **lanes.place(mark.group, mark.lane),
-        }
+    if isinstance(mark, TimelineSpan | Instant):
+        event: dict[str, Any] = {"name": mark.name, **lanes.place(mark.group, mark.lane)}
+        if isinstance(mark, TimelineSpan):
+            event |= {"ph": "X", "cat": mark.category or "span"}
+            event |= {"ts": mark.start_ns / US, "dur": mark.duration_ns / US}
+        else:
+            event |= {"ph": "i", "s": "t", "cat": mark.category or "instant", "ts": mark.at_ns / US}
         return [{**event, "args": mark.args} if mark.args else event]
     if isinstance(mark, Counter):
-        place = lanes.place(mark.group, mark.name)
-        return [{"ph": "C", "name": mark.name, "ts": mark.at_ns / US, "args": mark.values, **place}]
+        counted = {"name": mark.name, "ts": mark.at_ns / US, "args": mark.values}
+        return [{"ph": "C", **counted, **lanes.place(mark.group, mark.name)}]
     return _flow_events(mark, lanes)
 
 

@@ -72,12 +72,12 @@ def context_binary_json(binary: ContextBinary, versions: ApiVersions) -> dict[st
 def _shared_bytes(binary: ContextBinary, graphs: list[PackedGraph]) -> list[int]:
     """For each graph, bytes of its weights that another has, too."""
     numbers = [set(binary.blobs_of(graph.name)) for graph in graphs]
-    found = []
-    for place, graph in enumerate(graphs):
-        others = set[int]().union(*numbers[:place], *numbers[place + 1 :])
+    shared = []
+    for index, graph in enumerate(graphs):
+        others = set[int]().union(*numbers[:index], *numbers[index + 1 :])
         blobs = dict(zip(binary.blobs_of(graph.name), graph.blobs, strict=True))
-        found.append(sum(blob.nbytes for number, blob in blobs.items() if number in others))
-    return found
+        shared.append(sum(blob.nbytes for number, blob in blobs.items() if number in others))
+    return shared
 
 
 def _graph(graph: PackedGraph, binary: ContextBinary, shared_bytes: int) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _encoding(spec: TensorSpec) -> dict[str, Any]:
 
 def _platform(cores: int) -> dict[str, Any]:
     core = "QNN_DEVICE_CORE_INFO_VERSION_1"
-    found = [{"version": core, "info": {"coreId": number, "coreType": 0}} for number in range(cores)]
-    device = {"deviceId": 0, "deviceType": 0, "numCores": cores, "cores": found}
+    listed = [{"version": core, "info": {"coreId": number, "coreType": 0}} for number in range(cores)]
+    device = {"deviceId": 0, "deviceType": 0, "numCores": cores, "cores": listed}
     devices = [{"version": "QNN_DEVICE_HARDWARE_DEVICE_INFO_VERSION_1", "info": device}] if cores else []
     return {
         "version": "QNN_DEVICE_PLATFORM_INFO_VERSION_1",

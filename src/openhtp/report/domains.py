@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.memory.planning import Act, ActOutcome, DomainPlan, Hold, LetGo, Load, MemoryPlan
-from openhtp.report.gantt import PALETTE
+from openhtp.report.gantt import FONTS, PALETTE, cut_to_fit
 from openhtp.report.page import escaped
 
 _LEFT, _WIDTH, _ROW, _BAR, _TOP = 60, 760, 64, 34, 16
@@ -19,8 +18,6 @@ _WORDS = {
     "io": "inputs and outputs",
     "reserve": "kept free",
 }
-_LETTER = 7
-_FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
 
 
 def act_in_words(act: Act) -> str:
@@ -49,7 +46,7 @@ def domains_to_svg(plan: MemoryPlan) -> str:
     height = _TOP + _ROW * len(plan.domains)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 20} {height}"'
-        f' font-family="{_FONTS}" font-size="12">'
+        f' font-family="{FONTS}" font-size="12">'
     ]
     for index, domain in enumerate(plan.domains):
         parts += _bar(domain, _TOP + index * _ROW, colours)
@@ -74,10 +71,8 @@ def _bar(domain: DomainPlan, y: int, colours: dict[str, str]) -> list[str]:
             f'<rect x="{x:.1f}" y="{y}" width="{max(width - 1, 0.5):.1f}" height="{_BAR}" fill="{fill}"'
             f' fill-opacity="{_OPACITY[holding.use]}"><title>{escaped(words)}</title></rect>'
         )
-        letters = int(width / _LETTER) - 1
-        if letters >= 2:
-            owner = printable(holding.owner)
-            label = owner if len(owner) <= letters else f"{owner[: letters - 1]}…"
+        label = cut_to_fit(holding.owner, width - 7)
+        if label:
             pale = _OPACITY[holding.use] < 0.5
             parts.append(
                 f'<text x="{x + width / 2:.1f}" y="{y + 21}" text-anchor="middle"'
@@ -89,7 +84,7 @@ def _bar(domain: DomainPlan, y: int, colours: dict[str, str]) -> list[str]:
 
 _STYLE = (
     ":root{color-scheme:light dark}"
-    f"body{{font:15px/1.5 {_FONTS};max-width:900px;margin:1.5em auto;padding:0 1em}}"
+    f"body{{font:15px/1.5 {FONTS};max-width:900px;margin:1.5em auto;padding:0 1em}}"
     "h1{font-size:1.5em;margin:0 0 .2em}h2{font-size:1.1em;margin:1.6em 0 .4em}p{margin:.4em 0}"
     ".fits{color:light-dark(#1b5e20,#8bd18f)}.bad{color:light-dark(#b71c1c,#ff9a90)}.note{opacity:.75;font-size:.9em}"
     "svg{display:block;width:100%}table{border-collapse:collapse;width:100%;table-layout:fixed}"

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import MIB
-from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, kind_of
-from openhtp.report.marks import Instant, Mark, TimelineSpan
+from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, Instant, Mark, TimelineSpan, kind_of
 from openhtp.report.page import escaped
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ _LEFT = 130
 _TOP = 46
 _MAX_SPANS = 20_000
 # Renderers outside of browsers know no generic family; one of these is nearly everywhere.
-_FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
+FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
 _FENCE = 14
 _LETTER = 7  # about what one takes, in pixels
 _SIGNS = {
@@ -118,7 +117,7 @@ def marks_to_svg(
     heading = escaped(f"{title} (modelled)" if title else "modelled")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{total:.0f}" '
-        f'viewBox="0 0 {width} {total:.0f}" font-family="{_FONTS}" font-size="12">'
+        f'viewBox="0 0 {width} {total:.0f}" font-family="{FONTS}" font-size="12">'
         + _STYLE
         + f'<rect width="100%" height="100%" fill="#fff"/><text x="{_LEFT}" y="24" font-size="15">{heading}</text>'
         + "".join(parts)
@@ -135,7 +134,7 @@ def svg_to_png(svg: str) -> bytes:
     def render(text: str) -> bytes:
         return bytes(resvg_py.svg_to_bytes(svg_string=text))
 
-    letter = f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" font-family="{_FONTS}">{{}}</svg>'
+    letter = f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" font-family="{FONTS}">{{}}</svg>'
     if "<text" in svg and render(letter.format("")) == render(letter.format('<text y="9">x</text>')):
         log.warning("no font was found, so the picture has no words: install fonts-dejavu-core, or write SVG")
     return render(svg)
@@ -162,19 +161,19 @@ def _bar(
     box = f'x="{x:.2f}" y="{top:.1f}" width="{w:.2f}" height="{bar:.1f}"'
     rect = f'<rect {box} rx="2" fill="{fill}" opacity="{opacity}">'
     rect += f"<title>{tip}</title></rect>"
-    text = _cut(text, w - 6)
+    text = cut_to_fit(text, w - 6)
     if text and span.category not in ("waiting", "paused"):
         rect += f'<text x="{x + w / 2:.1f}" y="{top + bar / 2 + 4:.1f}" class="in">{escaped(text)}</text>'
     return rect
 
 
 def _label(lane: str, y: float) -> str:
-    text = _cut(lane, _LEFT - 14)
+    text = cut_to_fit(lane, _LEFT - 14)
     tip = "" if text == lane else f"<title>{escaped(lane)}</title>"
     return f'<text x="{_LEFT - 10}" y="{y:.1f}" class="lane">{escaped(text)}{tip}</text>'
 
 
-def _cut(text: str, room: float) -> str:
+def cut_to_fit(text: str, room: float) -> str:
     """As much of a text as there is room for, with an ellipsis; nothing if that would say nothing."""
     text = printable(text)
     letters = int(room / _LETTER)
@@ -192,11 +191,11 @@ def _marks(instants: Sequence[Instant], first: int, last: int, scale: float, y: 
         )
         if category == DEADLINE and len(mine) * _FENCE > (last - first) * scale:
             continue  # a fence of kept deadlines would hide the lane
-        place = -float(gap)
+        last_x = -float(gap)
         for mark in mine:
             x = (mark.at_ns - first) * scale
-            if x - place >= gap:
-                place = x
+            if x - last_x >= gap:
+                last_x = x
                 drawn.append(_sign(_LEFT + x, y, colour, outline, mark.name))
     return drawn
 
@@ -266,7 +265,7 @@ def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_0
     for miss in misses:
         if (miss.group, miss.lane) in rows:
             rows[miss.group, miss.lane][min(width - 1, int((miss.at_ns - first) / column_ns))][MISSED] = 1.0
-    names = {lane: _cut(lane[0].replace(CLIENTS, lane[1]), _LONGEST_NAME * _LETTER) for lane in rows}
+    names = {lane: cut_to_fit(lane[0].replace(CLIENTS, lane[1]), _LONGEST_NAME * _LETTER) for lane in rows}
     margin = max((len(name) for name in names.values()), default=0)
     lines = [f"{names[lane]:>{margin}} │{''.join(map(_character, cells))}│" for lane, cells in rows.items()]
     left, right = f"{first / unit_ns:g}", f"{last / unit_ns:g} {unit} (modelled)"
@@ -280,9 +279,9 @@ def _character(cell: dict[str, float]) -> str:
     if MISSED in cell:
         return _MISS
     running = cell.get("running", 0.0)
-    kept = max(_WAITS, key=lambda phase: cell.get(phase, 0.0))
-    if running < 1 / 8 and cell.get(kept, 0.0) > running:
-        return _WAITS[kept]
+    wait = max(_WAITS, key=lambda phase: cell.get(phase, 0.0))
+    if running < 1 / 8 and cell.get(wait, 0.0) > running:
+        return _WAITS[wait]
     return _EIGHTHS[math.ceil(min(1.0, running) * 8 - 1e-6)]
 
 

@@ -1,6 +1,8 @@
 """A trace as marks in lanes: one lane for each client, each unit of each core, its VTCM and its DMA.
 
-Plans and recordings come this way, so that the two can be compared.
+Every picture is made of marks. A mark lies in a *lane* (one line of a picture: a client, an HVX thread) of a
+*group* (a heading). Times are integer nanoseconds of one clock. Plans and recordings are drawn from the same
+marks, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -9,10 +11,65 @@ import itertools
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import Struct
 
 from openhtp.records.phases import Interval, Phase, Phases, client_phases, phases_of
 from openhtp.records.trace import ClocksChanged, Granted, Trace, Track, Units
-from openhtp.report.marks import Args, Counter, Flow, Instant, Mark, TimelineSpan
+
+Args = dict[str, str | int | float | bool]
+
+
+class TimelineSpan(Struct, frozen=True, kw_only=True):
+    """Something that took time. ``category`` says of what kind (``running``, ``waiting``, ``vtcm``...)."""
+
+    lane: str
+    name: str
+    start_ns: int
+    duration_ns: int
+    category: str = ""
+    group: str = ""
+    args: Args | None = None
+
+    @property
+    def end_ns(self) -> int:
+        """When it was over."""
+        return self.start_ns + self.duration_ns
+
+
+class Instant(Struct, frozen=True, kw_only=True):
+    """Something that happened at a moment."""
+
+    lane: str
+    name: str
+    at_ns: int
+    category: str = ""
+    group: str = ""
+    args: Args | None = None
+
+
+class Counter(Struct, frozen=True, kw_only=True):
+    """Values that hold from this moment on, drawn stacked."""
+
+    name: str
+    at_ns: int
+    values: dict[str, int | float]
+    group: str = ""
+
+
+class Flow(Struct, frozen=True, kw_only=True):
+    """An arrow from a moment in one lane to a moment in another: who made way for whom."""
+
+    name: str
+    number: int
+    from_lane: str
+    from_ns: int
+    to_lane: str
+    to_ns: int
+    from_group: str = ""
+    to_group: str = ""
+
+
+Mark = TimelineSpan | Instant | Counter | Flow
 
 CLIENTS, HMX, HVX, VTCM, DMA = "Clients", "HMX", "HVX", "VTCM", "DMA"
 CLOCKS = "Clocks"
@@ -108,14 +165,14 @@ def _held(interval: Interval, grant: Granted, name: str) -> list[Mark]:
         for unit in units
     ]
     if grant.vtcm_bytes:
-        place: Args = {**args, "start_bytes": grant.vtcm_start, "bytes": grant.vtcm_bytes}
+        range_args: Args = {**args, "start_bytes": grant.vtcm_start, "bytes": grant.vtcm_bytes}
         lane = on_core(grant.core, VTCM)
-        marks.append(_span(lane, lane, name, start, end, "vtcm", place))
+        marks.append(_span(lane, lane, name, start, end, "vtcm", range_args))
     return marks
 
 
 def _yields(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
-    """Who was asked to yield, and an arrow to whoever started at the moment when it had."""
+    """The requests to yield, and an arrow from each job that made way to the jobs that started then."""
     marks: list[Mark] = []
     for eviction in phases.evictions:
         group, lane = _client_lane(tracks[eviction.client])
@@ -186,11 +243,8 @@ def _clocks(phases: Phases) -> list[Mark]:
         corners = {"core": now.core_corner, "hmx": now.hmx_corner, "bus": now.bus_corner}
         args |= {f"{clock}_corner": corner for clock, corner in corners.items() if corner}
         marks.append(_span(group, group, _in_words(now), start, end, "clocks", {**args, "is": "modelled"}))
-        for name, value in (
-            ("core MHz", now.core_mhz),
-            ("HMX MHz", now.hmx_mhz),
-            ("bus % of its highest", now.bus_percent),
-        ):
+        counters = {"core MHz": now.core_mhz, "HMX MHz": now.hmx_mhz, "bus % of its highest": now.bus_percent}
+        for name, value in counters.items():
             marks.append(Counter(name=f"{name} (modelled)", at_ns=start, values={"value": value}, group=group))
     return marks
 

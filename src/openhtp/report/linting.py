@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from openhtp.records.profile import ProfileEvent
-from openhtp.records.schematic import INPUT, OUTPUT, SYSTEM, ChipEngine, HtpOp, OpRole, QnnOp, Schematic, label
-from openhtp.report.dominant import instants, rank
+from openhtp.records.schematic import (
+    INPUT,
+    OUTPUT,
+    SYSTEM,
+    ChipEngine,
+    HtpOp,
+    OpRole,
+    QnnOp,
+    Schematic,
+    instants,
+    label,
+    rank,
+)
+from openhtp.report.listing import header, metadata
 
 MOST_NAMES = 10
-_CRITICAL, _CYCLES, _NODE = 6001, 3003, 404
+CRITICAL_PATH, _CYCLES, _NODE = 6001, 3003, 404
 _WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES, _BACKGROUND, _WAIT_BACKGROUND = 5001, 5002, 5003, 5004, 5005, 5006
 _BITS = ((ChipEngine.HVX, 1), (ChipEngine.HMX, 2), (ChipEngine.DMA, 4))
 
@@ -67,30 +80,30 @@ def linting_event(schematic: Schematic) -> ProfileEvent:
     rows = tuple(_row(each.node, each.cycles, _details(each, names)) for each in lints)
     total = sum(each.cycles + each.wait for each in lints)
     return ProfileEvent(
-        _CRITICAL, "Accelerator (critical path execute) time (cycles)", total, "cycles", rows, modelled=True
+        CRITICAL_PATH, "Accelerator (critical path execute) time (cycles)", total, "cycles", rows, modelled=True
     )
 
 
 def lint(schematic: Schematic) -> list[Lint]:
     """All nodes, in the order of listings. Of several cores, the one that takes longest is the critical path."""
-    found = {node.number: Lint(node) for node in schematic.nodes}
+    lints = {node.number: Lint(node) for node in schematic.nodes}
     ops = schematic.executed
     for op in ops:
         if op.engine is not ChipEngine.NONE:
-            found[op.owner].engines.add(op.engine)
+            lints[op.owner].engines.add(op.engine)
     by_core: dict[int, list[HtpOp]] = defaultdict(list)
     for op in ops:
         by_core[op.core].append(op)
     if by_core:
-        _lint_core(max(by_core.values(), key=_timeline), found)
-    return [found[node.number] for node in in_listing_order(schematic.nodes)]
+        _lint_core(max(by_core.values(), key=_timeline), lints)
+    return [lints[node.number] for node in in_listing_order(schematic.nodes)]
 
 
 def _timeline(ops: list[HtpOp]) -> int:
     return max(op.end for op in ops) - min(op.start for op in ops)
 
 
-def _lint_core(ops: list[HtpOp], found: dict[int, Lint]) -> None:
+def _lint_core(ops: list[HtpOp], lints: dict[int, Lint]) -> None:
     idle: list[tuple[int, list[HtpOp]]] = []
     last: Lint | None = None
     for start, end, running in instants(ops):
@@ -103,7 +116,7 @@ def _lint_core(ops: list[HtpOp], found: dict[int, Lint]) -> None:
         if main is None:
             idle.append((cycles, list(running)))
             continue
-        last = found[main.owner]
+        last = lints[main.owner]
         _note_wait(last, idle, main)
         idle = []
         last.cycles += cycles
@@ -113,7 +126,7 @@ def _lint_core(ops: list[HtpOp], found: dict[int, Lint]) -> None:
             for owner in others:
                 last.beside[owner] += cycles
     if idle:  # what is still carried out when everything is computed
-        output = found[OUTPUT]
+        output = lints[OUTPUT]
         output.cycles += sum(cycles for cycles, _ in idle)
 
 
@@ -154,3 +167,44 @@ def _overlap(
         for owner in longest
     )
     return ProfileEvent(number, name, cycles, "cycles", rows, modelled=True)
+
+
+# Linting data as a Chrome trace: the main thread op by op, its waits, and what ran in the background.
+
+
+_MAIN_THREAD, _BACKGROUND_THREAD = 1, 2
+
+
+def lint_to_chrome(event: ProfileEvent, graph: str) -> dict[str, Any]:
+    """The trace of one critical-path event. Times are cycles, though viewers label them as microseconds."""
+    events: list[dict[str, Any]] = [metadata("process_name", 0, 0, graph or "graph")]
+    events += [
+        metadata("thread_name", 0, _MAIN_THREAD, "Main thread"),
+        metadata("thread_name", 0, _BACKGROUND_THREAD, "Background"),
+    ]
+    at = 0
+    for row in event.events:
+        parts = {part.type: part for part in row.events}
+        wait = parts[_WAIT].value if _WAIT in parts else 0
+        name = row.name.removesuffix(" (cycles)")
+        if wait:
+            events.append(_span(f"Wait: {name}", _MAIN_THREAD, at, wait, {}))
+            events += _background_span(parts.get(_WAIT_OVERLAP), at)
+            at += wait
+        if row.value:
+            used = parts[_RESOURCES].text if _RESOURCES in parts else ""
+            events.append(_span(name, _MAIN_THREAD, at, row.value, {"Resources": used}))
+            events += _background_span(parts.get(_OVERLAP), at)
+            at += row.value
+    return {"header": header("OP_TRACE", "1.1.0"), "otherData": {"times": "modelled"}, "traceEvents": events}
+
+
+def _background_span(overlap: ProfileEvent | None, at: int) -> list[dict[str, Any]]:
+    if overlap is None or not overlap.value:
+        return []
+    names = [name.name for name in overlap.events]
+    return [_span(", ".join(names), _BACKGROUND_THREAD, at, overlap.value, {"Ops": names})]
+
+
+def _span(name: str, tid: int, at: int, cycles: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "X", "cat": "lint", "name": name, "pid": 0, "tid": tid, "ts": at, "dur": cycles, "args": args}

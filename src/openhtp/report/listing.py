@@ -1,15 +1,16 @@
-"""Profile logs as text, in the layout of the documents' listings: sections, underlined, values indented."""
+"""Profile logs as text in the layout of the documents' listings, and as CSV and JSON in the vendor's words."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from openhtp.core.foreign_text import printable
 from openhtp.core.version import VERSION
-from openhtp.records.profile import Message, Method, ProfileEvent, ProfileLogContent
+from openhtp.records.profile import EVENT_NAMES, Message, Method, ProfileEvent, ProfileLogContent
 
 EXECUTED = (Method.EXECUTE, Method.EXECUTE_ASYNC)
 _WHOLE = (100, 300, 400, 500, 9001)  # what the host saw of a call
@@ -31,10 +32,10 @@ def log_to_text(log: ProfileLogContent, where: str, *, every_run: bool = False) 
     """The listing: aggregates of all runs, or ``every_run`` by itself."""
     lines = _head(log, where)
     for title, methods in _SECTIONS:
-        found = [message for message in log.messages if message.method in methods]
-        if found:
+        calls = [message for message in log.messages if message.method in methods]
+        if calls:
             lines += ["", *underlined(f"{title}:")]
-            for index, message in enumerate(found):
+            for index, message in enumerate(calls):
                 if message.graph:
                     lines.append(f"Graph {index} ({printable(message.graph)}):")
                 lines += _rows(message.events, whole_us(message))
@@ -56,13 +57,13 @@ def log_to_text(log: ProfileLogContent, where: str, *, every_run: bool = False) 
 
 
 def whole_us(message: Message) -> int:
-    """How long the call took its caller: by the caller's own clock, else the event for the whole of it."""
+    """How long the call took its caller: by the caller's own clock, or by the event for the whole call."""
     wholes = (event.value for event in message.events if event.type in _WHOLE)
     return message.app_us or next(wholes, 0)
 
 
 def aggregated(trees: Sequence[tuple[ProfileEvent, ...]], pick: _Pick) -> tuple[ProfileEvent, ...]:
-    """One tree out of those of several runs, value by value. What not all have is taken from those that do."""
+    """One tree out of the trees of several runs, value by value. Not every run needs to have every value."""
     groups: dict[tuple[int, str], list[ProfileEvent]] = {}
     for tree in trees:
         for event in tree:
@@ -130,12 +131,98 @@ def _by_graph(runs: Sequence[Message]) -> list[tuple[str, list[Message]]]:
     groups: dict[str, list[Message]] = {}
     for run in runs:
         groups.setdefault(run.graph, []).append(run)
-    return [(printable(graph) if len(groups) > 1 else "", found) for graph, found in groups.items()]
+    return [(printable(graph) if len(groups) > 1 else "", of_graph) for graph, of_graph in groups.items()]
 
 
 def _per_second(log: ProfileLogContent, runs: Sequence[Message]) -> str:
-    told = {event.name: event.value for m in log.messages if m.method is Method.IPS for event in m.events}
-    count = told.get("numInferences", len(runs))
-    duration = told.get("duration", sum(whole_us(run) for run in runs))
+    counted = {event.name: event.value for m in log.messages if m.method is Method.IPS for event in m.events}
+    count = counted.get("numInferences", len(runs))
+    duration = counted.get("duration", sum(whole_us(run) for run in runs))
     rate = count * 1e6 / duration if duration else 0.0
     return f"NetRun IPS (includes IO and misc. time): {rate:.4f} inf/sec"
+
+
+COLUMNS = (
+    "Msg Timestamp",
+    "Message",
+    "Time",
+    "Unit of Measurement",
+    "Timing Source",
+    "Event Level",
+    "Event Identifier",
+)
+_CSV_UNITS = {unit: unit.upper() for unit in ("us", "count", "cycles", "bytes", "object")}
+_JSON_UNITS = _CSV_UNITS | {"us": "MICROSEC"}
+_MESSAGES = {type_: EVENT_NAMES[type_].replace("_", " ") for type_ in (100, 300, 400, 404, 405, 406, 407, 408)}
+_MESSAGES[500] = "DE-INIT"
+_FIRST_OF_BACKEND = 1000
+_TYPES = {type_: EVENT_NAMES[type_] for type_ in (100, 300, 400, 404, 500)}
+
+
+def csv_rows(events: tuple[ProfileEvent, ...], stamp_us: int, level: str = "ROOT") -> Iterator[list[str | int]]:
+    """One row for each event of a tree, parents first."""
+    for event in events:
+        backend = "BACKEND" if event.type >= _FIRST_OF_BACKEND else "UNKNOWN"
+        yield [
+            stamp_us,
+            _MESSAGES.get(event.type, backend),
+            event.value,
+            _CSV_UNITS.get(event.unit, "UNKNOWN"),
+            "BACKEND",
+            level,
+            event.name or "NULL",
+        ]
+        yield from csv_rows(event.events, stamp_us, "SUB-EVENT")
+
+
+def log_to_json(log: ProfileLogContent, *, standardized: bool = False) -> dict[str, Any]:
+    """The log as the JSON reader tells it; ``standardized`` adds the header that viewers know files by."""
+    document: dict[str, Any] = {}
+    if standardized:
+        document["header"] = header("QNN_PROFILE", "2.0.0")
+    document["metadata"] = {
+        "appName": log.app,
+        "appVersion": log.version,
+        "backendVersion": log.version,
+        "qnnProfileViewerVersion": VERSION,
+        "soc": log.soc,
+    }
+    document["messages"] = [
+        {
+            "method": message.method.value,
+            "graph": message.graph,
+            "timestamp": message.stamp_us,
+            "profilingEvents": [_event(event) for event in message.events],
+        }
+        for message in log.messages
+    ]
+    return document
+
+
+def header(artifact: str, version: str) -> dict[str, Any]:
+    """The head of a file, by which viewers recognise it."""
+
+    def parts(dotted: str) -> dict[str, int]:
+        return dict(zip(("major", "minor", "patch"), map(int, dotted.split(".")), strict=True))
+
+    return {"header_version": parts("1.0.0"), "version": parts(version), "artifact_type": artifact}
+
+
+def metadata(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    """The event of a Chrome trace that names a process or a thread."""
+    return {"ph": "M", "cat": "__metadata", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
+
+
+def _event(event: ProfileEvent) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "identifier": event.name,
+        "unit": _JSON_UNITS.get(event.unit, "NONE"),
+        "type": _TYPES.get(event.type, ""),
+        "value": event.value,
+        "source": "modelled" if event.modelled else "measured",
+    }
+    if event.text and event.text != event.name:
+        document["text"] = event.text
+    if event.events:
+        document["sub-events"] = [_event(part) for part in event.events]
+    return document

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from openhtp.core.dtype import DType
-from openhtp.records.schematic import ChipEngine, HtpOp, OpRole, QnnOp, Schematic
-from openhtp.report.optrace import dominant_cycles
-from openhtp.report.profile_rows import header
+from openhtp.records.schematic import ChipEngine, HtpOp, OpRole, QnnOp, Schematic, dominant_cycles
+from openhtp.report.listing import header
 
 # QNN's numbers of types, written in decimal as JSON keys.
 _INT32, _FLOAT32, _UINT64, _TEXT = "50", "562", "100", "1544"
@@ -28,7 +27,7 @@ def schematic_to_netron(schematic: Schematic) -> dict[str, Any]:
     nodes, dominant = schematic.by_number, dominant_cycles(schematic)
     known = {op.id for op in schematic.ops}
     tensors: dict[str, Any] = {}
-    made: dict[str, Any] = {}
+    computed: dict[str, Any] = {}
     for running, op in enumerate(schematic.ops):
         tensors[_hex(op)] = {
             "id": running,
@@ -38,7 +37,7 @@ def schematic_to_netron(schematic: Schematic) -> dict[str, Any]:
         }
         if op.executed:
             inputs = [f"0x{maker:016x}" for maker in op.inputs if maker in known]
-            made[_hex(op)] = {
+            computed[_hex(op)] = {
                 "type": op.name,
                 "grouping": nodes[op.owner].name,
                 "tensor_params": {},
@@ -50,7 +49,7 @@ def schematic_to_netron(schematic: Schematic) -> dict[str, Any]:
         "header": header("HTP_GRAPH", "1.0.0"),
         "model.cpp": "htp_graph",
         "converter_command": "openhtp profile-viewer; cycles are modelled",
-        "graph": {"tensors": tensors, "nodes": made},
+        "graph": {"tensors": tensors, "nodes": computed},
         "op_types": sorted({op.name for op in schematic.executed}),
     }
 

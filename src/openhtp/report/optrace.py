@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from openhtp.records.profile import RunTimes
-from openhtp.records.schematic import SYSTEM, ChipEngine, HtpOp, OpRole, QnnOp, Schematic
-from openhtp.report.dominant import dominant_path
-from openhtp.report.profile_rows import Lanes, header
-from openhtp.report.runtrace import DeviceSpan, computing_ns, modelled_time, run_spans, yield_spans
+from openhtp.records.schematic import SYSTEM, ChipEngine, HtpOp, OpRole, QnnOp, Schematic, dominant_cycles
+from openhtp.report.listing import header, metadata
 
 Json = dict[str, Any]
 
@@ -44,27 +43,13 @@ _DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """What a trace shows beside the ops."""
+    """What a trace shows beside the ops, by the vendor's names."""
 
-    input_output_flows: bool = False
-    sequencer_flows: bool = False
+    enable_input_output_flow_events: bool = False
+    enable_sequencer_flow_events: bool = False
     runtrace: bool = True
-    memory: bool = True
+    memory_info: bool = True
     traceback: bool = True
-
-
-@dataclass(slots=True)
-class _Timeline:
-    """Ops where they are drawn: moved by what a run had to wait for."""
-
-    schematic: Schematic
-    origin: int
-    shifts: list[tuple[frozenset[str], int]] = field(default_factory=list)
-    # Cycles that a nanosecond of the device is drawn as.
-    scale: float = 0.0
-
-    def shift(self, op: HtpOp, name: str) -> int:
-        return self.origin + sum(cycles for names, cycles in self.shifts if name in names)
 
 
 def optrace_to_chrome(
@@ -75,21 +60,21 @@ def optrace_to_chrome(
 ) -> Json:
     """The trace of one run. ``steps`` names the nodes behind each step of the device, to place its pauses."""
     options = options or TraceOptions()
-    line = _timeline(schematic, run, steps)
-    nodes = schematic.by_number
-    starts = {op.id: op.start + line.shift(op, nodes[op.owner].name) for op in schematic.executed}
+    # Cycles that a nanosecond of the device is drawn as.
+    scale = 0.0 if run is None else schematic.cycles / computing_ns(run)
+    starts = _starts(schematic, run, steps, scale)
     events: list[Json] = []
     places: dict[int, tuple[int, int]] = {}
     events += _ops(schematic, starts, places, options)
     events += _constants(schematic, options)
-    if options.memory:
+    if options.memory_info:
         events += _memory(schematic, starts)
-    if options.input_output_flows:
+    if options.enable_input_output_flow_events:
         events += _input_output_flows(schematic, starts, places)
-    if options.sequencer_flows:
+    if options.enable_sequencer_flow_events:
         events += _sequencer_flows(schematic, starts, places)
     if options.runtrace and run is not None:
-        events += _run_events(schematic, run, line)
+        events += _run_events(schematic, run, scale)
     return {
         "header": header("OP_TRACE", "1.1.0"),
         "otherData": {
@@ -102,27 +87,31 @@ def optrace_to_chrome(
     }
 
 
-def _timeline(schematic: Schematic, run: RunTimes | None, steps: Sequence[Sequence[str]]) -> _Timeline:
-    first = min((op.start for op in schematic.executed), default=0)
-    if run is None:
-        return _Timeline(schematic, -first)
-    scale = schematic.cycles / computing_ns(run)
-    acquired = round((run.started_ns - run.received_ns) * scale)
-    line = _Timeline(schematic, acquired - first, scale=scale)
-    for pause in run.pauses:
-        later = {name for step in steps[pause.step % max(1, len(steps)) :] for name in step}
-        gap = round(max(0, pause.granted_ns - pause.released_ns) * scale)
-        line.shifts.append((frozenset(later), gap))
-    return line
+def _starts(
+    schematic: Schematic, run: RunTimes | None, steps: Sequence[Sequence[str]], scale: float
+) -> dict[int, int]:
+    """Where each op is drawn: moved by the times for which the run had to wait."""
+    origin = -min((op.start for op in schematic.executed), default=0)
+    gaps: list[tuple[set[str], int]] = []
+    if run is not None:
+        origin += round((run.started_ns - run.received_ns) * scale)
+        for pause in run.pauses:
+            later = {name for step in steps[pause.step % max(1, len(steps)) :] for name in step}
+            gaps.append((later, round(max(0, pause.granted_ns - pause.released_ns) * scale)))
+    nodes = schematic.by_number
+    return {
+        op.id: op.start + origin + sum(gap for later, gap in gaps if nodes[op.owner].name in later)
+        for op in schematic.executed
+    }
 
 
 def _ops(
     schematic: Schematic, starts: dict[int, int], places: dict[int, tuple[int, int]], options: TraceOptions
 ) -> Iterator[Json]:
     """Every op twice: in the overview of its core, and with its node."""
-    nodes, lanes = schematic.by_number, Lanes()
+    nodes, lanes = schematic.by_number, _OpLanes()
     dominant = dominant_cycles(schematic)
-    threads: dict[tuple[int, int], str] = {}
+    threads: set[tuple[int, int]] = set()
     shown: set[int] = set()
     for op in sorted(schematic.executed, key=lambda op: (starts[op.id], op.serial)):
         node, start = nodes[op.owner], starts[op.id]
@@ -139,30 +128,20 @@ def _ops(
         yield {**event, "pid": op.core}
         pid = _FIRST_NODE_PID * (op.core + 1) + node.number
         yield {**event, "pid": pid}
+        unit = op.engine.value or "System"
         if (op.core, tid) not in threads:
-            threads[op.core, tid] = op.engine.value or "System"
-            yield _meta("thread_name", op.core, tid, f"Type: {threads[op.core, tid]}")
+            yield metadata("thread_name", op.core, tid, f"Type: {unit}")
         if (pid, tid) not in threads:
-            threads[pid, tid] = op.engine.value
-            yield _meta("thread_name", pid, tid, f"Core:{op.core} Type: {op.engine.value or 'System'} Tid: {tid}")
+            yield metadata("thread_name", pid, tid, f"Core:{op.core} Type: {unit} Tid: {tid}")
+        threads |= {(op.core, tid), (pid, tid)}
         if pid not in shown:
             shown.add(pid)
             name = "SystemService_0" if node.number == SYSTEM else node.name
-            yield {**_meta("process_name", pid, 0, f"QNN::{name}"), "opid": f"0x{node.number:x}"}
+            yield {**metadata("process_name", pid, 0, f"QNN::{name}"), "opid": f"0x{node.number:x}"}
             yield _sorted(pid, node.number + 2)
     for core in sorted({op.core for op in schematic.executed}):
-        yield _meta("process_name", core, 0, f"Core {core} Overview")
+        yield metadata("process_name", core, 0, f"Core {core} Overview")
         yield _sorted(core, 1)
-
-
-def dominant_cycles(schematic: Schematic) -> dict[int, int]:
-    """For how many cycles each op had the say on its core."""
-    found: dict[int, int] = defaultdict(int)
-    for core in sorted({op.core for op in schematic.executed}):
-        for stretch in dominant_path(op for op in schematic.executed if op.core == core):
-            if stretch.op is not None:
-                found[stretch.op.id] += stretch.cycles
-    return found
 
 
 def _op_args(op: HtpOp, node: QnnOp, options: TraceOptions) -> Json:
@@ -190,14 +169,14 @@ def _op_args(op: HtpOp, node: QnnOp, options: TraceOptions) -> Json:
 def _constants(schematic: Schematic, options: TraceOptions) -> Iterator[Json]:
     """What only lies there, on a lane of its own."""
     nodes, cores, dur = schematic.by_number, set[int](), 5
-    for place, op in enumerate(op for op in schematic.ops if not op.executed):
+    for number, op in enumerate(op for op in schematic.ops if not op.executed):
         args = _op_args(op, nodes[op.owner], options)
         args.pop("Flags")
         event = {"ph": "X", "cat": "tensor", "name": op.name, "pid": op.core, "tid": NOT_EXECUTED}
-        yield {**event, "ts": place * dur, "dur": dur, "args": args}
+        yield {**event, "ts": number * dur, "dur": dur, "args": args}
         cores.add(op.core)
     for core in sorted(cores):
-        yield _meta("thread_name", core, NOT_EXECUTED, "Non Executed Tensors")
+        yield metadata("thread_name", core, NOT_EXECUTED, "Non Executed Tensors")
 
 
 def _memory(schematic: Schematic, starts: dict[int, int]) -> Iterator[Json]:
@@ -207,13 +186,13 @@ def _memory(schematic: Schematic, starts: dict[int, int]) -> Iterator[Json]:
         for op in schematic.executed:
             if op.core == core and op.cycles:
                 moved = (op.vtcm_read, op.vtcm_write, op.dram_read, op.dram_write)
-                for place, nbytes in enumerate(moved):
-                    changes[starts[op.id]][place] += nbytes
-                    changes[starts[op.id] + op.cycles][place] -= nbytes
-        held = [0, 0, 0, 0]
+                for counter, nbytes in enumerate(moved):
+                    changes[starts[op.id]][counter] += nbytes
+                    changes[starts[op.id] + op.cycles][counter] -= nbytes
+        in_flight = [0, 0, 0, 0]
         for at in sorted(changes):
-            held = [have + change for have, change in zip(held, changes[at], strict=True)]
-            for name, value in zip(_COUNTERS, held, strict=True):
+            in_flight = [before + change for before, change in zip(in_flight, changes[at], strict=True)]
+            for name, value in zip(_COUNTERS, in_flight, strict=True):
                 yield _counter(core, name, at, value)
         yield from _allocated(schematic, core, starts)
 
@@ -225,10 +204,10 @@ def _allocated(schematic: Schematic, core: int, starts: dict[int, int]) -> Itera
         if region.core == core:
             changes[max(0, region.start + origin)] += region.nbytes
             changes[max(0, region.end + origin)] -= region.nbytes
-    held = 0
+    allocated = 0
     for at in sorted(changes):
-        held += changes[at]
-        yield _counter(core, "VTCM alloc", at, held)
+        allocated += changes[at]
+        yield _counter(core, "VTCM alloc", at, allocated)
 
 
 def _input_output_flows(
@@ -272,18 +251,18 @@ def _flow(
     yield {**base, "ph": "f", "bp": "e", "pid": pid, "tid": tid, "ts": max(leaves, starts[end.id])}
 
 
-def _run_events(schematic: Schematic, run: RunTimes, line: _Timeline) -> Iterator[Json]:
+def _run_events(schematic: Schematic, run: RunTimes, scale: float) -> Iterator[Json]:
     """The run as the device measured it, below the ops of the core that it ran on."""
     core = next((op.core for op in schematic.executed), 0)
     for base, word, spans in ((_RUNTRACES, "Runtraces", run_spans(run)), (_YIELDS, "Yields", yield_spans(run))):
         if not spans:
             continue
         pid = base + core
-        yield _meta("process_name", pid, 0, f"{schematic.graph} {word}")
+        yield metadata("process_name", pid, 0, f"{schematic.graph} {word}")
         yield _sorted(pid, 1 << 30)
-        yield _meta("thread_name", pid, 0, f"Core {core} {'Execs' if word == 'Runtraces' else 'Yields'}")
+        yield metadata("thread_name", pid, 0, f"Core {core} {'Execs' if word == 'Runtraces' else 'Yields'}")
         for span in spans:
-            yield _run_span(span, pid, line.scale, schematic.graph)
+            yield _run_span(span, pid, scale, schematic.graph)
 
 
 def _run_span(span: DeviceSpan, pid: int, scale: float, graph: str) -> Json:
@@ -297,10 +276,131 @@ def _counter(core: int, name: str, at: int, value: int) -> Json:
     return {"ph": "C", "cat": "memory", "name": name, "pid": core, "tid": 0, "ts": at, "args": {"bytes": value}}
 
 
-def _meta(kind: str, pid: int, tid: int, name: str) -> Json:
-    return {"ph": "M", "cat": "__metadata", "name": kind, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
-
-
 def _sorted(pid: int, index: int) -> Json:
     event = {"ph": "M", "cat": "__metadata", "name": "process_sort_index", "pid": pid, "tid": 0, "ts": 0}
     return {**event, "args": {"sort_index": index}}
+
+
+# When executions were where: acquiring, powering up, running, making way. Measured by the device.
+#
+# The runtrace file counts ticks of 19.2 MHz, as the chip's timer does. On the op timeline, which is modelled, the
+# same spans are drawn to its scale: the time that a run computed becomes the cycles that it is modelled to take.
+
+
+TICK_HZ = 19_200_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpan:
+    """A stretch of device time, in nanoseconds from when the execution was received."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    # How long the chip would take for it, where that is modelled.
+    modelled_ns: int | None = None
+
+
+def run_spans(run: RunTimes) -> list[DeviceSpan]:
+    """What an execution consists of, the whole first."""
+    started, finished = run.started_ns - run.received_ns, run.finished_ns - run.received_ns
+    return [
+        DeviceSpan("QNN DSP Execute", 0, finished),
+        DeviceSpan("VTCM Acquire", 0, started),
+        DeviceSpan(
+            "Resource Power On", started, started, run.power_up_ns
+        ),  # the emulated chip has nothing to power up
+        DeviceSpan("Graph Execute", started, finished),
+    ]
+
+
+def yield_spans(run: RunTimes) -> list[DeviceSpan]:
+    """Each time it made way: VTCM saved, waited for, restored."""
+    spans = []
+    for pause in run.pauses:
+        times = (pause.asked_ns, pause.released_ns, pause.granted_ns, pause.restored_ns)
+        asked, released, granted, restored = accumulate((time - run.received_ns for time in times), max)
+        spans += [
+            DeviceSpan("Save VTCM", asked, released),
+            DeviceSpan("Re-acquire VTCM", released, granted),
+            DeviceSpan("Restore VTCM", granted, restored),
+        ]
+    return spans
+
+
+def computing_ns(run: RunTimes) -> int:
+    """How long it ran, without the times in which it had made way."""
+    paused = sum(max(0, pause.granted_ns - pause.released_ns) for pause in run.pauses)
+    return max(1, run.finished_ns - run.started_ns - paused)
+
+
+def runs_to_runtrace(schematic: Schematic, runs: Sequence[RunTimes]) -> dict[str, Any]:
+    """The runtrace file: all runs, in ticks from when the first was received."""
+    runs = sorted(runs, key=lambda run: run.received_ns)
+    core = next((op.core for op in schematic.executed), 0)
+    events = [metadata("process_name", 0, 0, f"{schematic.graph} Runtraces")]
+    origin = runs[0].received_ns if runs else 0
+    lanes = _OpLanes()
+    for run in runs:  # those that were queued at the same time stand side by side
+        tid = lanes.place(0, run.received_ns, run.finished_ns)
+        base = run.received_ns - origin
+        events += [_tick_event(schematic, span, base, run, tid) for span in run_spans(run)]
+    for tid in range(lanes.used(0)):
+        events.append(metadata("thread_name", 0, tid, f"Core {core} Execs" + (f" ({tid + 1})" if tid else "")))
+    return {"header": header("RUN_TRACE", "1.1.0"), "otherData": {"times": "measured"}, "traceEvents": events}
+
+
+def _tick_event(schematic: Schematic, span: DeviceSpan, base_ns: int, run: RunTimes, tid: int) -> dict[str, Any]:
+    start, end = ((base_ns + at) * TICK_HZ // 10**9 for at in (span.start_ns, span.end_ns))
+    us = (span.end_ns - span.start_ns) / 1000
+    scale = schematic.cycles / computing_ns(run)
+    cycles = [round((base_ns + at) * scale) for at in (span.start_ns, span.end_ns)]
+    return {
+        "ph": "X",
+        "cat": "runtrace",
+        "name": span.name,
+        "pid": 0,
+        "tid": tid,
+        "ts": start,
+        "dur": end - start,
+        "args": {
+            **modelled_time(span),
+            "graph_name": schematic.graph,
+            "stat_start_ticks": start,
+            "stat_end_ticks": end,
+            "stat_start_cycles": cycles[0],
+            "stat_end_cycles": cycles[1],
+            "summary_htp_frequency_ghz": scale,
+            "summary_inf/s": 1e6 / us if us else None,
+            "summary_time_us": us,
+        },
+    }
+
+
+def modelled_time(span: DeviceSpan) -> dict[str, float]:
+    """What is modelled of a span, for its arguments."""
+    return {} if span.modelled_ns is None else {"modelled_us": span.modelled_ns / 1000}
+
+
+class _OpLanes:
+    """Lanes on which no span overlaps another, as viewers would draw them into each other.
+
+    Spans must come by their begin. Each ``thing`` (a thread, a core) has lanes of its own.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[object, list[int]] = defaultdict(list)
+
+    def place(self, thing: object, start: int, end: int) -> int:
+        """The first lane of a thing that is free from ``start`` on; it is taken until ``end``."""
+        lanes = self._free[thing]
+        for lane, free in enumerate(lanes):
+            if free <= start:
+                lanes[lane] = end
+                return lane
+        lanes.append(end)
+        return len(lanes) - 1
+
+    def used(self, thing: object) -> int:
+        """How many lanes a thing has got."""
+        return len(self._free[thing])

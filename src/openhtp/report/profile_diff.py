@@ -1,8 +1,8 @@
 """Two profiles side by side: what got slower and what faster, node by node.
 
 A side is a profile log, a schematic, or the analysis summary (QHAS) as JSON, ours or the vendor's. Nodes are
-matched by name. Sides whose clocks are both known are compared in microseconds, so that two chips can be; else in
-cycles.
+matched by name. Sides whose clocks are both known are compared in microseconds, so that two chips can be;
+otherwise in cycles.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def compare(before: ProfileSide, after: ProfileSide, *, threshold_percent: float
 
 
 def read_side(path: str | os.PathLike[str]) -> ProfileSide:
-    """What a file tells of one profile. Raises BadProfile if it tells nothing of nodes."""
+    """The profile in a file. Raises BadProfile if the file has no cycles of nodes."""
     data = read_file(path, most=_MOST_BYTES, what="a profile log, schematic or analysis summary", error=BadProfile)
     if not data.startswith(MAGIC):
         return _from_qhas(data, str(path))
@@ -181,13 +181,13 @@ def _from_log(log: ProfileLogContent, name: str) -> ProfileSide:
 
 def _measured(graphs: Iterable[Sequence[Message]]) -> dict[str, float]:
     """Times of a run on the computer that ran it, by event: the mean of all runs, of all graphs together."""
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for own in graphs:
         for message in own:
             for event in message.events:
                 if event.type in _MEASURED and not event.modelled:
-                    found[event.name] = found.get(event.name, 0.0) + event.value / len(own)
-    return found
+                    means[event.name] = means.get(event.name, 0.0) + event.value / len(own)
+    return means
 
 
 def _from_event(event: ProfileEvent, name: str, soc: str, clock_hz: int, timeline: int | None) -> ProfileSide:

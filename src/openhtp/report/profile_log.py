@@ -3,10 +3,10 @@
 ::
 
     head    magic 8s | version u32 | kind u32 | body bytes u64 | checksum of the body u32 | of the head u32
-    body    MessagePack of a ``trace.profile.Log`` or a ``trace.schematic.Schematic``
+    body    MessagePack of a ``records.profile.ProfileLogContent`` or a ``records.schematic.Schematic``
 
 What is read is checked in full before anything is made of it: a file may come from anywhere. The vendor's own
-logs have a format that nobody has described; they are told apart and refused.
+logs have a format that nobody has described; they are recognised and refused.
 """
 
 from __future__ import annotations
@@ -95,49 +95,47 @@ def log_from(data: bytes, where: str = "profile log") -> ProfileLogContent:
             times = (run.received_ns, run.started_ns, run.finished_ns)
             if any(not 0 <= time < _LARGEST for time in times) or sorted(times) != list(times):
                 raise BadProfile(f"{where}: message {number} was received, started and finished at {list(times)}")
-            if any(not 0 <= pause.step < _LARGEST or min(_times(pause)) < 0 for pause in run.pauses):
+            pauses = [(pause.step, min(msgspec.structs.astuple(pause))) for pause in run.pauses]
+            if any(not 0 <= step < _LARGEST or least < 0 for step, least in pauses):
                 raise BadProfile(f"{where}: message {number} has a pause before a step below 0, or before time 0")
     return log
 
 
 def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
     """The schematic in bytes."""
-    found = _decoded(data, LogFileKind.SCHEMATIC, Schematic, where)
-    if not 0 < found.clock_hz < _LARGEST or not 0 < found.cores <= 64 or not 0 <= found.launch_cycles < _LARGEST:
-        raise BadProfile(f"{where}: a clock of {found.clock_hz} Hz and {found.cores} cores; expected some of each")
-    numbers = [node.number for node in found.nodes]
+    schematic = _decoded(data, LogFileKind.SCHEMATIC, Schematic, where)
+    hz, cores = schematic.clock_hz, schematic.cores
+    if not 0 < hz < _LARGEST or not 0 < cores <= 64 or not 0 <= schematic.launch_cycles < _LARGEST:
+        raise BadProfile(f"{where}: a clock of {hz} Hz and {cores} cores; expected some of each")
+    numbers = [node.number for node in schematic.nodes]
     if len(set(numbers)) != len(numbers) or any(not 0 <= number < 1 << 32 for number in numbers):
         raise BadProfile(f"{where}: nodes must have numbers of their own, from 0 to 2^32")
     known, serials = set(numbers), set[int]()
-    for op in found.ops:
+    for op in schematic.ops:
         counts = (op.start, op.cycles, op.dram_read, op.dram_write, op.vtcm_read, op.vtcm_write, op.thread)
         if any(not 0 <= count < _LARGEST for count in counts) or op.end >= _LARGEST:
             raise BadProfile(f"{where}: op {op.serial} has a time or a number of bytes that cannot be: {counts}")
-        if op.owner not in known or not 0 <= op.core < found.cores:
+        if op.owner not in known or not 0 <= op.core < cores:
             raise BadProfile(
                 f"{where}: op {op.serial} belongs to node {op.owner} on core {op.core}; there is none"
             )
         if op.serial in serials or not 0 < op.serial < 1 << 31:
             raise BadProfile(f"{where}: op number {op.serial} is there twice, or no number of an op")
         serials.add(op.serial)
-    for region in found.regions:
+    for region in schematic.regions:
         if not 0 <= region.start <= region.end < _LARGEST or not 0 <= region.nbytes < _LARGEST:
             raise BadProfile(f"{where}: {region.tensor!r} lies in VTCM from cycle {region.start} to {region.end}")
-        if not 0 <= region.core < found.cores or not 0 <= region.offset < _LARGEST:
+        if not 0 <= region.core < cores or not 0 <= region.offset < _LARGEST:
             raise BadProfile(f"{where}: {region.tensor!r} lies on core {region.core} at {region.offset}")
-    return found
+    return schematic
 
 
 def kind_of(data: bytes) -> LogFileKind | None:
-    """What a file says that it holds; None if it is none of ours."""
+    """The kind that the head of a file states; None if the file is none of ours."""
     if len(data) < _HEAD_BYTES or not data.startswith(MAGIC):
         return None
     number = _HEAD.unpack_from(data)[2]
     return LogFileKind(number) if number in LogFileKind._value2member_map_ else None
-
-
-def _times(pause: msgspec.Struct) -> tuple[int, ...]:
-    return msgspec.structs.astuple(pause)
 
 
 def _decoded(data: bytes, kind: LogFileKind, content: type[_T], where: str) -> _T:
@@ -146,13 +144,14 @@ def _decoded(data: bytes, kind: LogFileKind, content: type[_T], where: str) -> _
             f"{where} is not {_WORDS[kind]} of openhtp: it begins with {data[:8]!r}, expected {MAGIC!r}"
             " (the vendor's tools write another format, which only they read)"
         )
-    _, version, found, length, checksum = _HEAD.unpack_from(data)
+    _, version, stored_kind, length, checksum = _HEAD.unpack_from(data)
     if _SEAL.unpack_from(data, _HEAD.size)[0] != zlib.crc32(data[: _HEAD.size]):
         raise BadProfile(f"{where}: bytes 0..{_HEAD_BYTES - 1} do not match their checksum (damaged)")
     if version != LOG_VERSION:
         raise BadProfile(f"{where} has format version {version}; this openhtp reads {LOG_VERSION}: profile again")
-    if found != kind:
-        named = _WORDS[LogFileKind(found)] if found in LogFileKind._value2member_map_ else f"of kind {found}"
+    if stored_kind != kind:
+        known = stored_kind in LogFileKind._value2member_map_
+        named = _WORDS[LogFileKind(stored_kind)] if known else f"of kind {stored_kind}"
         raise BadProfile(f"{where} is {named}; expected {_WORDS[kind]}")
     body = data[_HEAD_BYTES:]
     if len(body) != length or zlib.crc32(body) != checksum:

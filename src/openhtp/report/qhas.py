@@ -13,13 +13,23 @@ Cycles, bytes and times are modelled for the chip; ``measured_us`` is what the r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from openhtp.records.profile import RunTimes
-from openhtp.records.schematic import FIRST_NODE, ChipEngine, HtpOp, OpRole, Schematic
-from openhtp.report.dominant import Stretch, dominant_path
-from openhtp.report.profile_rows import header
+from openhtp.records.schematic import (
+    FIRST_NODE,
+    ChipEngine,
+    HtpOp,
+    OpRole,
+    Schematic,
+    Stretch,
+    dominant_cycles,
+    dominant_path,
+)
+from openhtp.report.listing import header
+from openhtp.report.page import CHARTS_AND_TABLES, filled_page, template_named
 
 Json = dict[str, Any]
 _BYTES = ("dram_read", "dram_write", "vtcm_read", "vtcm_write")
@@ -64,11 +74,7 @@ class _Tables:
         self._paths = paths
         self._nodes = schematic.by_number
         self._active = sum(op.cycles for op in ops)
-        self._said: dict[int, int] = defaultdict(int)
-        for path in paths.values():
-            for stretch in path:
-                if stretch.op is not None:
-                    self._said[stretch.op.id] += stretch.cycles
+        self._dominant = dominant_cycles(schematic)
         self._busy = {core: sum(s.cycles for s in path if s.op is not None) for core, path in paths.items()}
 
     def overall(self, core: int, runs: Sequence[RunTimes]) -> Json:
@@ -130,7 +136,7 @@ class _Tables:
         return [self._instance(op) for op in ordered]
 
     def dominant(self, core: int) -> list[Json]:
-        """Who had the say when. An op that had it several times is told each time, as a part of itself."""
+        """Which op had the say when. An op that had it several times has a row each time."""
         rows = []
         for stretch in self._paths[core]:
             op = stretch.op
@@ -159,14 +165,14 @@ class _Tables:
         cycles = sum(op.cycles for op in ops)
         row: Json = {"cycles": cycles, "percent_active_cycles": _percent(cycles, self._active)}
         for core in self._paths:
-            said = sum(self._said[op.id] for op in ops if op.core == core)
+            said = sum(self._dominant[op.id] for op in ops if op.core == core)
             row[f"num_dominant_path_cycles_htp_{core}"] = said
             row[f"percent_dominant_path_cycles_htp_{core}"] = _percent(said, self._busy[core])
         row["num_htp_ops"] = len(ops)
         return row
 
     def _instance(self, op: HtpOp) -> Json:
-        node, said = self._nodes[op.owner], self._said[op.id]
+        node, said = self._nodes[op.owner], self._dominant[op.id]
         return {
             "htp": op.core,
             "tid": op.thread,
@@ -200,9 +206,9 @@ class _Tables:
         for op in ops:
             threads[op.engine.value or "UNK", op.thread].append(op)
         rows = []
-        for (engine, thread), found in sorted(threads.items()):
-            used, start = sum(op.cycles for op in found), min(op.start for op in found)
-            end = max(op.end for op in found)
+        for (engine, thread), on_thread in sorted(threads.items()):
+            used, start = sum(op.cycles for op in on_thread), min(op.start for op in on_thread)
+            end = max(op.end for op in on_thread)
             rows.append(
                 {
                     "type": engine,
@@ -212,28 +218,198 @@ class _Tables:
                     "timeline_cycles": end - start,
                     "cycles_used": used,
                     "utilization": _percent(used, timeline),
-                    **_summed(found),
+                    **_summed(on_thread),
                 }
             )
         return rows
 
     def _peak(self, core: int) -> int:
+        """The most bytes of VTCM in use at once."""
         changes: dict[int, int] = defaultdict(int)
         for region in self._schematic.regions:
             if region.core == core:
                 changes[region.start] += region.nbytes
                 changes[region.end] -= region.nbytes
-        held = peak = 0
-        for at in sorted(changes):
-            held += changes[at]
-            peak = max(peak, held)
-        return peak
+        return max(accumulate(changes[at] for at in sorted(changes)), default=0)
 
 
-def _summed(ops: Iterable[HtpOp]) -> dict[str, int]:
-    found = list(ops)
-    return {name: sum(getattr(op, name) for op in found) for name in _BYTES}
+def _summed(ops: Sequence[HtpOp]) -> dict[str, int]:
+    return {name: sum(getattr(op, name) for op in ops) for name in _BYTES}
 
 
 def _percent(part: int, whole: int) -> float:
     return 100.0 * part / whole if whole else 0.0
+
+
+_TITLES = {
+    "qnn_op_types": "QNN Op Types",
+    "qnn_op_instances_nodes": "QNN Op Instances (Nodes)",
+    "htp_op_types": "HTP Op Types",
+    "htp_op_instances": "HTP Op Instances",
+}
+_SUMMARY = "htp_overall_summary"
+_MOST_DRAWN = 20_000
+
+
+def qhas_to_html(qhas: dict[str, Any], schematic: Schematic) -> str:
+    """Return the page. ``schematic`` is what the summary was made from; the timeline shows its ops."""
+    data = qhas["data"]
+    overall = data[_SUMMARY]["data"]
+    sections = [
+        {
+            "id": _SUMMARY,
+            "title": "HTP Overall Summary",
+            "rows": [{key: value for key, value in row.items() if key != "htp_resources"} for row in overall],
+        },
+        {
+            "id": "htp_resources",
+            "title": "HTP Resources",
+            "rows": [
+                {"htp": row["htp"], **resource} for row in overall for resource in row["htp_resources"]["data"]
+            ],
+        },
+        *({"id": name, "title": title, "rows": data[name]["data"]} for name, title in _TITLES.items()),
+    ]
+    for name, section in data.items():
+        if name.startswith("dominant_path_htp_"):
+            core = name.removeprefix("dominant_path_htp_")
+            sections.append({"id": name, "title": f"Dominant Path (HTP {core})", "rows": section["data"]})
+    document = {
+        "graph": qhas["model_id"],
+        "source": qhas["source"],
+        "overall": sections[0]["rows"],
+        "sections": sections,
+        "timeline": _timeline(schematic),
+        "vtcm": [
+            [region.start, region.end, region.offset, region.nbytes, region.tensor, region.core]
+            for region in schematic.regions[:_MOST_DRAWN]
+        ],
+    }
+    return filled_page(template_named("qhas.html"), document, CHARTS_AND_TABLES)
+
+
+def _timeline(schematic: Schematic) -> dict[str, Any]:
+    """Threads as lanes, and the longest ops on them as columns of numbers."""
+    nodes = schematic.by_number
+    ops = sorted((op for op in schematic.executed if op.cycles), key=lambda op: -op.cycles)[:_MOST_DRAWN]
+    order = {"HMX": 0, "HVX": 1, "DMA": 2, "": 3}
+    keys = sorted({(op.core, order[op.engine.value], op.thread, op.engine.value) for op in ops})
+    lanes = {(core, engine, thread): lane for lane, (core, _, thread, engine) in enumerate(keys)}
+    types = sorted({nodes[op.owner].type for op in ops})
+    several = len({core for core, *_ in keys}) > 1
+    return {
+        "lanes": [
+            (f"Core {core} " if several else "") + (f"{engine}{thread}" if engine == "HVX" else engine or "System")
+            for core, _, thread, engine in keys
+        ],
+        "types": types,
+        "ops": [
+            [
+                lanes[op.core, op.engine.value, op.thread],
+                op.start,
+                op.end,
+                types.index(nodes[op.owner].type),
+                op.name,
+                nodes[op.owner].name,
+            ]
+            for op in ops
+        ],
+    }
+
+
+_WHOLE: Json = {"type": "integer", "minimum": 0}
+_SHARE: Json = {"type": "number", "minimum": 0}
+_TEXT: Json = {"type": "string"}
+_FLAG: Json = {"type": "boolean"}
+_TEXTS: Json = {"type": "array", "items": _TEXT}
+_VERSION: Json = {"type": "object", "properties": dict.fromkeys(("major", "minor", "patch"), _WHOLE)}
+_MOVED: Json = dict.fromkeys(_BYTES, _WHOLE)
+_COUNTED: Json = {"cycles": _WHOLE, "percent_active_cycles": _SHARE, **_MOVED}
+_BY_CORE: Json = {
+    r"^num_dominant_path_cycles_htp_\d+$": _WHOLE,
+    r"^percent_dominant_path_cycles_htp_\d+$": _SHARE,
+}
+_RESOURCE: Json = {
+    "type": {"enum": ["HMX", "HVX", "DMA", "UNK"]},
+    **dict.fromkeys(("tid", "start_cycle", "end_cycle", "timeline_cycles", "cycles_used"), _WHOLE),
+    "utilization": _SHARE,
+    **_MOVED,
+}
+_TOTALS = ("dram_read", "dram_write", "dram", "vtcm_read", "vtcm_write", "vtcm")
+_COUNTS = ("unique_qnn_ops", "qnn_nodes", "unique_htp_ops", "htp_nodes", "time_us", "graph_execute_us")
+
+
+def _section(row: Json, by_core: Json | None = None) -> Json:
+    items: Json = {"type": "object", "properties": row, "required": list(row), "additionalProperties": False}
+    if by_core:
+        items["patternProperties"] = by_core
+    rows = {"type": "array", "items": items}
+    return {"type": "object", "properties": {"data": rows}, "required": ["data"], "additionalProperties": False}
+
+
+_OVERALL: Json = {
+    "htp": _WHOLE,
+    "htp_resources": _section(_RESOURCE),
+    **dict.fromkeys(("percent_idle", "percent_utilization", "inf_per_s"), _SHARE),
+    **dict.fromkeys(_COUNTS, _WHOLE),
+    "measured_us": _WHOLE,
+    "timeline_cycles": _WHOLE,
+    "peak_vtcm_alloc": _WHOLE,
+    **{f"total_{name}": _WHOLE for name in _TOTALS},
+}
+_INSTANCE: Json = {
+    **dict.fromkeys(("htp", "tid", "rank", "start_cycle", "cycles", "num_dominant_path_cycles"), _WHOLE),
+    **dict.fromkeys(("op_id", "htp_op", "qnn_op", "qnn_op_type", "dtype"), _TEXT),
+    "step_size": {"type": "number"},
+    "zero_offset": {"type": "integer"},
+    "dims": {"type": "array", "items": {"type": "integer"}},
+    "input_nodes": _TEXTS,
+    "percent_dominant_path_cycles": _SHARE,
+    **dict.fromkeys(("fmt_change", "ref_op", "hmx", "hvx", "dma_wait", "dma_set", "dma", "sync"), _FLAG),
+    **_MOVED,
+}
+_DOMINANT: Json = {
+    **dict.fromkeys(("op_id", "htp_op", "qnn_op"), _TEXT),
+    **dict.fromkeys(("start_cycle", "end_cycle", "dp_cycles", "cycles"), _WHOLE),
+    "partial": _FLAG,
+}
+_TYPE: Json = {"op": _TEXT, "num_htp_ops": _WHOLE, **_COUNTED}
+_NODE: Json = {
+    **dict.fromkeys(("qnn_op", "qnn_op_type"), _TEXT),
+    **dict.fromkeys(("framework_ops", "fused"), _TEXTS),
+    "num_htp_ops": _WHOLE,
+    **_COUNTED,
+}
+_HTP_TYPE: Json = {"op": _TEXT, "instances": _WHOLE, "format_change": _FLAG, "reference_op": _FLAG, **_COUNTED}
+
+
+def qhas_schema() -> Json:
+    """The schema."""
+    sections = {
+        "htp_overall_summary": _section(_OVERALL),
+        "qnn_op_types": _section(_TYPE, _BY_CORE),
+        "qnn_op_instances_nodes": _section(_NODE, _BY_CORE),
+        "htp_op_types": _section(_HTP_TYPE, _BY_CORE),
+        "htp_op_instances": _section(_INSTANCE),
+    }
+    data = {
+        "type": "object",
+        "properties": sections,
+        "required": list(sections),
+        "patternProperties": {r"^dominant_path_htp_\d+$": _section(_DOMINANT)},
+        "additionalProperties": False,
+    }
+    head = {"artifact_type": {"const": "QHAS"}, "version": _VERSION, "header_version": _VERSION}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "HTP analysis summary",
+        "type": "object",
+        "properties": {
+            "header": {"type": "object", "properties": head, "required": list(head)},
+            "model_id": _TEXT,
+            "source": {"type": "object"},
+            "data": data,
+        },
+        "required": ["header", "model_id", "data"],
+        "additionalProperties": False,
+    }

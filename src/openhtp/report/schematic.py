@@ -35,7 +35,7 @@ _MOVES = {
     Activity.SPILL: ("TcmToDram", OpRole.WRITE),
     Activity.CHECKPOINT: ("DmaCheckpointWait", OpRole.WAIT),
 }
-# Whose a transfer is if it is not its kernel's.
+# The owners of transfers that do not belong to their kernel.
 _OWNERS = {Activity.LOAD: INPUT, Activity.STORE: OUTPUT, Activity.CHECKPOINT: SYSTEM}
 _ENGINES = {Unit.HMX: ChipEngine.HMX, Unit.HVX: ChipEngine.HVX, Unit.DMA: ChipEngine.DMA}
 
@@ -67,13 +67,13 @@ def schematic_of(program: HtpProgram, *, core: int = 0, clocks: Clocks = FULL) -
 
 def _nodes(program: HtpProgram) -> tuple[QnnOp, ...]:
     """The nodes of the graph, numbered in its order, behind those that stand for no node."""
-    found = [QnnOp(SYSTEM, "", "SystemService"), QnnOp(INPUT, "Input", "Input"), QnnOp(OUTPUT, "Output", "Output")]
+    nodes = [QnnOp(SYSTEM, "", "SystemService"), QnnOp(INPUT, "Input", "Input"), QnnOp(OUTPUT, "Output", "Output")]
     numbers = {node.name: number for number, node in enumerate(program.source.nodes, start=FIRST_NODE)}
     homes = {source: numbers.get(kernel.name) for kernel in program.kernels for source in kernel.sources}
     for node in program.source.nodes:
         number, home = numbers[node.name], homes.get(node.name)
-        found.append(QnnOp(number, node.name, node.op, (node.name,), None if home == number else home))
-    return tuple(found)
+        nodes.append(QnnOp(number, node.name, node.op, (node.name,), None if home == number else home))
+    return tuple(nodes)
 
 
 class _Maker:
@@ -116,15 +116,16 @@ class _Maker:
     def regions(self) -> tuple[Region, ...]:
         """Where things lie in VTCM, and from when to when."""
         times = self._schedule.kernels
-        found = []
-        for place in self._schedule.placed.placements:
-            kernel = self._program.kernels[place.maker]
-            name = kernel.outputs[0] if place.role is RangeRole.RESULT else f"{kernel.name} ({place.role.value})"
-            start, end = times[place.first].start, times[place.last].end
+        regions: list[Region] = []
+        for placement in self._schedule.placed.placements:
+            kernel = self._program.kernels[placement.maker]
+            role = placement.role
+            name = kernel.outputs[0] if role is RangeRole.RESULT else f"{kernel.name} ({role.value})"
+            start, end = times[placement.first].start, times[placement.last].end
             cores = len(self._cores)
-            offset, nbytes = place.offset // cores, place.nbytes // cores
-            found += [Region(name, core, offset, nbytes, start, end) for core in self._cores]
-        return tuple(found)
+            offset, nbytes = placement.offset // cores, placement.nbytes // cores
+            regions += [Region(name, core, offset, nbytes, start, end) for core in self._cores]
+        return tuple(regions)
 
     def _add_move(self, operation: ScheduledOperation, kernel: Kernel) -> None:
         name, role = _MOVES[operation.activity]
@@ -143,12 +144,12 @@ class _Maker:
         elif role is OpRole.READ:
             self._loaded[operation.kernel] = self.ops[-1].id
 
-    def _inputs(self, place: int, kernel: Kernel) -> tuple[int, ...]:
+    def _inputs(self, number: int, kernel: Kernel) -> tuple[int, ...]:
         """What a compute op reads: results of other kernels, weights, and what was brought in last."""
         makers = (self._makers[name] for name in kernel.inputs if name in self._makers)
-        found = [self._computed[maker] for maker in makers if maker != place and maker in self._computed]
-        found += [held[place] for held in (self._fetched, self._loaded) if place in held]
-        return tuple(dict.fromkeys(found))
+        ops = [self._computed[maker] for maker in makers if maker != number and maker in self._computed]
+        ops += [brought_in[number] for brought_in in (self._fetched, self._loaded) if number in brought_in]
+        return tuple(dict.fromkeys(ops))
 
     def _constant(self, name: str, owner: int) -> int:
         if name not in self._constants:
@@ -207,7 +208,7 @@ class _Maker:
 
 
 def _typed(spec: TensorSpec) -> dict[str, Any]:
-    """What is told of the tensor that an op makes."""
+    """Shape, type and encoding of the tensor that an op makes."""
     return {
         "dims": spec.shape,
         "dtype": spec.dtype.name,

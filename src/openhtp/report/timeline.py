@@ -9,8 +9,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from openhtp.report.gantt import colours_of
-from openhtp.report.lanes import CLIENTS, DEADLINE, DMA, HMX, HVX, MISSED, VTCM, YIELD, kind_of
-from openhtp.report.marks import Flow, Instant, Mark, TimelineSpan
+from openhtp.report.lanes import (
+    CLIENTS,
+    DEADLINE,
+    DMA,
+    HMX,
+    HVX,
+    MISSED,
+    VTCM,
+    YIELD,
+    Flow,
+    Instant,
+    Mark,
+    TimelineSpan,
+    kind_of,
+)
 from openhtp.report.page import filled_page, template_named
 
 _INSTANTS = {YIELD: "yields", DEADLINE: "due", MISSED: "missed"}
@@ -33,10 +46,10 @@ def marks_to_html(
     """
     spans = [mark for mark in marks if isinstance(mark, TimelineSpan)]
     names: dict[str, int] = {}
-    drawn = {place: _empty_lane(*place) for place in lanes}
+    drawn = {key: _empty_lane(*key) for key in lanes}
     for span in sorted(spans, key=lambda span: span.start_ns):
-        place = (span.group, span.lane)
-        lane = drawn.get(place) or drawn.setdefault(place, _empty_lane(*place))
+        key = (span.group, span.lane)
+        lane = drawn.get(key) or drawn.setdefault(key, _empty_lane(*key))
         lane["s"].append(span.start_ns)
         lane["d"].append(span.duration_ns)
         lane["i"].append(names.setdefault(span.name, len(names)))
@@ -89,8 +102,8 @@ def _ordered(lanes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _add_instants(marks: Sequence[Mark], drawn: dict[tuple[str, str], dict[str, Any]]) -> None:
     """Each kind of mark as a column of times, in order, so that the page finds those in view by bisection."""
-    found = [m for m in marks if isinstance(m, Instant) and m.category in _INSTANTS and (m.group, m.lane) in drawn]
-    for mark in sorted(found, key=lambda mark: mark.at_ns):
+    known = [m for m in marks if isinstance(m, Instant) and m.category in _INSTANTS and (m.group, m.lane) in drawn]
+    for mark in sorted(known, key=lambda mark: mark.at_ns):
         lane = drawn[mark.group, mark.lane]
         lane[_INSTANTS[mark.category]].append(mark.at_ns)
         if mark.category == MISSED:
@@ -98,11 +111,11 @@ def _add_instants(marks: Sequence[Mark], drawn: dict[tuple[str, str], dict[str, 
 
 
 def _flows(marks: Sequence[Mark], index: dict[tuple[str, str], int]) -> list[list[Any]]:
-    found = []
+    flows = []
     for mark in marks:
         if isinstance(mark, Flow):
             start = index.get((mark.from_group, mark.from_lane))
             end = index.get((mark.to_group, mark.to_lane))
             if start is not None and end is not None:
-                found.append([start, mark.from_ns, end, mark.to_ns, mark.name])
-    return sorted(found, key=lambda flow: flow[1])
+                flows.append([start, mark.from_ns, end, mark.to_ns, mark.name])
+    return sorted(flows, key=lambda flow: flow[1])

@@ -4,32 +4,63 @@ from __future__ import annotations
 
 import csv
 import difflib
+import enum
 import gzip
 import io
+import json
+import os
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
+from openhtp.core.checks import shown
 from openhtp.core.errors import BadProfile
+from openhtp.core.files import read_file
 from openhtp.core.foreign_text import printable, to_json
-from openhtp.records.profile import Message, ProfileEvent, ProfileLogContent
+from openhtp.core.units import MIB
+from openhtp.records.profile import Message, ProfileLogContent
 from openhtp.records.schematic import FIRST_NODE, QnnOp, Schematic
-from openhtp.report.listing import EXECUTED, aggregated, log_to_text
+from openhtp.report.linting import CRITICAL_PATH, lint_to_chrome
+from openhtp.report.listing import COLUMNS, EXECUTED, aggregated, csv_rows, log_to_json, log_to_text
 from openhtp.report.netron import schematic_to_netron
-from openhtp.report.optrace import optrace_to_chrome
+from openhtp.report.optrace import TraceOptions, optrace_to_chrome, runs_to_runtrace
 from openhtp.report.profile_log import read_log, read_schematic, schematic_digest
-from openhtp.report.profile_rows import COLUMNS, csv_rows, header, log_to_json
-from openhtp.report.qhas import schematic_to_qhas
-from openhtp.report.qhas_page import qhas_to_html
-from openhtp.report.qhas_schema import qhas_schema
-from openhtp.report.runtrace import runs_to_runtrace
-from openhtp.report.viewer_config import Features, Reader
+from openhtp.report.qhas import qhas_schema, qhas_to_html, schematic_to_qhas
 
-_CRITICAL = 6001
+
+class Reader(enum.Enum):
+    """How a log is read; the value is what the vendor's library for it has in its name."""
+
+    DEFAULT = ""
+    HTP = "QnnHtpProfilingReader"
+    CHROMETRACE = "QnnChrometraceProfilingReader"
+    JSON = "QnnJsonProfilingReader"
+    OPTRACE = "QnnHtpOptraceProfilingReader"
+
+    @classmethod
+    def parse(cls, name: str) -> Reader:
+        """By its short name, or by the name or path of the vendor's library."""
+        word = PurePath(name.replace("\\", "/")).name.removeprefix("lib").removesuffix(".so").removesuffix(".dll")
+        for reader in cls:
+            if word.lower() in (reader.name.lower(), reader.value.lower()):
+                return reader
+        names = ", ".join(reader.name.lower() for reader in cls)
+        libraries = ", ".join(reader.value for reader in cls if reader.value)
+        raise BadProfile(f"reader {shown(name)} is unknown; expected {names}, or a library: {libraries}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features(TraceOptions):
+    """The switches of the configuration file, by the vendor's names, with its defaults."""
+
+    htp_json: bool = True
+    qhas_schema: bool = False
+    qhas_json: bool = False
+    gzip: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +80,7 @@ class ViewRequest:
 
 @dataclass(slots=True)
 class View:
-    """What there is to show, and the files to write, by path."""
+    """The text to show, and the files to write, by path."""
 
     text: str = ""
     files: dict[Path, bytes] = field(default_factory=dict)
@@ -61,19 +92,19 @@ def view(request: ViewRequest) -> View:
     log = _joined([read_log(path) for path in request.logs])
     where = ", ".join(map(str, request.logs))
     optrace = request.reader is Reader.OPTRACE
-    for option, given in (("--schematic", request.schematic), ("--zoom_start and --zoom_end", request.zoom)):
-        if given is not None and not optrace:
+    for option, value in (("--schematic", request.schematic), ("--zoom_start and --zoom_end", request.zoom)):
+        if value is not None and not optrace:
             raise BadProfile(f"{option} only with the optrace reader; the reader is {request.reader.name.lower()}")
-    found = View()
+    result = View()
     if optrace:
-        _view_optrace(request, log, found)
+        _view_optrace(request, log, result)
     elif request.reader is Reader.CHROMETRACE:
-        _view_linting(request, log, where, found)
+        _view_linting(request, log, where, result)
     else:
-        _view_listing(request, log, where, found)
+        _view_listing(request, log, where, result)
     if request.extract:
-        _extract(request, log, found)
-    return found
+        _extract(request, log, result)
+    return result
 
 
 def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:
@@ -85,38 +116,38 @@ def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:
     return msgspec.structs.replace(logs[0], messages=messages)
 
 
-def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, found: View) -> None:
+def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, result: View) -> None:
     document = log_to_json(log, standardized=request.standardized)
     if request.reader is Reader.JSON:
         if request.output is None:
-            found.text = _json(document).decode()
+            result.text = _json(document).decode()
         else:
-            found.files[request.output] = _json(document)
+            result.files[request.output] = _json(document)
         return
     every = request.reader is Reader.HTP
-    found.text = log_to_text(log, where, every_run=every)
+    result.text = log_to_text(log, where, every_run=every)
     if any(message.schematic for message in log.messages):
-        found.notes.append("the log has an op trace: --reader optrace --schematic <graph>_schematic.bin shows it")
+        result.notes.append("the log has an op trace: --reader optrace --schematic <graph>_schematic.bin shows it")
     if request.output is not None:
-        found.files[request.output] = _json(document) if every else _csv(log)
+        result.files[request.output] = _json(document) if every else _csv(log)
 
 
-def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, found: View) -> None:
+def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, result: View) -> None:
     runs = [message for message in log.messages if message.method in EXECUTED]
     average = aggregated([run.events for run in runs], lambda values: sum(values) // len(values))
-    critical = next((event for event in average if event.type == _CRITICAL), None)
+    critical = next((event for event in average if event.type == CRITICAL_PATH), None)
     if critical is None:
         raise BadProfile(
             f"{where} has no linting data, it was profiled at the level {log.level!r}; profile with the level"
             " linting, or use the optrace reader for an op trace"
         )
-    found.text = log_to_text(log, where)
+    result.text = log_to_text(log, where)
     if request.output is not None:
         trace = lint_to_chrome(critical, runs[0].graph)
-        _add(found, request.output, _json(trace), compress=request.gzip or request.features.gzip)
+        _add(result, request.output, _json(trace), compress=request.gzip or request.features.gzip)
 
 
-def _view_optrace(request: ViewRequest, log: ProfileLogContent, found: View) -> None:
+def _view_optrace(request: ViewRequest, log: ProfileLogContent, result: View) -> None:
     traced = [message for message in log.messages if message.run is not None and message.schematic]
     if not traced:
         raise BadProfile(
@@ -136,21 +167,21 @@ def _view_optrace(request: ViewRequest, log: ProfileLogContent, found: View) -> 
         )
     schematic = whole if request.zoom is None else zoomed(whole, *request.zoom)
     qhas = schematic_to_qhas(schematic, [run for run in (m.run for m in own) if run is not None])
-    found.text = _summary(qhas)
+    result.text = _summary(qhas)
     if request.output is not None:
-        _add_optrace_files(request, schematic, own, qhas, found)
+        _add_optrace_files(request, schematic, own, qhas, result)
 
 
 def _add_optrace_files(
-    request: ViewRequest, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], found: View
+    request: ViewRequest, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], result: View
 ) -> None:
     assert request.output is not None
     features = request.features
     runs = [message.run for message in own if message.run is not None]
     shown = max(own, key=lambda message: len(message.run.pauses) if message.run is not None else 0)
-    trace = optrace_to_chrome(schematic, shown.run, shown.steps, features.trace)
+    trace = optrace_to_chrome(schematic, shown.run, shown.steps, features)
     compress = request.gzip or features.gzip or request.output.suffix == ".gz"
-    _add(found, request.output, _json(trace), compress=compress)
+    _add(result, request.output, _json(trace), compress=compress)
     stem = request.output.with_suffix("") if request.output.suffix == ".gz" else request.output
     stem = stem.with_suffix("") if stem.suffix == ".json" else stem
 
@@ -158,14 +189,14 @@ def _add_optrace_files(
         return stem.with_name(stem.name + ending)
 
     if features.htp_json:
-        found.files[beside("_htp.json")] = _json(schematic_to_netron(schematic))
+        result.files[beside("_htp.json")] = _json(schematic_to_netron(schematic))
     if features.runtrace:
-        found.files[beside("_runtrace.json")] = _json(runs_to_runtrace(schematic, runs))
-    found.files[beside("_qnn_htp_analysis_summary.html")] = qhas_to_html(qhas, schematic).encode()
+        result.files[beside("_runtrace.json")] = _json(runs_to_runtrace(schematic, runs))
+    result.files[beside("_qnn_htp_analysis_summary.html")] = qhas_to_html(qhas, schematic).encode()
     if features.qhas_json:
-        found.files[beside("_qnn_htp_analysis_summary.json")] = _json(qhas)
+        result.files[beside("_qnn_htp_analysis_summary.json")] = _json(qhas)
     if features.qhas_schema:
-        found.files[stem.with_name("qhas_schema.json")] = _json(qhas_schema())
+        result.files[stem.with_name("qhas_schema.json")] = _json(qhas_schema())
 
 
 def _summary(qhas: dict[str, Any]) -> str:
@@ -185,21 +216,21 @@ def _summary(qhas: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _extract(request: ViewRequest, log: ProfileLogContent, found: View) -> None:
-    """What a log holds beside events: when each run was where, one file each."""
+def _extract(request: ViewRequest, log: ProfileLogContent, result: View) -> None:
+    """The times of each run, which a log holds beside events: one file for each."""
     folder = (request.output or request.logs[0]).parent
     runs = [message.run for message in log.messages if message.run is not None]
     for number, run in enumerate(runs):
         name = f"{request.logs[0].stem}_object_{number}.msgpack"
-        found.files[folder / name] = msgspec.msgpack.encode(run)
+        result.files[folder / name] = msgspec.msgpack.encode(run)
 
 
-def _add(found: View, path: Path, data: bytes, *, compress: bool) -> None:
+def _add(result: View, path: Path, data: bytes, *, compress: bool) -> None:
     if not compress:
-        found.files[path] = data
+        result.files[path] = data
         return
     target = path if path.suffix == ".gz" else path.with_name(path.name + ".gz")
-    found.files[target] = gzip.compress(data, mtime=0)
+    result.files[target] = gzip.compress(data, mtime=0)
 
 
 def _csv(log: ProfileLogContent) -> bytes:
@@ -215,47 +246,38 @@ def _json(document: dict[str, Any]) -> bytes:
     return msgspec.json.format(to_json(document), indent=1)
 
 
-# Linting data as a Chrome trace: the main thread op by op, its waits, and what ran in the background.
+# The configuration file.
 
 
-_WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES = 5001, 5002, 5003, 5004
-_MAIN, _BACKGROUND = 1, 2
+def read_features(path: str | os.PathLike[str]) -> Features:
+    """The switches in a file: ``{"features": {"qhas_json": true}}``. Raises BadProfile with the offending key."""
+    data = read_file(path, most=MIB, what="the viewer's configuration", error=BadProfile)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as problem:
+        raise BadProfile(f"{path}: no JSON: {problem}") from problem
+    if not isinstance(document, dict):
+        raise BadProfile(f'{path}: {shown(document)}; expected an object {{"features": {{...}}}}')
+    _refuse_unknown(path, "", document, ["features"])
+    switches = document.get("features", {})
+    if not isinstance(switches, dict):
+        raise BadProfile(f"{path}: /features is {shown(switches)}; expected an object of switches")
+    names = [field.name for field in fields(Features)]
+    _refuse_unknown(path, "/features", switches, names)
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise BadProfile(f"{path}: /features/{name} is {shown(value)}; expected true or false")
+    return Features(**switches)
 
 
-def lint_to_chrome(event: ProfileEvent, graph: str) -> dict[str, Any]:
-    """The trace of one critical-path event. Times are cycles, though viewers label them as microseconds."""
-    events: list[dict[str, Any]] = [_named("process_name", 0, graph or "graph")]
-    events += [_named("thread_name", _MAIN, "Main thread"), _named("thread_name", _BACKGROUND, "Background")]
-    at = 0
-    for row in event.events:
-        parts = {part.type: part for part in row.events}
-        wait = parts[_WAIT].value if _WAIT in parts else 0
-        name = row.name.removesuffix(" (cycles)")
-        if wait:
-            events.append(_span(f"Wait: {name}", _MAIN, at, wait, {}))
-            events += _background(parts.get(_WAIT_OVERLAP), at)
-            at += wait
-        if row.value:
-            used = parts[_RESOURCES].text if _RESOURCES in parts else ""
-            events.append(_span(name, _MAIN, at, row.value, {"Resources": used}))
-            events += _background(parts.get(_OVERLAP), at)
-            at += row.value
-    return {"header": header("OP_TRACE", "1.1.0"), "otherData": {"times": "modelled"}, "traceEvents": events}
-
-
-def _background(overlap: ProfileEvent | None, at: int) -> list[dict[str, Any]]:
-    if overlap is None or not overlap.value:
-        return []
-    names = [name.name for name in overlap.events]
-    return [_span(", ".join(names), _BACKGROUND, at, overlap.value, {"Ops": names})]
-
-
-def _span(name: str, tid: int, at: int, cycles: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "cat": "lint", "name": name, "pid": 0, "tid": tid, "ts": at, "dur": cycles, "args": args}
-
-
-def _named(kind: str, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "cat": "__metadata", "name": kind, "pid": 0, "tid": tid, "ts": 0, "args": {"name": name}}
+def _refuse_unknown(path: object, where: str, keys: Iterable[str], names: list[str]) -> None:
+    for key in keys:
+        if key not in names:
+            everything = [*names, *(field.name for field in fields(Features))]
+            near = difflib.get_close_matches(key[:100], everything, 1)
+            where_known = "within features" if near and near[0] not in names else "there"
+            hint = f"; did you mean {near[0]!r} ({where_known})?" if near else ""
+            raise BadProfile(f"{path}: {where}/{key[:100]} is unknown; expected {', '.join(names)}{hint}")
 
 
 # The part of a graph between two of its nodes.
@@ -265,32 +287,32 @@ _LONGEST = 200
 
 
 def zoomed(schematic: Schematic, start: str, end: str) -> Schematic:
-    """What lies on the ways from one node to another, both included; names are the graph's or the model's.
+    """The nodes on the ways from one node to another, both included; names are the graph's or the model's.
 
     Raises:
         BadProfile: a name is no node of the graph, or no way leads from the first to the second.
     """
     first, last = _find(schematic, "zoom_start", start), _find(schematic, "zoom_end", end)
     after, before = _links(schematic)
-    kept = _reach(first, after) & _reach(last, before)
-    if not kept:
+    between = _reach(first, after) & _reach(last, before)
+    if not between:
         raise BadProfile(
             f"zoom_end {end!r} does not depend on zoom_start {start!r} in graph {schematic.graph!r};"
             " give them in the order in which data flows"
         )
-    ops = tuple(op for op in schematic.ops if op.owner in kept)
+    ops = tuple(op for op in schematic.ops if op.owner in between)
     running = [op for op in ops if op.executed]
     begin, finish = min((op.start for op in running), default=0), max((op.end for op in running), default=0)
     return msgspec.structs.replace(
         schematic,
-        nodes=tuple(n for n in schematic.nodes if n.number in kept or n.number < FIRST_NODE or n.into in kept),
+        nodes=tuple(n for n in schematic.nodes if n.number < FIRST_NODE or {n.number, n.into} & between),
         ops=ops,
         regions=tuple(region for region in schematic.regions if region.start < finish and region.end > begin),
     )
 
 
 def _find(schematic: Schematic, option: str, name: str) -> int:
-    """The node that computes what is called so."""
+    """The number of the node that computes the node of this name."""
     nodes = [node for node in schematic.nodes if node.number >= FIRST_NODE]
     for node in nodes:
         if node.name == name:
@@ -324,9 +346,9 @@ def _links(schematic: Schematic) -> tuple[dict[int, set[int]], dict[int, set[int
 
 
 def _reach(begin: int, links: dict[int, set[int]]) -> set[int]:
-    found, pending = {begin}, [begin]
+    reached, pending = {begin}, [begin]
     while pending:
-        new = links[pending.pop()] - found
-        found |= new
+        new = links[pending.pop()] - reached
+        reached |= new
         pending += new
-    return found
+    return reached

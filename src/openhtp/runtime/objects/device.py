@@ -18,8 +18,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import ContextOrigin, OptionValues
 from openhtp.program.binary import ContextBinary
 from openhtp.records.profile import Method
-from openhtp.records.trace import Trace
-from openhtp.records.wire import trace_from_bytes
+from openhtp.records.trace import Trace, trace_from_bytes
 from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.creation import Creation, CreationNotify
 from openhtp.runtime.binaries.data_provider import ClientBuffers, DmaBufferCallback, check_callback
