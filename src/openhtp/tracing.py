@@ -141,6 +141,7 @@ def _explained(found: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]
             "session": track.session,
             "priority": level.name.lower(),
             "thread_priority": f"{level.thread_priority:#04x}",
+            "hvx_thread_priority": f"{level.hvx_thread_priority:#04x}",
         }
         name = mark.name
         if mark.category == "step":

@@ -48,6 +48,14 @@ def test_more_urgent_is_never_behind(one: int, other: int) -> None:
     assert (low.thread_priority == high.thread_priority) == (low is high)
 
 
+@pytest.mark.parametrize(
+    ("level", "hmx", "hvx"), [("low", 0xC5, 0xC6), (100, 0xC0, 0xC1), (150, 0xBD, 0xBE), ("high", 0xBB, 0xBC)]
+)
+def test_hvx_threads_come_right_behind_the_hmx(level: Any, hmx: int, hvx: int) -> None:
+    found = Priority.parse(level)
+    assert (found.thread_priority, found.hvx_thread_priority) == (hmx, hvx)
+
+
 @pytest.mark.parametrize("given_as", ["QNN_PRIORITY_HIGH", " high ", "High"])
 def test_priorities_as_written_elsewhere(given_as: str) -> None:
     assert Priority.parse(given_as) is Priority.HIGH

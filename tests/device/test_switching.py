@@ -96,6 +96,32 @@ def test_without_retention_one_graph_is_loaded(device: htp.Device, binary: bytes
     assert session["bytes"] == 0
 
 
+def test_without_names_the_first_graph_of_the_binary_is_loaded(device: htp.Device, binary: bytes) -> None:
+    context = device.create_context_from_binary(binary, **SWITCHING)
+    assert loaded(device) == "A"
+    run(context, "D")
+    assert loaded(device) == "D"
+
+
+def test_an_empty_retention_order_is_plain_switching(device: htp.Device, binary: bytes) -> None:
+    context = device.create_context_from_binary(binary, graph_retention_order=[], **SWITCHING)
+    assert loaded(device) == "A"
+    for name in "BCB":
+        run(context, name)
+        assert loaded(device) == name
+
+
+@pytest.mark.parametrize("hint", [1, 2, 10_000, 1 << 40])
+def test_any_hint_above_zero_means_the_same(device: htp.Device, binary: bytes, hint: int) -> None:
+    switching = {"is_persistent_binary": True, "memory_limit_hint": hint}
+    context = device.create_context_from_binary(binary, graph_retention_order=["A", "B"], **switching)
+    seen = []
+    for name in "ABCD":
+        run(context, name)
+        seen.append(loaded(device))
+    assert seen == ["AB", "AB", "AC", "AD"]
+
+
 def test_all_four_do_not_fit_without_switching(device: htp.Device, binary: bytes) -> None:
     with pytest.raises(htp.OutOfMemory, match="memory_limit_hint"):
         device.create_context_from_binary(binary)
@@ -254,6 +280,18 @@ def test_buffers_are_held_for_as_long_as_the_context_lives(backend: htp.Backend,
     exact = device.create_context_from_binary(binary, weights_buffer=-1, spill_fill_buffer=-1, **SWITCHING)
     assert MIB <= memory_of(device)["weights"] <= MIB + 64 * 1024
     run(exact, "B")
+
+
+def test_buffers_of_no_bytes_are_none(backend: htp.Backend, binary: bytes) -> None:
+    """What is held then is what the loaded graph needs."""
+    held = []
+    for options in ({}, {"weights_buffer": 0, "spill_fill_buffer": 0}):
+        device = backend.create_device(domain_mb=3, process_domains=1)
+        context = device.create_context_from_binary(binary, **options, **SWITCHING)
+        run(context, "B")
+        held.append(memory_of(device))
+    assert held[0] == held[1]
+    assert held[0]["weights"] < 2 * MIB
 
 
 def test_buffers_that_are_too_small_or_do_not_fit_are_refused(device: htp.Device, binary: bytes) -> None:

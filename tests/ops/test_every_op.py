@@ -26,6 +26,24 @@ def test_engine_agrees_with_reference(name: str, words: str, parts: Any) -> None
         assert_close(spec, got, exact)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Conv2d",
+        "DepthWiseConv2d",
+        "TransposeConv2d",
+        "FullyConnected",
+        "MatMul",
+        "Batchnorm",
+        "LayerNorm",
+    ],
+)
+def test_sixteen_bit_weights_are_among_the_cases(name: str) -> None:
+    """Those that the documents list for A16W16; each case is computed above."""
+    kinds = [[dtype.name for dtype in parts[2][:2]] for known, _, parts in CASES if known == name]
+    assert ["UFIXED_POINT_16", "SFIXED_POINT_16"] in kinds
+
+
 def _takes_any_layout() -> list[Any]:
     found = []
     for name in op_names():

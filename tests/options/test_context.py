@@ -24,6 +24,11 @@ SWITCHING = {"is_persistent_binary": True, "memory_limit_hint": 1}
             ContextOrigin.LIST,
             "is for create_context_from_binary only",
         ),
+        (
+            {"register_concurrent_resource_sharing": GroupRegistration(max_spill_fill_buffer=1)},
+            ContextOrigin.LIST,
+            "is for create_context_from_binary only",
+        ),
         ({"memory_limit_hint": 1}, ContextOrigin.BINARY, "memory_limit_hint needs is_persistent_binary as well"),
         ({**SWITCHING, "share_resources": True}, ContextOrigin.LIST, "exclude each other"),
         ({"graph_retention_order": ["a"], "share_resources": True}, ContextOrigin.LIST, "exclude each other"),

@@ -155,6 +155,13 @@ def test_priority_cannot_change_after_the_first_asynchronous_execution(graph: ht
         graph.context.set_config(priority="low")
 
 
+def test_a_graph_without_a_priority_has_the_default(context: htp.Context) -> None:
+    graph = context.create_graph("plain")
+    assert graph.priority is htp.Priority.NORMAL
+    assert graph.priority is htp.Priority.parse("QNN_PRIORITY_DEFAULT")
+    assert context.create_graph("urgent", priority=200).priority is htp.Priority.HIGH
+
+
 def test_context_priority_reaches_all_graphs(context: htp.Context) -> None:
     graphs = [relu_graph(context, name) for name in ("a", "b")]
     context.set_config(priority="critical")

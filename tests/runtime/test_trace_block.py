@@ -32,6 +32,7 @@ def test_trace_has_ops_job_priority_and_session(backend, tmp_path) -> None:
     assert step["args"]["ops"] == "relu"
     assert step["args"]["priority"] == "high"
     assert step["args"]["thread_priority"] == "0xbb", "A10: of the documented table"
+    assert step["args"]["hvx_thread_priority"] == "0xbc", "right behind the HMX"
     assert {"job", "session"} <= set(step["args"])
 
 

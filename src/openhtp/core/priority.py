@@ -27,8 +27,13 @@ class Priority(enum.IntEnum):
 
     @property
     def thread_priority(self) -> int:
-        """Hexagon OS priority of the HMX thread; lower is more urgent. HVX threads get one more."""
+        """Hexagon OS priority of the HMX thread; lower is more urgent."""
         return _THREAD_PRIORITY[self]
+
+    @property
+    def hvx_thread_priority(self) -> int:
+        """Hexagon OS priority of the HVX threads: right behind the HMX."""
+        return self.thread_priority + 1
 
     @classmethod
     def parse(cls, value: Priority | str | int) -> Priority:
