@@ -45,7 +45,7 @@ OWN = {
     "rpc/rendezvous.py": "a folder",
     "rpc/windows.py": "/proc",
     "session/on_cpu.py": "what ONNX Runtime just wrote to a folder of ours",
-    "session/model_cache.py": "writes; a lock of its own",
+    "session/prepared_model.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "runtime/instruments/saver.py": "writes",
     "sweeping/engine.py": "the package's own files",

@@ -15,7 +15,7 @@ import pytest
 import openhtp as htp
 import openhtp.ort as ort
 from openhtp import zoo
-from openhtp.session.binding import feeds_of, targets_of
+from openhtp.session.values import feeds_of, targets_of
 from openhtp.testing import hold, release
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 import openhtp as htp
 from openhtp import zoo
 from openhtp.core.latches import Latch
-from openhtp.session import model_cache, prepared_model
+from openhtp.session import prepared_model
 
 OPTIONS: dict[str, Any] = {"transport": "inprocess"}
 
@@ -183,7 +183,7 @@ def test_processes_make_it_once(source: Path, cache: Path) -> None:
 
 def test_killed_while_it_writes_leaves_no_torn_file(source: Path, cache: Path) -> None:
     """What a killed process left is cleared away by the next, and nothing of it is ever loaded."""
-    entry = model_cache.CacheEntry(cache, source)
+    entry = prepared_model.CacheEntry(cache, source)
     ready, wake = os.pipe()
     child = os.fork()
     if child == 0:
@@ -209,7 +209,7 @@ def test_one_who_waits_for_another_can_be_closed(source: Path, cache: Path) -> N
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as probe:
         entry = probe._entry
         assert probe.wait(PATIENCE_S)
-    entry.discard()
+    entry.path.unlink()
     with entry.locked(Latch()):
         with htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
             assert model.run(None, feed(model))
@@ -222,7 +222,7 @@ def test_the_child_of_a_fork_does_not_wait(source: Path, cache: Path) -> None:
     with htp.PreparedModel(source, cache=cache, **OPTIONS) as probe:
         entry = probe._entry
         assert probe.wait(PATIENCE_S)
-    entry.discard()
+    entry.path.unlink()
     with entry.locked(Latch()), htp.PreparedModel(source, cache=cache, **OPTIONS) as model:
         child = os.fork()
         if child == 0:
@@ -249,10 +249,10 @@ def test_other_weights_beside_the_model_are_another_entry(tmp_path: Path, cache:
     model = onnx.load_from_string(zoo.tiny_mlp())
     path = tmp_path / "big.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location="big.data", size_threshold=0)
-    first = model_cache.CacheEntry(cache, path).path
-    assert model_cache.CacheEntry(cache, path).path == first
+    first = prepared_model.CacheEntry(cache, path).path
+    assert prepared_model.CacheEntry(cache, path).path == first
     os.utime(tmp_path / "big.data", (1, 1))
-    assert model_cache.CacheEntry(cache, path).path != first
+    assert prepared_model.CacheEntry(cache, path).path != first
 
 
 def test_a_cache_that_is_no_place(source: Path) -> None:

@@ -6,12 +6,11 @@ model ``on_htp.py``, ``in_parts.py`` or ``on_cpu.py``. ``context_cache.py`` has 
 ``prepared_model.py`` a model that is prepared while it runs.
 """
 
-from openhtp.session.binding import IOBinding
 from openhtp.session.executable import AssignedPart, ModelMetadata, NodeArg
 from openhtp.session.inference import InferenceSession
 from openhtp.session.pending import PendingRun
 from openhtp.session.prepared_model import ModelEvent, PreparedModel
-from openhtp.session.values import OrtValue
+from openhtp.session.values import IOBinding, OrtValue
 
 __all__ = [
     "AssignedPart",

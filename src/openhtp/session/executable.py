@@ -23,6 +23,7 @@ from openhtp.frontend.partitioning import AssignedNode
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
+    from openhtp.session.hosts import Stay
     from openhtp.session.pending import Carrier, PendingRun
     from openhtp.session.profiling import AnyProfile
     from openhtp.session.values import OrtValue
@@ -76,15 +77,18 @@ class RunCall:
 
 
 class Executable(Protocol):
-    """A loaded model. ``str()`` says where it runs. What is defined here holds where there is no device."""
+    """A loaded model. ``str()`` says where it runs. The defaults here are for a model without a device."""
 
     inputs: list[NodeArg]
     outputs: list[NodeArg]
     metadata: ModelMetadata
     # The graph of each part; None for a part on the CPU.
     graphs: Sequence[Graph | None] = (None,)
-    # Whether all its floats are computed so, as on an HTP.
+    # Whether it computes all floats in half precision, as an HTP does.
     half_precision: bool = False
+    # What it has on a device; None on the CPU.
+    stay: Stay | None = None
+    is_closed: bool = False
 
     @property
     @abstractmethod
@@ -122,13 +126,11 @@ class Executable(Protocol):
         """The file of ONNX Runtime's own profile; empty if there is none."""
         return ""
 
-    def leave(self) -> Callable[[], object]:
-        """Gives its device back soon and waits for nothing: for a finalizer, so it must not hold the model."""
-        return int
-
     def close(self) -> None:
-        """Free what it has on a device."""
-        return None  # noqa: RET501  # otherwise it would be abstract
+        """Free what it has on a device, and let go of that."""
+        self.is_closed = True
+        if self.stay is not None:
+            self.stay.end()
 
 
 def checked_names(output_names: object, known: Sequence[str]) -> list[str]:

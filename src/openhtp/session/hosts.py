@@ -45,7 +45,7 @@ def host_kind(request: SessionRequest) -> HostKind:
 
 
 class _Host:
-    """A device and who stays on it: being in the set is staying, so that leaving twice does no harm."""
+    """A device and the claims of the sessions that stay on it; a set, so that leaving twice does no harm."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -134,7 +134,7 @@ def _end(claim: _Claim) -> None:
 
 
 def _start_anew() -> None:
-    """In the child of a fork: what is in the tables is the parent's."""
+    """In the child of a fork: the devices in the tables are the parent's."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _backends.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openhtp.core.errors import QnnError, UnsupportedError, UnsupportedFeature, WrongState
@@ -90,7 +90,7 @@ class PartsExecutable(Executable):
             version=proto.model_version,
             custom_metadata_map={item.key: item.value for item in proto.metadata_props},
         )
-        self._power, self._is_closed = power, False
+        self._power = power
         self._parts = list(parts)
         self.stay = Stay(host_kind(request))
         try:
@@ -121,7 +121,7 @@ class PartsExecutable(Executable):
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
     ) -> tuple[list[str], dict[str, Any]]:
         """The names of the outputs that are asked for, and the inputs; each part checks the form of its own."""
-        if self._is_closed:
+        if self.is_closed:
             raise WrongState("the session was closed")
         names = checked_names(output_names, [item.name for item in self.outputs])
         check_feed(feeds, [item.name for item in self.inputs])
@@ -129,7 +129,7 @@ class PartsExecutable(Executable):
 
     def run(self, call: RunCall) -> Results:
         """Run part after part."""
-        if self._is_closed:
+        if self.is_closed:
             raise WrongState("the session was closed")
         profile: PartsProfile | None = call.profile
         values = call.feeds
@@ -140,15 +140,6 @@ class PartsExecutable(Executable):
                 results = loaded.run_part(part.outputs, feeds, call.run_options, part_run)
                 values.update(zip(part.outputs, results, strict=True))
         return [values[name] for name in call.names]
-
-    def leave(self) -> Callable[[], object]:
-        """What gives its device back."""
-        return self.stay.leave
-
-    def close(self) -> None:
-        """Free the context and let go of the device."""
-        self._is_closed = True
-        self.stay.end()
 
     def __str__(self) -> str:
         return self._where

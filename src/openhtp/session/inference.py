@@ -24,7 +24,6 @@ from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
 from openhtp.runtime.objects.step_names import StepOps
-from openhtp.session.binding import IOBinding, feeds_of, is_binding_of, output_names, take_results, targets_of
 from openhtp.session.executable import Array, AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
 from openhtp.session.in_parts import load_in_parts
 from openhtp.session.on_cpu import CpuExecutable
@@ -34,7 +33,16 @@ from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import SessionRecorder
 from openhtp.session.range_check import RangeWatch
-from openhtp.session.values import OrtValue, move_to
+from openhtp.session.values import (
+    IOBinding,
+    OrtValue,
+    feeds_of,
+    is_binding_of,
+    move_to,
+    output_names,
+    take_results,
+    targets_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +116,8 @@ class InferenceSession:
             except BaseException:
                 executable.close()
                 raise
-        weakref.finalize(self, executable.leave())
+        if executable.stay is not None:
+            weakref.finalize(self, executable.stay.leave)
         self._request, self._executable, self._power, self._recorder = request, executable, power, recorder
         self._providers = list(dict.fromkeys((*names, CPU))) if any(executable.graphs) else [CPU]
         self._watch = RangeWatch.off()
@@ -197,8 +206,8 @@ class InferenceSession:
     ) -> PendingRun:
         """Queue one run and return; ``callback(results, user_data, error)`` is called once when it is over.
 
-        ``error`` is empty if all went well, else the results are an empty list. The returned object is a future
-        and can be awaited. Blocks only while the queue is full, and never where an event loop runs.
+        ``error`` is empty if all went well; otherwise the results are an empty list. The returned object is a
+        future and can be awaited. Blocks only while the queue is full, and never where an event loop runs.
         """
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
@@ -270,7 +279,7 @@ class InferenceSession:
     def _run(
         self, names: Sequence[str], feeds: dict[str, Array], run_options: Any, targets: Mapping[str, Array]
     ) -> Results:
-        """Run once and wait, of what is checked."""
+        """Run once and wait; the names and feeds are checked."""
         profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
         call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
         results = self._executable.run(call)
@@ -303,7 +312,7 @@ def _close(power: SessionPower, executable: Executable, recorder: SessionRecorde
 
 
 def check_run_options(run_options: object) -> None:
-    """Refuse what are no run options, and runs that are not wanted any more."""
+    """Refuse anything but run options, and runs that those say to terminate."""
     if run_options is None:
         return
     if not isinstance(run_options, onnxruntime.RunOptions):

@@ -33,7 +33,7 @@ _OF_A_NODE = "_kernel_time"
 
 
 def cpu_session(source: bytes | Path, options: Any) -> Any:
-    """ONNX Runtime's session. It reads files by itself, so what the path leads to is looked at before."""
+    """ONNX Runtime's session. It opens files by itself, so the file is checked before."""
     if isinstance(source, Path):
         with open_file(source, most=MAX_FILE_BYTES, what="an ONNX model", error=BadModel):
             pass
@@ -41,7 +41,7 @@ def cpu_session(source: bytes | Path, options: Any) -> Any:
         return onnxruntime.InferenceSession(
             source if isinstance(source, bytes) else str(source), options, providers=[CPU]
         )
-    except Exception as error:  # it has no class for all of its own
+    except Exception as error:  # its errors have no common class
         raise BadModel(f"ONNX Runtime cannot take the model: {error}") from error
 
 
@@ -73,7 +73,7 @@ class CpuExecutable(Executable):
         return [AssignedPart(CPU, tuple(nodes))]
 
     def checked(self, output_names: Any, feeds: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """What is given: ONNX Runtime checks it."""
+        """Names and feeds as they are: ONNX Runtime checks them."""
         check_feed(feeds, ())
         return output_names, plain_arrays(feeds)
 

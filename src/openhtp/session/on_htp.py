@@ -14,7 +14,6 @@ import numpy.typing as npt
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import shown
 from openhtp.core.errors import BadModel, InvalidArgument, WrongState
-from openhtp.frontend.context_model import ContextModel, read_context_model, write_context_model
 from openhtp.frontend.model import OnnxModel, ValueType
 from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
@@ -28,7 +27,14 @@ from openhtp.runtime.instruments.saving_calls import start_saving, stop_saving
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
-from openhtp.session import context_cache
+from openhtp.session.context_cache import (
+    ContextModel,
+    context_bytes,
+    read_cache_request,
+    read_context_model,
+    write_cache,
+    write_context_model,
+)
 from openhtp.session.executable import (
     Array,
     AssignedPart,
@@ -50,9 +56,6 @@ from openhtp.session.values import OrtValue, move_to
 
 log = logging.getLogger(__name__)
 
-# What this emulation stands for, written into context files.
-SDK_VERSION = "openhtp"
-
 
 class HtpExecutable(Executable):
     """A graph on a device, and how its edges look in ONNX: ``input_types`` and ``output_types``."""
@@ -72,7 +75,7 @@ class HtpExecutable(Executable):
             port.name for port in graph.outputs
         } != set(output_types):
             raise BadModel(f"graph {graph.name!r} has other inputs or outputs than the model says")
-        self.stay = stay
+        self.stay: Stay = stay
         self.context, self.graph, self.model = context, graph, model
         self.device = context.device
         self.input_types, self.output_types = input_types, output_types
@@ -87,7 +90,6 @@ class HtpExecutable(Executable):
             version=model.version,
             custom_metadata_map=dict(model.metadata),
         )
-        self.is_closed = False
         # Only an HTP computes floats so.
         self.half_precision = request.options.backend == "htp"
         self._power = power
@@ -192,22 +194,8 @@ class HtpExecutable(Executable):
     def context_model(self, binary: bytes | str) -> bytes:
         """An ONNX file from which a session can start; ``binary`` is the context's, or the name of its file."""
         return write_context_model(
-            self.graph.name,
-            self.input_types,
-            self.output_types,
-            binary,
-            version=SDK_VERSION,
-            metadata=self.model.metadata,
+            self.graph.name, self.input_types, self.output_types, binary, self.model.metadata
         )
-
-    def leave(self) -> Callable[[], object]:
-        """What gives its device back."""
-        return self.stay.leave
-
-    def close(self) -> None:
-        """Free the context and let go of the device."""
-        self.is_closed = True
-        self.stay.end()
 
     def __str__(self) -> str:
         return f"{self.model.name!r} on {self.device.soc}, {'closed' if self.is_closed else 'ready'}"
@@ -258,7 +246,7 @@ def _load(request: SessionRequest, power: SessionPower) -> HtpExecutable:
     saved = read_context_model(model)
     if saved is not None:
         return _from_context(request, model, saved, path, power)
-    cache_request = context_cache.read_request(request.entries, path)
+    cache_request = read_cache_request(request.entries, path)
     imported = import_typed(model)
     _warn_about_floats(request, imported.graph)
     stay = Stay(host_kind(request))
@@ -269,7 +257,7 @@ def _load(request: SessionRequest, power: SessionPower) -> HtpExecutable:
         stay.end()
         raise
     if cache_request is not None:
-        context_cache.write_cache(cache_request, context.get_binary(), executable.context_model)
+        write_cache(cache_request, context.get_binary(), executable.context_model)
     return executable
 
 
@@ -300,7 +288,7 @@ def compose(
 def _from_context(
     request: SessionRequest, model: OnnxModel, saved: ContextModel, path: Path | None, power: SessionPower
 ) -> HtpExecutable:
-    binary = context_cache.context_bytes(saved, None if path is None else path.parent)
+    binary = context_bytes(saved, None if path is None else path.parent)
     outputs = {}
     for name, kind in model.outputs.items():
         if kind is None:

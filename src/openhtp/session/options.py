@@ -97,7 +97,7 @@ class SessionRequest:
         """Sizes that the free dimension overrides of the session options give to inputs, by ``input.axis``.
 
         ONNX Runtime does not tell what was set, so it is asked what becomes of a model that has these inputs and
-        no nodes: such a model is at peace with whatever else the options say.
+        no nodes: such a model loads whatever else the options say.
         """
         graph = helper.make_graph([], "inputs", inputs, inputs)
         opsets = [helper.make_opsetid("", _PROBE_OPSET)]

@@ -31,130 +31,132 @@ Collect = Callable[[Outputs], Results]
 class PendingRun:
     """Returned by ``InferenceSession.run_async``; ``result()``, ``done()``, ``cancel()`` and ``await``."""
 
-    def __init__(self, execution: Execution, collect: Collect, profile: Profile | None = None) -> None:
-        self.execution: Execution | None = execution
+    def __init__(
+        self, run: Execution | CarriedRun, collect: Callable[[Any], Results], profile: AnyProfile | None
+    ) -> None:
         # Filled when it is over, if the session profiles.
-        self.profile: AnyProfile | None = profile
-        self._accepted = execution
+        self.profile = profile
+        self._run = run
         self._collect = collect
+
+    @property
+    def execution(self) -> Execution | None:
+        """The graph's execution; None until the queue has accepted the run, and on the CPU."""
+        return self._run.execution if isinstance(self._run, CarriedRun) else self._run
 
     def done(self) -> bool:
         """Whether it is over."""
-        return self._accepted.done()
+        return self._run.done()
 
     def cancel(self) -> bool:
         """Ask for an early end; False if it is already over."""
-        return self._accepted.cancel()
+        return self._run.cancel()
 
     def cancelled(self) -> bool:
         """Whether it was ended by ``cancel()``."""
-        return self._accepted.cancelled()
+        return self._run.cancelled()
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
-        return self._collect(self._accepted.result(timeout))
+        return self._collect(self._run.result(timeout))
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
-        return self._accepted.exception(timeout)
+        return self._run.exception(timeout)
 
     def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
-        """Call ``function(self)`` on the backend's thread once it is over."""
-        self._accepted.add_done_callback(lambda _: function(self))
+        """Call ``function(self)`` once it is over, on the thread that ends it."""
+        self._run.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        return self._collect((yield from self._accepted.__await__()))
+        return self._collect((yield from self._run.__await__()))
 
     def __repr__(self) -> str:
-        return f"<PendingRun: {self._accepted!r}>"
+        return f"<PendingRun: {self.execution or self._run!r}>"
 
 
-class CarriedRun(PendingRun):
-    """A run that a thread of the session carries: it waits for a place in the queue, or is computed on the CPU.
+class CarriedRun:
+    """Stands for an execution while a thread of the session carries the run; it is used like an ``Execution``.
 
-    ``execution`` is None until the queue has accepted it, and stays so on the CPU.
+    The run waits for a place in the queue, or is computed on the CPU.
     """
 
-    def __init__(self, profile: AnyProfile | None = None) -> None:
-        self.execution = None
-        self.profile = profile
+    def __init__(self) -> None:
+        self.execution: Execution | None = None
         self._lock = threading.Lock()
         self._unwanted = False
-        self._outcome: Promise[Results] = Promise()
-
-    def done(self) -> bool:
-        """Whether it is over."""
-        return self._outcome.done()
+        self._end: Promise[Any] = Promise()
+        self.done = self._end.done
 
     def cancel(self) -> bool:
         """Ask for an early end; False if it is already over."""
         with self._lock:
             self._unwanted = True
             execution = self.execution
-        if execution is not None:
-            return execution.cancel()
-        return not self._outcome.done()
+        return not self.done() if execution is None else execution.cancel()
 
     def cancelled(self) -> bool:
         """Whether it was ended by ``cancel()``."""
-        if not self._outcome.done():
-            return False
-        error = self._outcome.exception()
-        return isinstance(error, QnnError) and error.code == st.QNN_GRAPH_ERROR_ABORTED.code
+        error = self.exception() if self.done() else None
+        return error is not None and error.code == st.QNN_GRAPH_ERROR_ABORTED.code
 
-    def result(self, timeout: float | None = None) -> Results:
-        """Wait for the outputs, in the order asked for; raises the run's error."""
-        try:
-            return self._outcome.result(check_timeout(timeout))
-        except TimeoutError:
-            if self._outcome.done():
-                raise
-            raise TimeoutError(f"the run is not over after {timeout} s; it goes on") from None
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for what was computed; raises the run's error."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._end.result()
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
         try:
-            error = self._outcome.exception(check_timeout(timeout))
+            error = self._end.exception(check_timeout(timeout))
         except TimeoutError:
             raise TimeoutError(f"the run is not over after {timeout} s; it goes on") from None
         assert error is None or isinstance(error, QnnError)
         return error
 
-    def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
+    def add_done_callback(self, function: Callable[[CarriedRun], object]) -> None:
         """Call ``function(self)`` on the thread that ends it."""
-        self._outcome.then(lambda: function(self))
+        self._end.then(lambda: function(self))
 
-    def __await__(self) -> Generator[Any, None, Results]:
-        return self._outcome.__await__()
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._end.__await__()
 
     def __repr__(self) -> str:
-        if self.execution is not None:
-            return f"<PendingRun: {self.execution!r}>"
-        return f"<PendingRun: {'over' if self.done() else 'waiting for its turn'}>"
+        return "over" if self.done() else "waiting for its turn"
 
-    # What the thread that carries it does
+    def compute(self, work: Callable[[], Any]) -> None:
+        """End with what ``work`` returns or raises, unless the run is not wanted any more."""
+        try:
+            self._check_wanted()
+            results = work()
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self._end.keep(results)
 
-    def _accept(self, execution: Execution, collect: Collect) -> None:
-        """The queue has it; it ends with the execution."""
+    def enqueue(self, execute: Callable[[], Execution]) -> None:
+        """Wait for a place in the queue, unless the run is not wanted any more; end with the execution."""
+        try:
+            self._check_wanted()
+            execution = execute()
+        except BaseException as error:
+            self._fail(error)
+            return
         with self._lock:
             self.execution = execution
             unwanted = self._unwanted
         if unwanted:
             execution.cancel()
-        execution.add_done_callback(lambda over: self._end(lambda: collect(over.result())))
+        execution.add_done_callback(lambda over: self.compute(over.result))
 
-    def _end(self, work: Callable[[], Results]) -> None:
-        """End it with what ``work`` returns or raises, unless it is not wanted any more."""
-        try:
-            if self._unwanted and self.execution is None:
-                raise Aborted("the run was cancelled before it began")
-            results = work()
-        except QnnError as error:
-            self._outcome.fail(error)
-        except BaseException as error:
-            self._outcome.fail(ExecutionError(f"the run failed: {error!r}"))
-        else:
-            self._outcome.keep(results)
+    def _check_wanted(self) -> None:
+        if self._unwanted and self.execution is None:
+            raise Aborted("the run was cancelled before it began")
+
+    def _fail(self, error: BaseException) -> None:
+        self._end.fail(error if isinstance(error, QnnError) else ExecutionError(f"the run failed: {error!r}"))
 
 
 class Carrier:
@@ -164,45 +166,23 @@ class Carrier:
         self._errands = Errands("openhtp-session")
         self._waiting: set[object] = set()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether runs are before the next one."""
-        return bool(self._waiting)
-
     def queue(self, graph: Graph, feeds: Outputs, collect: Collect, profile: Profile | None) -> PendingRun:
         """Put a run into a graph's queue; the thread waits for a place where that would stop an event loop."""
         if not _on_event_loop():
             return PendingRun(graph.execute_async(feeds or None, profile=profile), collect, profile)
-        if not self.is_busy:
+        if not self._waiting:
             try:
                 execution = graph.execute_async(feeds or None, profile=profile, signal=AtOnce())
                 return PendingRun(execution, collect, profile)
             except QueueFull:
                 log.debug("the queue is full; a thread of the session waits for a place")
-        run, copies = CarriedRun(profile), {name: array.copy() for name, array in feeds.items()}
-        self._submit(run, lambda: (graph.execute_async(copies or None, profile=profile), collect))
-        return run
-
-    def _submit(self, run: CarriedRun, enqueue: Callable[[], tuple[Execution, Collect]]) -> None:
-        """Have ``enqueue`` wait for a place in the queue."""
-
-        def accept() -> None:
-            if run._unwanted:
-                run._end(list)
-                return
-            try:
-                accepted = enqueue()
-            except BaseException as error:
-                failure = error
-                run._end(lambda: _raise(failure))
-            else:
-                run._accept(*accepted)
-
-        self._carry(accept)
+        run, copies = CarriedRun(), {name: array.copy() for name, array in feeds.items()}
+        self._carry(lambda: run.enqueue(lambda: graph.execute_async(copies or None, profile=profile)))
+        return PendingRun(run, collect, profile)
 
     def compute(self, call: RunCall, work: Callable[[RunCall], Results], noted: Callable[[], None]) -> PendingRun:
         """Have ``work`` make the results, of the inputs as they are now; ``noted`` is called before it is over."""
-        run = CarriedRun(call.profile)
+        run = CarriedRun()
         copied = replace(call, feeds={name: np.array(array) for name, array in call.feeds.items()})
 
         def results() -> Results:
@@ -210,8 +190,8 @@ class Carrier:
             noted()
             return outputs
 
-        self._carry(lambda: run._end(results))
-        return run
+        self._carry(lambda: run.compute(results))
+        return PendingRun(run, lambda outputs: outputs, call.profile)
 
     def _carry(self, task: Callable[[], None]) -> None:
         self._waiting.add(task)
@@ -232,7 +212,3 @@ def _on_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _raise(error: BaseException) -> Results:
-    raise error

@@ -26,7 +26,7 @@ _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 
 class SessionPower:
-    """Votes beside those of the other sessions on the device, of which the highest win.
+    """Votes beside those of the other sessions on the device; the highest wins.
 
     A mode of ``default`` asks for nothing. Without any vote no device is started for it.
     """
@@ -50,7 +50,7 @@ class SessionPower:
 
     @contextlib.contextmanager
     def kept(self, owner: object) -> Iterator[SessionPower]:
-        """Withdraw the votes if what is done within fails, else when their owner has gone."""
+        """Withdraw the votes if the body fails, otherwise when their owner has gone."""
         try:
             yield self
         except BaseException:

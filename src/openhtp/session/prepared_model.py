@@ -1,15 +1,22 @@
-"""A model that is ready soon and best later: from a cache, or prepared fast, run, and prepared well meanwhile."""
+"""A model that is ready soon and best later: from a cache, or prepared fast, run, and prepared well meanwhile.
+
+The cache is a folder that processes share: files appear whole or not at all, and one process makes each.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import functools
+import hashlib
 import logging
 import os
+import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +25,15 @@ import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import path_of, shown
-from openhtp.core.errors import InvalidArgument, QnnError, WrongState
+from openhtp.core.errors import BadModel, InvalidArgument, QnnError, WrongState
+from openhtp.core.files import digest_of
 from openhtp.core.latches import Latch
 from openhtp.core.threads import OwnThread
+from openhtp.core.version import BUILD_ID, VERSION
+from openhtp.frontend.external_files import external_files
 from openhtp.frontend.given import check_path
 from openhtp.session.executable import NodeArg, Results
 from openhtp.session.inference import Callback, InferenceSession
-from openhtp.session.model_cache import CacheEntry
 from openhtp.session.on_htp import HtpExecutable
 from openhtp.session.options import CPU, DEFAULT_SOC, QNN
 from openhtp.session.pending import PendingRun
@@ -246,13 +255,13 @@ class PreparedModel:
             self._note("refused what the cache has", str(error))
             return None
         executable = session.executable
-        # What another machine, user or version prepared runs, but had to be compiled again: make it anew.
+        # A form by another machine, user or version runs, but had to be compiled again: make it anew.
         self._best = isinstance(executable, HtpExecutable) and not executable.graph.was_outdated
         self._note("loaded from the cache", "" if self._best else "it had to be compiled again")
         return session
 
     def _improve(self) -> None:
-        """On a thread of its own: have the best form, from whoever makes it first."""
+        """On a thread of its own: get the best form, made here or by another process."""
         try:
             with self._entry.locked(self._over) as mine:
                 if mine:
@@ -308,7 +317,7 @@ _models: weakref.WeakSet[PreparedModel] = weakref.WeakSet()
 
 
 def _start_anew() -> None:
-    """In the child of a fork: nobody prepares anything for the parent's models there."""
+    """In the child of a fork: no thread prepares the parent's models there."""
     for model in list(_models):
         model._lock = threading.Lock()
         model._settled = Latch()
@@ -316,11 +325,86 @@ def _start_anew() -> None:
 
 
 def _give_up() -> None:
-    """The program ends: what is still being prepared is wanted by nobody."""
+    """The program ends: nobody wants the models that are still being prepared."""
     for model in list(_models):
         model._over.unlock()
 
 
 os.register_at_fork(after_in_child=_start_anew)
-# Before devices are let go, whose end would else be a failure to prepare.
+# Registered after the runtime's own, so called before devices end: that would look like a failure to prepare.
 atexit.register(_give_up)
+
+
+# How often one who waits for the lock looks again; a closed model need not wait longer than that.
+_LOOK_AGAIN_S = 0.05
+_SUFFIX = "_ctx.onnx"
+
+
+class CacheEntry:
+    """The place of one model, for one chip and one way to compile it."""
+
+    def __init__(self, folder: Path, source: Path, *settings: object) -> None:
+        """``settings`` are whatever else decides what the compiled model is."""
+        _make_folder(folder)
+        key = hashlib.sha256()
+        for part in (digest_of(source, what="an ONNX model", error=BadModel), VERSION, BUILD_ID, *settings):
+            key.update(f"{part!r}\0".encode())
+        for path in external_files(source):
+            # Too large to be read each time: a change in place that keeps size and time is not seen.
+            about = path.stat()
+            key.update(f"{path.name}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
+        self.path = folder / f"{source.stem}-{key.hexdigest()[:20]}{_SUFFIX}"
+        self._lock = self.path.with_name(f".{self.path.name}.lock")
+
+    def exists(self) -> bool:
+        """Whether somebody has put it there."""
+        return self.path.is_file()
+
+    def store(self, data: bytes) -> None:
+        """Put it there: on the disk first, then under its name. Only under the lock."""
+        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
+            left.unlink(missing_ok=True)  # of a process that was killed: nobody else writes under the lock
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, self.path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+
+    @contextlib.contextmanager
+    def locked(self, over: Latch) -> Iterator[bool]:
+        """Be the one who makes it; waits for another who does. False if it was ``over`` first.
+
+        The system gives the lock back when its holder dies, in whatever way.
+        """
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not over.is_open:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    over.wait(_LOOK_AGAIN_S)
+                    continue
+                yield True
+                return
+            yield False
+        finally:
+            os.close(fd)
+
+
+def _make_folder(folder: Path) -> None:
+    """Of this user alone: what is in it is loaded without being compiled again."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+    except OSError as error:
+        raise InvalidArgument(f"cache {str(folder)!r} cannot be made: {error}; give a folder") from error
+    if not stat.S_ISDIR(about.st_mode) or not os.access(folder, os.W_OK):
+        raise InvalidArgument(f"cache {str(folder)!r} is no folder that can be written; give another")
+    if about.st_uid != os.getuid():
+        log.warning("cache %s belongs to another user, who decides what is loaded from it", folder)

@@ -1,6 +1,6 @@
 """Where a float model leaves the range of half precision, in which the HTP computes floats.
 
-A number above 65504 becomes infinite there; what is divided by it becomes 0, and the result may look fine and be
+A number above 65504 becomes infinite there. Anything divided by it becomes 0, and the result may look fine and be
 wrong.
 """
 
@@ -142,7 +142,7 @@ def _session(model: bytes) -> Any:
 
 
 class RangeWatch:
-    """Looks at the results of a session until they are infinite or no numbers, and then tells once where from.
+    """Looks at the results of a session until some are infinite or NaN, and says once which node made them so.
 
     ``first_run`` says whether the first run is looked into whatever its results are; None for models in floats
     that are small enough for it not to be felt.
