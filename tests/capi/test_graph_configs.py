@@ -225,6 +225,14 @@ def test_b10_what_a_binary_says_about_threads_and_compression(device: LibraryDev
     assert (stored(chosen, lib_dir).hvx_threads, stored(chosen, lib_dir).dlbc) == (2, 1)
 
 
+@pytest.mark.parametrize(("value", "on"), [(0.0, 0), (1.0, 1), (2.5, 1)])
+def test_compression_is_on_from_one_up(context: LibraryContext, lib_dir: Path, value: float, on: int) -> None:
+    graph = unfinished(context)
+    assert graph.set_config(optimization(Optimization.DLBC, value)) == 0
+    graph._graph.finalize()
+    assert stored(context, lib_dir).dlbc == on
+
+
 def test_b10_all_levels_of_profiles_tell_the_same_number_of_threads(
     backend: LibraryBackend, context: LibraryContext
 ) -> None:

@@ -119,6 +119,28 @@ def test_zero_vtcm_is_all_there_is() -> None:
     assert parse_config({"graphs": [{"graph_names": ["g"], "vtcm_mb": 0}]}).graph_options("g") == {}
 
 
+def test_numbers_of_one_and_more_turn_compression_on() -> None:
+    for number, on in ((0, False), (1, True), (2.0, True)):
+        for key, other in (("dlbc", "dlbc_weights"), ("dlbc_weights", "dlbc")):
+            options = parse_config({"graphs": [{"graph_names": ["g"], key: number}]}).graph_options("g")
+            assert options[key] is on
+            assert other not in options
+
+
+def test_the_older_name_of_a_chip() -> None:
+    for devices, soc in (
+        ({"soc_id": 43}, "SM8550"),
+        ({"soc_id": 43, "soc_model": 57}, "SM8650"),
+        ({"soc_model": 0, "dsp_arch": "v79"}, "SM8750"),
+    ):
+        assert parse_config({"devices": [devices]}).device_options() == {"soc": soc}
+
+
+def test_another_type_of_core_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="/devices/0/core_type is 1; expected 0, as 0 is the NSP"):
+        parse_config({"devices": [{"core_type": 1}]})
+
+
 def test_a_context_may_be_a_list_of_one() -> None:
     assert parse_config({"context": [{"init_acceleration": True}]}).context_options() == {
         "init_acceleration": True

@@ -47,6 +47,17 @@ def test_what_a_call_gives_comes_first(shared_backend: htp.Backend) -> None:
         assert (graph.options.vtcm_bytes, graph.options.hvx_threads) == (4 << 20, 1)
 
 
+@pytest.mark.parametrize(("profile", "polling_us"), [("high_performance", 9999), ("balanced", 0)])
+def test_times_of_a_core_that_a_config_leaves_open(
+    shared_backend: htp.Backend, profile: str, polling_us: int
+) -> None:
+    config = {"devices": [{"cores": [{"perf_profile": profile}]}]}
+    with shared_backend.create_device(config=config, host="thread") as device:
+        (vote,) = power_of(device)
+        assert (vote["rpc_control_latency_us"], vote["rpc_polling_us"]) == (100, polling_us)
+        assert (vote["hmx_timeout_us"], vote["adaptive_polling_us"]) == (300_000, 0)
+
+
 def test_a_core_of_its_own(shared_backend: htp.Backend) -> None:
     cores = [{"core_id": 0, "perf_profile": "burst"}, {"core_id": 1, "perf_profile": "power_saver"}]
     config = {"devices": [{"cores": cores}]}

@@ -60,6 +60,24 @@ def test_loops_keep_and_wait(folder: Path) -> None:
     assert read(Path("output/Result_3/y.raw")) == read(Path("output/Result_0/y.raw")) == [0.0, 0.0, 2.0, 4.0]
 
 
+def test_shared_buffers_by_the_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[int] = []
+    real = htp.Context.register_memory
+
+    def register(self: htp.Context, nbytes: int, **more: object) -> htp.Mem:
+        registered.append(nbytes)
+        return real(self, nbytes, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(htp.Context, "register_memory", register)
+    Path("htp.json").write_text('{"memory": {"mem_type": "shared_buffer"}}')
+    words = ("net-run", "--model", "double.onnx", "--input_list", "list.txt")
+    for more in ((), ("--config_file", "htp.json")):
+        done = run(*words, *more)
+        assert done.exit_code == 0, done.output
+        assert read(Path("output/Result_2/y.raw")) == [2.0, 4.0, 6.0, 8.0]
+        assert bool(registered) is bool(more)
+
+
 def test_several_graphs_have_folders_and_one_is_left_out(folder: Path) -> None:
     Path("triple.onnx").write_bytes(model_bytes(3.0))
     Path("none.onnx").write_bytes(model_bytes(9.0))
