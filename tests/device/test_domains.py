@@ -170,15 +170,16 @@ def test_domains_end_with_what_was_in_them(maker: htp.Device, device: htp.Device
     assert domain["bytes"] == 0
 
 
-def spilling_binary(device: htp.Device, name: str = "g") -> bytes:
-    """A graph whose tensors have more bytes than the VTCM that it takes."""
+def spilling_binary(device: htp.Device, *names: str) -> bytes:
+    """Graphs whose tensors have more bytes than the VTCM that they take."""
     with device.create_context(prepare_only=True) as context:
-        graph = context.create_graph(name, precision="float32", vtcm_mb=1)
-        shape = (1, 1024, 512)
-        x = graph.add_tensor("x", shape, "float32", kind="app_write")
-        y = graph.add_tensor("y", shape, "float32", kind="app_read")
-        graph.add_node("Relu", inputs=[x], outputs=[y])
-        graph.finalize()
+        for name in names or ("g",):
+            graph = context.create_graph(name, precision="float32", vtcm_mb=1)
+            shape = (1, 1024, 512)
+            x = graph.add_tensor("x", shape, "float32", kind="app_write")
+            y = graph.add_tensor("y", shape, "float32", kind="app_read")
+            graph.add_node("Relu", inputs=[x], outputs=[y])
+            graph.finalize()
         return context.get_binary()
 
 
@@ -235,6 +236,15 @@ def test_contexts_that_share_while_they_run_have_one_priority(maker: htp.Device,
         first.graph("g").set_config(priority="low")
     with pytest.raises(htp.InvalidArgument, match="began no group"):
         device.create_context_from_binary(binary, register_multi_contexts=htp.GroupRegistration(first=first))
+
+
+def test_a_group_of_one_context_shares_among_its_graphs(maker: htp.Device, backend: htp.Backend) -> None:
+    device = backend.create_device(soc="SM8850", process_domains=1)
+    binary = spilling_binary(maker, "first", "second")
+    group = htp.GroupRegistration(max_spill_fill_buffer=64 * MIB)
+    device.create_context_from_binary(binary, register_concurrent_resource_sharing=group)
+    memory = domains_of(device)[0]["memory"]
+    assert (memory["spill_fill"], memory["vtcm_backup"]) == (64 * MIB, 8 * MIB)
 
 
 def test_lists_that_share_resources_have_one_spill_fill_buffer(maker: htp.Device, backend: htp.Backend) -> None:
