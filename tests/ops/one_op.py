@@ -14,7 +14,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import find_op, resolve
-from openhtp.ops._types import _WORDS
+from openhtp.ops._opdef import TYPE_WORDS
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def call_of(op: str, inputs: Sequence[Given], outputs: Sequence[Any], params: di
     """The call, unresolved. An output is a shape, a word and, for fixed point, an encoding."""
     specs, stored = [], {}
     for index, given in enumerate(inputs):
-        array, dtype = np.asarray(given.numbers), _WORDS[given.word]
+        array, dtype = np.asarray(given.numbers), TYPE_WORDS[given.word]
         kind = TensorKind.STATIC if given.static else TensorKind.APP_WRITE
         quant = given.quant or (ScaleOffset(1.0, 0) if dtype.is_fixed_point else None)
         spec = TensorSpec(f"x{index}", array.shape, dtype, quant, kind)
@@ -40,7 +40,7 @@ def call_of(op: str, inputs: Sequence[Given], outputs: Sequence[Any], params: di
         stored[spec.name] = np.ascontiguousarray(held, dtype.numpy)
     results = []
     for index, (shape, word, *quant) in enumerate(outputs):
-        dtype = _WORDS[word]
+        dtype = TYPE_WORDS[word]
         encoding = quant[0] if quant else ScaleOffset(1.0, 0) if dtype.is_fixed_point else None
         results.append(TensorSpec(f"y{index}", tuple(shape), dtype, encoding, TensorKind.APP_READ))
     return Case(find_op(op), OpCall(op, "node", tuple(specs), tuple(results), params), stored, ())

@@ -18,9 +18,8 @@ from openhtp.engine.ort import OrtEngine
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import OpDef
 from openhtp.ops._node import Node
-from openhtp.ops._opdef import Sample
+from openhtp.ops._opdef import Sample, TypeRow, type_word
 from openhtp.ops._resolve import filled_params
-from openhtp.ops._types import TypeRow, type_word
 
 FORCED_LAYOUT = "forced"
 

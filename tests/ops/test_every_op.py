@@ -11,7 +11,7 @@ import pytest
 from ops_cases import all_cases, assert_close, make_case, run_case
 
 from openhtp.ops import find_op, op_names, resolve
-from openhtp.ops._emit import Layout
+from openhtp.ops._node import Layout
 
 CASES = [(name, words, parts) for name in op_names() for words, parts in all_cases(find_op(name))]
 IDS = [f"{name} {words}" for name, words, _ in CASES]

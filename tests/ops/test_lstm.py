@@ -13,7 +13,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import find_op, resolve
-from openhtp.ops._types import _WORDS
+from openhtp.ops._opdef import TYPE_WORDS
 
 BATCH, FEATURES, UNITS, STEPS = 2, 4, 5, 3
 FIXED = {0: "u8", 10: "u8", 11: "s16", **dict.fromkeys((7, 8, 9, 21, 23), "s32")}
@@ -40,7 +40,7 @@ def lstm_case(
             continue
         kind = TensorKind.APP_WRITE if number in (0, 10, 11) else TensorKind.STATIC
         used = FIXED.get(number, word) if fixed else word
-        dtype, quant = _WORDS[used], QUANTS.get(used)
+        dtype, quant = TYPE_WORDS[used], QUANTS.get(used)
         spec = TensorSpec(f"x{number}", array.shape, dtype, quant, kind)
         held = array if quant is None else quant.quantize(array, *dtype.integer_range)
         specs.append(spec)
@@ -49,7 +49,7 @@ def lstm_case(
     words = ("u8", "s16", "u8") if fixed else (word,) * 3
     shapes = ((steps, BATCH, out), (BATCH, UNITS), (BATCH, out))
     outputs = tuple(
-        TensorSpec(f"y{index}", shape, _WORDS[used], QUANTS.get(used), TensorKind.APP_READ)
+        TensorSpec(f"y{index}", shape, TYPE_WORDS[used], QUANTS.get(used), TensorKind.APP_READ)
         for index, (shape, used) in enumerate(zip(shapes, words, strict=True))
     )
     return Case(find_op("Lstm"), OpCall("Lstm", "node", tuple(specs), outputs, params), stored, ())

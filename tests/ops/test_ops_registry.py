@@ -15,7 +15,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import find_op, op_names, resolve
-from openhtp.ops._types import rows
+from openhtp.ops._opdef import rows
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -14,7 +14,7 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine.ort import OrtEngine
-from openhtp.ops._types import _WORDS
+from openhtp.ops._opdef import TYPE_WORDS
 from vendor_agreement.differential import Case, Row, run_ours, run_vendor
 
 SOC = "SM8650"
@@ -26,14 +26,14 @@ def both(op: str, inputs: list[Any], outputs: list[Any], **params: Any) -> list[
     """Ours and theirs, as stored. An input is (numbers, word, encodings by word), an output (shape, word, ...)."""
     specs, stored = [], {}
     for index, (numbers, word, *quants) in enumerate(inputs):
-        array, dtype = np.asarray(numbers, float), _WORDS[word]
+        array, dtype = np.asarray(numbers, float), TYPE_WORDS[word]
         quant = quants[0].get(word) if quants else None
         spec = TensorSpec(f"x{index}", array.shape, dtype, quant, TensorKind.APP_WRITE)
         held = array if quant is None else quant.quantize(array, *dtype.integer_range)
         specs.append(spec)
         stored[spec.name] = np.ascontiguousarray(held, dtype.numpy)
     results = tuple(
-        TensorSpec(f"y{i}", shape, _WORDS[word], quants[0].get(word) if quants else None, TensorKind.APP_READ)
+        TensorSpec(f"y{i}", shape, TYPE_WORDS[word], quants[0].get(word) if quants else None, TensorKind.APP_READ)
         for i, (shape, word, *quants) in enumerate(outputs)
     )
     row = Row(op, 0, tuple(s.dtype for s in specs), tuple(s.dtype for s in results))

@@ -25,7 +25,7 @@ from openhtp.engine.ort import OrtEngine
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import OpDef, find_op, resolve
 from openhtp.ops._node import Shape
-from openhtp.ops._types import TypeRow, type_word
+from openhtp.ops._opdef import TypeRow, type_word
 from openhtp.testing import oracle
 from vendor_agreement.drawing import (
     draw_data,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from openhtp.core.dtype import DType
 from openhtp.ops import find_op
-from openhtp.ops._opdef import Sample
-from openhtp.ops._types import type_word
+from openhtp.ops._opdef import Sample, type_word
 
 
 def samples_of(op: str) -> tuple[Sample, ...]:

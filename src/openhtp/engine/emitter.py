@@ -24,7 +24,7 @@ Bounds = tuple[float, float]
 
 
 class NodeEmitter:
-    """Implements ``openhtp.ops._emit.Emitter`` on an OnnxGraph."""
+    """Implements ``openhtp.ops._node.Emitter`` on an OnnxGraph."""
 
     def __init__(
         self, values: TensorForms, opdef: OpDef, node: Node, physical: Physical, clamp: Bounds | None
@@ -53,6 +53,14 @@ class NodeEmitter:
         """A constant."""
         return self._graph.const(np.asarray(array))
 
+    def ints(self, numbers: npt.ArrayLike) -> str:
+        """A constant of indices, sizes or axes."""
+        return self._graph.const(np.array(numbers, np.int64))
+
+    def floats(self, numbers: npt.ArrayLike) -> str:
+        """A constant of real numbers."""
+        return self._graph.const(np.array(numbers, np.float32))
+
     def value(self, index: int) -> str:
         """Real values of an input in this node's layout."""
         return self._values.real(self._input(index), self._physical)
@@ -75,8 +83,7 @@ class NodeEmitter:
         """Values of an input in another shape."""
         spec = self._node.input(index)
         stored = self._values.stored(spec, Physical.LOGICAL)
-        sizes = self._graph.const(np.array(shape, np.int64))
-        return self._values.dequantized(spec, self.node("Reshape", [stored, sizes]))
+        return self._values.dequantized(spec, self.node("Reshape", [stored, self.ints(shape)]))
 
     def weight(
         self,
@@ -208,7 +215,7 @@ class NodeEmitter:
         shape = self._node.outputs[index].shape
         if shape not in ((), (1,)) or self._opdef.infer(self._node)[index] == shape:
             return name
-        return self.node("Reshape", [name, self.const(np.array(shape, np.int64))])
+        return self.node("Reshape", [name, self.ints(shape)])
 
     def _finish(self, index: int, name: str) -> None:
         self._values.set_stored(self._node.outputs[index], self._physical, name)

@@ -35,7 +35,7 @@ from openhtp.engine.encoding import unsigned_tensor
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.values import Physical, Rounding, TensorForms
 from openhtp.ops import Node, OpDef, find_op
-from openhtp.ops._emit import Layout
+from openhtp.ops._node import Layout
 from openhtp.program.htp_program import HtpNode, HtpProgram
 
 Array = npt.NDArray[Any]

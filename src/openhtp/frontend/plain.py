@@ -9,8 +9,8 @@ from openhtp.frontend import values as vs
 from openhtp.frontend.site import Site
 from openhtp.frontend.values import Perm
 from openhtp.ops import OpDef, find_op, op_names
-from openhtp.ops._emit import Layout
-from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._node import Layout
+from openhtp.ops._opdef import OnnxRule
 
 
 @functools.cache

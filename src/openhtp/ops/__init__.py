@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedOp
 from openhtp.core.opcall import OpCall
-from openhtp.ops._first_arch import first_arch
 from openhtp.ops._node import Array, Node
 from openhtp.ops._opdef import OpDef, Work
-from openhtp.ops._resolve import resolve_call
+from openhtp.ops._resolve import first_arch, resolve_call
 from openhtp.ops._tiles import TileAxis
 
 __all__ = ["PACKAGE", "Node", "OpDef", "TileAxis", "Work", "find_op", "op_names", "resolve", "resolve_for"]

@@ -8,11 +8,100 @@ from typing import Any
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._onnx import OnnxRule
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
 from openhtp.ops._tiles import TileRule, split_nowhere
-from openhtp.ops._types import TypeRow
+
+TYPE_WORDS = {
+    "f16": DType.FLOAT_16,
+    "f32": DType.FLOAT_32,
+    "u8": DType.UFIXED_POINT_8,
+    "u16": DType.UFIXED_POINT_16,
+    "s8": DType.SFIXED_POINT_8,
+    "s16": DType.SFIXED_POINT_16,
+    "s32": DType.SFIXED_POINT_32,
+    "i8": DType.INT_8,
+    "i16": DType.INT_16,
+    "i32": DType.INT_32,
+    "i64": DType.INT_64,
+    "n8": DType.UINT_8,
+    "n16": DType.UINT_16,
+    "n32": DType.UINT_32,
+    "n64": DType.UINT_64,
+    "b": DType.BOOL_8,
+}
+_BY_TYPE = {dtype: word for word, dtype in TYPE_WORDS.items()}
+
+Choices = tuple[DType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """One combination of data types that an op accepts; ``text`` is the notation it was parsed from.
+
+    A row reads ``"u8 u8|s8 u8|s32 > u8"``: one word per port, inputs left of ``>``, outputs right of it,
+    alternatives joined by ``|``. ``u8``/``s8`` are fixed point, ``n8``/``i8`` plain unsigned/signed integers,
+    ``f16``/``f32`` floats, ``b`` booleans. A word ending in ``*`` stands for all remaining ports of its side; the
+    rows of one op are alternatives, and a left-out optional input matches anything.
+    """
+
+    text: str
+    inputs: tuple[Choices, ...]
+    outputs: tuple[Choices, ...]
+    variadic_input: bool = False
+    variadic_output: bool = False
+
+    def accepts(self, inputs: Sequence[DType | None], outputs: Sequence[DType]) -> bool:
+        """Whether the row allows these types; None is a left-out input."""
+        return _side_accepts(self.inputs, self.variadic_input, inputs) and _side_accepts(
+            self.outputs, self.variadic_output, outputs
+        )
+
+
+def _side_accepts(choices: tuple[Choices, ...], variadic: bool, dtypes: Sequence[DType | None]) -> bool:
+    if len(dtypes) > len(choices) and not variadic:
+        return False
+    return all(
+        dtype is None or dtype in choices[min(index, len(choices) - 1)] for index, dtype in enumerate(dtypes)
+    )
+
+
+def rows(*texts: str) -> tuple[TypeRow, ...]:
+    """Parse rows; ``T`` written in a row before a colon list repeats it: ``"T > T : u8 s8 f16"``."""
+    parsed: list[TypeRow] = []
+    for text in texts:
+        pattern, _, types = text.partition(":")
+        parsed += [_parse(pattern.replace("T", dtype)) for dtype in types.split() or ["T"]]
+    return tuple(parsed)
+
+
+def _parse(text: str) -> TypeRow:
+    inputs, outputs = (side.split() for side in text.split(">"))
+
+    def choices(words: list[str]) -> tuple[Choices, ...]:
+        return tuple(tuple(TYPE_WORDS[name] for name in word.rstrip("*").split("|")) for word in words)
+
+    return TypeRow(
+        text=" ".join(text.split()),
+        inputs=choices(inputs),
+        outputs=choices(outputs),
+        variadic_input=bool(inputs) and inputs[-1].endswith("*"),
+        variadic_output=outputs[-1].endswith("*"),
+    )
+
+
+def type_word(dtype: DType | None) -> str:
+    """The notation's word for a type (``-`` for a left-out input)."""
+    return "-" if dtype is None else _BY_TYPE.get(dtype, dtype.short)
+
+
+# Row sets that many ops share.
+WEIGHTED = rows(
+    "T T T > T : f16 f32",
+    "f16 s8 f16 > f16",
+    "u16 u8|s8|u16|s16 u8|s32 > u16",
+    "u8 u8|s8 u8|s32 > u8",
+    "s8 u8|s8 u8|s32 > s8",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +111,10 @@ class Port:
     name: str
     optional: bool = False
     variadic: bool = False
+
+
+TWO_INPUTS = (Port("in[0]"), Port("in[1]"))
+WEIGHTED_INPUTS = (*TWO_INPUTS, Port("in[2]", optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +147,9 @@ class Constraint:
     late: bool = False
 
 
+FIXED_SHAPES = Constraint("inputs are not dynamic", lambda node: not any(s.is_dynamic for s in node.inputs if s))
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """How much an op does, not how long it takes: the cost model knows the latter.
@@ -66,6 +162,26 @@ class Work:
     vector_ops: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+
+    @classmethod
+    def on(cls, node: Node, *, macs: int = 0, vector_ops: int = 0) -> Work:
+        """This much computing, on all bytes of the node's inputs and outputs."""
+        read = sum(spec.nbytes for spec in node.inputs if spec is not None)
+        return cls(macs, vector_ops, read, sum(spec.nbytes for spec in node.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRule:
+    """One ONNX operator that is this op: same inputs and outputs in the same order.
+
+    ``attrs`` renames attributes (ONNX name -> QNN parameter; those not listed are dropped), ``params`` sets
+    parameters to constants. A parameter called ``axis`` is translated to the QNN tensor's order of axes. Mappings
+    that need more (layouts, attributes that became inputs, several QNN ops) are functions of the ONNX frontend.
+    """
+
+    op_type: str
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +220,6 @@ Lower = Callable[[Node, Emitter], None]
 Worker = Callable[[Node], Work]
 
 
-def no_fixed_range(node: Node) -> tuple[float, float] | None:
-    """Results may be any number."""
-    return None
-
-
 def channel_scales(axis: Callable[[Node], int]) -> Constraint:
     """Per-channel weights must have their scales along the axis that makes output channels."""
 
@@ -119,21 +230,9 @@ def channel_scales(axis: Callable[[Node], int]) -> Constraint:
     return Constraint("per-channel weights have their scales along the output channels", check)
 
 
-def touched_bytes(node: Node) -> tuple[int, int]:
-    """Bytes of all inputs and of all outputs."""
-    read = sum(spec.nbytes for spec in node.inputs if spec is not None)
-    return read, sum(spec.nbytes for spec in node.outputs)
-
-
 def vector_work(ops_per_element: int) -> Worker:
     """Work of an op that spends about the same on each output element."""
-
-    def work(node: Node) -> Work:
-        read, written = touched_bytes(node)
-        elements = sum(spec.elements for spec in node.outputs)
-        return Work(vector_ops=ops_per_element * elements, bytes_read=read, bytes_written=written)
-
-    return work
+    return lambda node: Work.on(node, vector_ops=ops_per_element * sum(spec.elements for spec in node.outputs))
 
 
 _LIGHT = vector_work(1)
@@ -164,12 +263,12 @@ class OpDef:
 
     name: str
     summary: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
     types: tuple[TypeRow, ...]
     infer: Infer
     reference: Reference
     lower: Lower
+    inputs: tuple[Port, ...] = (Port("in[0]"),)
+    outputs: tuple[Port, ...] = (Port("out[0]"),)
     work: Worker = _LIGHT
     kind: str | None = None
     params: tuple[Param, ...] = ()
@@ -179,7 +278,7 @@ class OpDef:
     values_kept: bool = False
     moves_only: bool = False
     shares_encoding: bool = False
-    result_range: Callable[[Node], tuple[float, float] | None] = no_fixed_range
+    result_range: Callable[[Node], tuple[float, float] | None] = lambda node: None
     weights: Weights | None = None
     takes_activation: bool = False
     affine_by_constant: bool = False

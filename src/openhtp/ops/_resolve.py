@@ -12,9 +12,8 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument, UnsupportedOp
 from openhtp.core.opcall import OpCall
 from openhtp.ops._node import Array, Node
-from openhtp.ops._opdef import OpDef, Param, Port
+from openhtp.ops._opdef import OpDef, Param, Port, type_word
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import type_word
 
 _INVALID = st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE
 
@@ -154,3 +153,15 @@ def is_single(*shapes: tuple[int, ...]) -> bool:
 def _mention_inputs(error: InvalidArgument, node: Node) -> None:
     inputs = ", ".join(str(spec) for spec in node.inputs if spec is not None)
     error.context.append(f"inputs {inputs}")
+
+
+LOWEST = 68
+# Of 16-bit activations with 16-bit weights; found by asking the vendor's validator about chips of each kind.
+WIDE_PRODUCTS = 73
+
+
+def first_arch(opdef: OpDef, node: Node) -> int:
+    """The first architecture that can do this op on these types."""
+    factors = [spec.dtype for spec in node.inputs[:2] if spec is not None]
+    is_wide = len(factors) == 2 and all(dtype.is_fixed_point and dtype.bits == 16 for dtype in factors)
+    return WIDE_PRODUCTS if is_wide and opdef.work(node).macs else LOWEST

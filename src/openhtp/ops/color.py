@@ -14,12 +14,9 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
-from openhtp.ops._emit import Emitter
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
-from openhtp.ops._types import rows
 
 # How much of U and V each colour takes, beside all of Y.
 _FROM_U_V = np.array([[0.0, 1.403], [-0.344, -0.714], [1.773, 0.0]])
@@ -44,7 +41,7 @@ def _argb_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _argb_lower(node: Node, e: Emitter) -> None:
     first = _argb_first(node)
-    places = [e.const(np.array([number], np.int64)) for number in (first, first + 3, 3)]
+    places = [e.ints([number]) for number in (first, first + 3, 3)]
     move(e, lambda x: e.node("Slice", [x, *places]))
 
 
@@ -89,19 +86,19 @@ def _yuv(name: str, u_first: bool, words: str, samples: tuple[Sample, ...]) -> O
         pixels = e.node("Cast", [e.stored(0)], to="float32")
 
         def part(begin: int, end: int, shape: Sequence[int]) -> str:
-            places = [e.const(np.array([number], np.int64)) for number in (begin, end, 1)]
-            return e.node("Reshape", [e.node("Slice", [pixels, *places]), e.const(np.array(shape, np.int64))])
+            places = [e.ints([number]) for number in (begin, end, 1)]
+            return e.node("Reshape", [e.node("Slice", [pixels, *places]), e.ints(shape)])
 
         ones = (batch, height // 2, 1, width // 2, 1)
         pairs = part(height * width, height * width * 3 // 2, (*ones, 2))
-        centred = e.node("Sub", [pairs, e.const(np.array(_MIDDLE, np.float32))])
+        centred = e.node("Sub", [pairs, e.floats(_MIDDLE)])
         shares = e.node("MatMul", [centred, e.const(weights.T.astype(np.float32))])
         bright = part(0, height * width, (batch, height // 2, 2, width // 2, 2, 1))
         whole = e.node("Add", [bright, shares])
-        colours = e.node("Reshape", [whole, e.const(np.array([batch, height, width, 3], np.int64))])
+        colours = e.node("Reshape", [whole, e.ints([batch, height, width, 3])])
         if node.input().dtype.is_fixed_point:
             colours = e.node("Floor", [colours])
-        limits = [e.const(np.array(limit, np.float32)) for limit in (0.0, 255.0)]
+        limits = [e.floats(limit) for limit in (0.0, 255.0)]
         colours = e.node("Clip", [colours, *limits])
         if node.input().dtype.is_fixed_point:
             e.put_stored(0, e.node("Cast", [colours], to="uint8"))
@@ -111,8 +108,6 @@ def _yuv(name: str, u_first: bool, words: str, samples: tuple[Sample, ...]) -> O
     return OpDef(
         name=name,
         summary=f"RGB image from an {name[:4].upper()} picture, which is flat: the output's shape tells its size",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows(words),
         infer=_yuv_infer,
         reference=reference,
@@ -136,8 +131,6 @@ OPS = (
     OpDef(
         name="ArgbToRgb",
         summary="in[0] without its opacity, the first channel (input_order ARGB) or the last (RGBA)",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("u8 > u8"),
         infer=_argb_infer,
         reference=_argb_reference,

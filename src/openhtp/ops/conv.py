@@ -6,35 +6,75 @@ input channels.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import (
+    WEIGHTED,
+    WEIGHTED_INPUTS,
+    Constraint,
+    OpDef,
+    Param,
+    Sample,
+    Weights,
+    Work,
+    channel_scales,
+)
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, window_size
 from openhtp.ops._tiles import TileAxis
-from openhtp.ops._types import WEIGHTED
-from openhtp.ops._windows import (
-    batch_and_rows,
-    dilation_param,
-    dimensions,
-    groups,
-    is_depthwise,
-    onnx_pads,
-    patches,
-    window_params,
-    windows,
-)
+from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches
+
+
+def _dimensions(node: Node) -> int:
+    """How many image axes the op slides along, from its name."""
+    return int(node.op[-2])
+
+
+def _is_depthwise(node: Node) -> bool:
+    """Whether every channel has filters of its own."""
+    return node.op.startswith("DepthWise")
+
+
+def _groups(node: Node) -> int:
+    """Into how many groups the channels fall."""
+    return node.shape()[-1] if _is_depthwise(node) else int(node.params["group"])
+
+
+def _windows(node: Node) -> tuple[AxisWindow, ...]:
+    """One window per image axis. One-dimensional ops give their numbers as scalars."""
+    count = _dimensions(node)
+    kernel = node.shape(1)[:count]
+    strides, dilations = node.ints("stride"), node.ints("dilation") if "dilation" in node.params else (1,) * count
+    pads = node.pairs("pad_amount")
+    if (len(strides), len(dilations), len(pads)) != (count, count, count):
+        refuse(node, f"stride and dilation take {count} numbers each, pad_amount {count} x 2")
+    return tuple(
+        AxisWindow(size, stride, before, after, dilation)
+        for size, stride, (before, after), dilation in zip(kernel, strides, pads, dilations, strict=True)
+    )
+
+
+def _window_params(count: int) -> tuple[Param, ...]:
+    """Stride and padding in the form that an op of so many dimensions takes them."""
+    if count == 1:
+        return Param("stride", mandatory=True), Param("pad_amount", rank=1, mandatory=True)
+    return STRIDE, PAD
+
+
+def _dilation_param(count: int) -> Param:
+    """Dilation in the form that an op of so many dimensions takes it."""
+    return Param("dilation", default=1) if count == 1 else Param("dilation", rank=1, default=(1,) * count)
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:
-    rank = dimensions(node) + 2
+    rank = _dimensions(node) + 2
     batch, *sizes, channels = expect_rank(node, 0, rank)
     *_, per_group, filters = expect_rank(node, 1, rank)
-    count = groups(node)
+    count = _groups(node)
     if count < 1 or channels % count or filters % count:
         refuse(node, f"{count} groups do not divide {channels} input and {filters} output channels")
     if per_group != channels // count:
@@ -42,16 +82,16 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     expect_shape(node, 2, (filters,), "one bias per output channel")
     out = [
         window_size(node, size, w.kernel, w.stride, (w.before, w.after), w.dilation)
-        for size, w in zip(sizes, windows(node), strict=True)
+        for size, w in zip(sizes, _windows(node), strict=True)
     ]
     return ((batch, *out, filters),)
 
 
 def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     x, weights = arrays[0], arrays[1]
-    count, filters, rank = groups(node), weights.shape[-1], dimensions(node)
+    count, filters, rank = _groups(node), weights.shape[-1], _dimensions(node)
     sizes = _infer(node)[0][1:-1]
-    seen = patches(x, windows(node), sizes, 0.0)
+    seen = patches(x, _windows(node), sizes, 0.0)
     seen = seen.reshape(*seen.shape[:-1], count, x.shape[-1] // count)
     kernels = weights.reshape(*weights.shape[:-1], count, filters // count)
     places, kernel = "xyz"[:rank], "ijk"[:rank]
@@ -61,14 +101,14 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _lower(node: Node, e: Emitter) -> None:
-    each, rank = windows(node), dimensions(node)
+    each, rank = _windows(node), _dimensions(node)
     perm = (rank + 1, rank, *range(rank))
     weight = e.weight(1, lambda w: w.transpose(perm), perm, axis=0)
     bias = e.bias(2, weight=1)
     out = e.node(
         "Conv",
         [e.value(0), weight, bias] if bias else [e.value(0), weight],
-        group=groups(node),
+        group=_groups(node),
         kernel_shape=[w.kernel for w in each],
         strides=[w.stride for w in each],
         dilations=[w.dilation for w in each],
@@ -78,38 +118,36 @@ def _lower(node: Node, e: Emitter) -> None:
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     elements = node.outputs[0].elements
-    return Work(elements * math.prod(node.shape(1)[:-1]), elements, read, written)
+    return Work.on(node, macs=elements * math.prod(node.shape(1)[:-1]), vector_ops=elements)
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
-    last, rows = node.input().rank - 1, batch_and_rows(node, windows(node))
+    last, rows = node.input().rank - 1, batch_and_rows(node, _windows(node))
     # Filters are cut with their channels; a group's input channels would have to be cut with them.
-    if groups(node) == 1:
+    if _groups(node) == 1:
         return (*rows, TileAxis(axis=last, inputs=(None, last, 0)[: len(node.inputs)]))
-    if is_depthwise(node) and node.shape(1)[-1] == node.shape()[-1]:
+    if _is_depthwise(node) and node.shape(1)[-1] == node.shape()[-1]:
         return (*rows, TileAxis(axis=last, inputs=(last, last, 0)[: len(node.inputs)]))
     return rows
 
 
 _PADS_BELOW_KERNEL = Constraint(
     "padding on each side is smaller than the dilated kernel",
-    lambda node: all(max(w.before, w.after) < w.dilation * (w.kernel - 1) + 1 for w in windows(node)),
+    lambda node: all(max(w.before, w.after) < w.dilation * (w.kernel - 1) + 1 for w in _windows(node)),
 )
 
 
 def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
     count, depthwise = int(name[-2]), name.startswith("DepthWise")
-    params = (*window_params(count), dilation_param(count))
+    params = (*_window_params(count), _dilation_param(count))
     if not depthwise:
         params += (Param("group", default=1), Param(f"reuse_sparse_indic{'i' if count == 3 else ''}es"))
     subject = "each channel of in[0]" if depthwise else "in[0]"
     return OpDef(
         name=name,
         summary=f"convolution of {subject} with filters in[1], plus bias in[2]",
-        inputs=(Port("in[0]"), Port("in[1]"), Port("in[2]", optional=True)),
-        outputs=(Port("out[0]"),),
+        inputs=WEIGHTED_INPUTS,
         types=WEIGHTED,
         infer=_infer,
         reference=_reference,
@@ -122,6 +160,100 @@ def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
         weights=Weights(channel_axis=3 if count == 2 else None),
         takes_activation=True,
         tile=_tiles,
+        samples=samples,
+    )
+
+
+def _transposed_infer(node: Node) -> tuple[Shape, ...]:
+    rank = _dimensions(node) + 2
+    batch, *sizes, channels = expect_rank(node, 0, rank)
+    *_, taken, per_group = expect_rank(node, 1, rank)
+    count = node.params["group"]
+    if count < 1 or channels % count or taken != channels:
+        refuse(node, f"weights take {taken} channels in {count} groups; input has {channels}")
+    expect_shape(node, 2, (per_group * count,), "one bias per output channel")
+    extra = node.ints("output_padding")
+    out = [
+        w.stride * (size - 1) + w.kernel - w.before - w.after + more
+        for size, w, more in zip(sizes, _windows(node), extra, strict=True)
+    ]
+    if min(out) < 1:
+        refuse(node, f"output would have size {out}: padding takes all of it")
+    return ((batch, *out, per_group * count),)
+
+
+def _transposed_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    x, weights = arrays[0], arrays[1]
+    each, count, shape = _windows(node), node.params["group"], _transposed_infer(node)[0]
+    batch, *sizes, channels = x.shape
+    per_group = weights.shape[-1]
+    whole = [
+        w.stride * (s - 1) + w.kernel + m for w, s, m in zip(each, sizes, node.ints("output_padding"), strict=True)
+    ]
+    canvas = np.zeros((batch, *whole, count, per_group))
+    pixels = x.reshape(batch, *sizes, count, channels // count)
+    for place in itertools.product(*(range(w.kernel) for w in each)):
+        filters = weights[place].reshape(count, channels // count, per_group)
+        strided = tuple(
+            slice(k, k + w.stride * (s - 1) + 1, w.stride) for k, w, s in zip(place, each, sizes, strict=True)
+        )
+        canvas[(slice(None), *strided)] += np.einsum("...gc,gcf->...gf", pixels, filters)
+    kept = tuple(slice(w.before, w.before + s) for w, s in zip(each, shape[1:-1], strict=True))
+    out = canvas[(slice(None), *kept)].reshape(shape)
+    return (out + arrays[2] if node.has(2) else out,)
+
+
+def _transposed_lower(node: Node, e: Emitter) -> None:
+    each, rank = _windows(node), _dimensions(node)
+    perm = (rank, rank + 1, *range(rank))
+    weight = e.weight(1, lambda w: w.transpose(perm), perm, axis=1, integer=False)
+    bias = e.bias(2, weight=1, integer=False)
+    out = e.node(
+        "ConvTranspose",
+        [e.value(0), weight, bias] if bias else [e.value(0), weight],
+        group=node.params["group"],
+        kernel_shape=[w.kernel for w in each],
+        strides=[w.stride for w in each],
+        pads=onnx_pads(each),
+        output_padding=list(node.ints("output_padding")),
+    )
+    e.put(0, out)
+
+
+def _transposed_work(node: Node) -> Work:
+    elements = node.outputs[0].elements
+    # Each input channel meets each filter once per kernel place.
+    macs = node.input().elements * math.prod(node.shape(1)) // node.shape()[-1]
+    return Work.on(node, macs=macs, vector_ops=elements)
+
+
+def _transposed(count: int, samples: tuple[Sample, ...]) -> OpDef:
+    extra = (
+        Param("output_padding", default=0) if count == 1 else Param("output_padding", rank=1, default=(0,) * count)
+    )
+    return OpDef(
+        name=f"TransposeConv{count}d",
+        summary="transposed convolution of in[0] with filters in[1], plus bias in[2]",
+        inputs=WEIGHTED_INPUTS,
+        types=WEIGHTED,
+        infer=_transposed_infer,
+        reference=_transposed_reference,
+        lower=_transposed_lower,
+        work=_transposed_work,
+        kind="conv",
+        params=(*_window_params(count), Param("group", default=1), extra),
+        constraints=(
+            channel_scales(lambda node: -1),
+            Constraint(
+                "output_padding is smaller than the stride",
+                lambda node: all(
+                    more < w.stride for more, w in zip(node.ints("output_padding"), _windows(node), strict=True)
+                ),
+            ),
+        ),
+        layout=Layout.CHANNEL_FIRST,
+        weights=Weights(channel_axis=3 if count == 2 else None),
+        takes_activation=True,
         samples=samples,
     )
 
@@ -176,6 +308,38 @@ OPS = (
             Sample(
                 ((1, 4, 5, 6, 3), (2, 3, 3, 3, 4), (4,)),
                 {"stride": [1, 2, 1], "pad_amount": [[0, 1], [1, 1], [1, 1]]},
+                static=(1, 2),
+            ),
+        ),
+    ),
+    _transposed(1, (Sample(((1, 5, 4), (3, 4, 6), (6,)), {"stride": 2, "pad_amount": [1, 0]}, static=(1, 2)),)),
+    _transposed(
+        2,
+        (
+            Sample(
+                ((1, 4, 5, 4), (3, 3, 4, 6), (6,)),
+                {"stride": [2, 2], "pad_amount": [[1, 1], [0, 1]], "output_padding": [1, 0]},
+                static=(1, 2),
+            ),
+            Sample(
+                ((1, 4, 4, 6), (2, 2, 6, 2), None),
+                {"stride": [2, 1], "pad_amount": [[0, 0], [0, 0]], "group": 3},
+                static=(1,),
+            ),
+        ),
+    ),
+    _transposed(
+        3,
+        (
+            Sample(
+                ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), None),
+                {"stride": [2, 1, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
+                static=(1,),
+            ),
+            # The vendor's library does equal strides only.
+            Sample(
+                ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), (3,)),
+                {"stride": [2, 2, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
                 static=(1, 2),
             ),
         ),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node
-from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample
-from openhtp.ops._shapes import same_as_input
-from openhtp.ops._tiles import split_anywhere
-from openhtp.ops._types import TypeRow, rows
+from openhtp.ops._elementwise import elementwise
+from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._opdef import OnnxRule, OpDef, Param, Sample, TypeRow, rows
 
-_SAMPLE = Sample(((1, 5, 4, 3),), low=-3.0, high=3.0)
 _CONVERT_TYPES = rows(
     "f16|f32 > u8|u16|s8|s16|f16|f32",
     "u16 > u8|s8|b|u16|s16|f16|f32",
@@ -29,10 +25,6 @@ _CAST_TYPES = rows(
     "n32|i32 > n8|u8|s8|b|u16|n32|i32|i64|f32|f16",
     "i64 > n32|i32|i64|f32",
 )
-
-
-def _same(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return (arrays[0],)
 
 
 def _lower_real(node: Node, e: Emitter) -> None:
@@ -72,26 +64,19 @@ def _lower_cast(node: Node, e: Emitter) -> None:
     return e.put_stored(0, e.node("Cast", [stored], to=target.numpy.name))
 
 
-def _storing(
-    name: str, summary: str, types: tuple[TypeRow, ...], *, params: tuple[Param, ...] = (), cast: bool = False
-) -> OpDef:
-    return OpDef(
-        name=name,
-        summary=summary,
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
-        types=types,
-        infer=same_as_input,
-        reference=_cast_reference if cast else _same,
-        lower=_lower_cast if cast else _lower_real,
+def _storing(name: str, summary: str, types: tuple[TypeRow, ...], *, cast: bool = False, **facts: Any) -> OpDef:
+    return elementwise(
+        name,
+        summary,
+        types,
+        _cast_reference if cast else lambda node, arrays: (arrays[0],),
+        _lower_cast if cast else _lower_real,
         kind="affine",
-        params=params,
-        layout=Layout.ANY,
         moves_only=True,
         by_stored_number=cast,
-        tile=split_anywhere,
         onnx=(OnnxRule("Cast"),) if cast else (),
-        samples=(_SAMPLE,),
+        samples=(Sample(((1, 5, 4, 3),), low=-3.0, high=3.0),),
+        **facts,
     )
 
 

@@ -2,8 +2,8 @@
 
 A box is an anchor moved and stretched: its centre by the first two numbers of in[1], in sizes of the anchor, its
 height and width by the exponentials of the others; all four are divided by their scaling factors first. REGULAR
-suppresses within each class and sorts what is left by score; FAST is ``_suppression.WholeBoxes``. Slots that are
-not needed hold zeros.
+suppresses within each class and sorts what is left by score; FAST is ``non_max_suppression.WholeBoxes``. Slots
+that are not needed hold zeros.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Node, Shape, put_integers
+from openhtp.ops._opdef import FIXED_SHAPES, Constraint, OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-from openhtp.ops._suppression import (
-    FIXED_SHAPES,
+from openhtp.ops.non_max_suppression import (
     Detections,
     Settings,
     WholeBoxes,
@@ -27,12 +25,9 @@ from openhtp.ops._suppression import (
     emit_select,
     ended,
     image,
-    ints,
-    put_integers,
     select,
     stacked,
 )
-from openhtp.ops._types import rows
 
 _FAST, _REGULAR = 0, 1
 
@@ -116,12 +111,12 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _emit_decoded(node: Node, e: Emitter) -> str:
     batch, total, _ = node.shape(0)
-    factors = e.const(np.asarray(node.params["delta_scaling_factors"], np.float32))
-    pairs = ints(e, [2, 2])
+    factors = e.floats(node.params["delta_scaling_factors"])
+    pairs = e.ints([2, 2])
     shift, stretch = e.nodes("Split", [e.node("Div", [e.value(1), factors]), pairs], 2, axis=2)
     centre, extent = e.nodes("Split", [e.reshaped(2, (batch, total, 4)), pairs], 2, axis=2)
     middle = e.node("Add", [centre, e.node("Mul", [shift, extent])])
-    half = e.node("Mul", [e.node("Mul", [e.node("Exp", [stretch]), extent]), e.const(np.array(0.5, np.float32))])
+    half = e.node("Mul", [e.node("Mul", [e.node("Exp", [stretch]), extent]), e.floats(0.5)])
     return e.node("Concat", [e.node("Sub", [middle, half]), e.node("Add", [middle, half])], axis=2)
 
 
@@ -131,20 +126,20 @@ def _emit_regular(node: Node, e: Emitter, boxes: str, scores: str) -> Detections
     by_class = e.node("Transpose", [scores], perm=[0, 2, 1])
     rows_ = emit_select(e, boxes, by_class, _regular_settings(node), _limit(node, total))
     # A selection is one number: its place in the table of scores; behind the table there is none.
-    place = e.node("Add", [e.node("Mul", [column(e, rows_, 1), ints(e, total)]), column(e, rows_, 2)])
-    long = e.node("Concat", [place, ints(e, np.full(slots, kinds * total))], axis=0)
-    table = e.node("Reshape", [by_class, ints(e, [kinds * total])])
-    lowest = e.const(np.array([np.finfo(np.float32).min], np.float32))
+    place = e.node("Add", [e.node("Mul", [column(e, rows_, 1), e.ints(total)]), column(e, rows_, 2)])
+    long = e.node("Concat", [place, e.ints(np.full(slots, kinds * total))], axis=0)
+    table = e.node("Reshape", [by_class, e.ints([kinds * total])])
+    lowest = e.floats([np.finfo(np.float32).min])
     ranked = e.node("Gather", [e.node("Concat", [table, lowest], axis=0), long], axis=0)
-    _, order = e.nodes("TopK", [ranked, ints(e, [slots])], 2, axis=0)
+    _, order = e.nodes("TopK", [ranked, e.ints([slots])], 2, axis=0)
     chosen = e.node("Gather", [long, order], axis=0)
     heights = e.node("Gather", [ended(e, table, ()), chosen], axis=0)
     labels = np.append(np.repeat(_labels(node), total), 0)
     numbers = np.append(np.tile(np.arange(total), kinds), total)
     return Detections(
-        e.node("Gather", [ints(e, numbers), chosen], axis=0),
+        e.node("Gather", [e.ints(numbers), chosen], axis=0),
         heights,
-        e.node("Gather", [ints(e, labels), chosen], axis=0),
+        e.node("Gather", [e.ints(labels), chosen], axis=0),
         count_below(e, chosen, kinds * total),
     )
 
@@ -152,7 +147,7 @@ def _emit_regular(node: Node, e: Emitter, boxes: str, scores: str) -> Detections
 def _lower(node: Node, e: Emitter) -> None:
     batch, total, _ = node.shape(0)
     boxes = _emit_decoded(node, e)
-    scores = e.node("Gather", [e.value(0), ints(e, _classes(node))], axis=2)
+    scores = e.node("Gather", [e.value(0), e.ints(_classes(node))], axis=2)
     found, corners = [], []
     for number in range(batch):
         box, score = image(e, boxes, number), image(e, scores, number)
@@ -161,7 +156,7 @@ def _lower(node: Node, e: Emitter) -> None:
         else:
             each = _rule(node).emit(e, box, score, total)
         found.append(each)
-        listed = ended(e, e.node("Reshape", [box, ints(e, [total, 4])]), (4,))
+        listed = ended(e, e.node("Reshape", [box, e.ints([total, 4])]), (4,))
         corners.append(e.node("Gather", [listed, each.boxes], axis=0))
     e.put(0, stacked(e, [each.scores for each in found]))
     # Coordinates keep all their digits, unlike what floats are computed with.
@@ -171,10 +166,9 @@ def _lower(node: Node, e: Emitter) -> None:
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     anchors = node.input(1).elements // 4
     compared = node.outputs[0].elements * anchors
-    return Work(vector_ops=12 * compared + 20 * anchors, bytes_read=read, bytes_written=written)
+    return Work.on(node, vector_ops=12 * compared + 20 * anchors)
 
 
 def _sample(shape: Shape, slots: int, **params: object) -> Sample:

@@ -1,21 +1,16 @@
-"""Functions of one number: absolute value, rounding, trigonometry, powers and logarithms."""
+"""Functions of one number: absolute value, rounding, trigonometry, powers, logarithms; IsNan and IsInf."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._family import Family
-from openhtp.ops._node import Array, Node
-from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
-from openhtp.ops._shapes import same_as_input
-from openhtp.ops._tiles import split_anywhere
-from openhtp.ops._types import rows
-from openhtp.ops._unary import plain, unary
+from openhtp.ops._elementwise import Family, elementwise, plain, unary
+from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._opdef import OnnxRule, OpDef, Param, Sample, TypeRow, rows, vector_work
 
 _TYPES = rows("T > T : f16 f32 u16 u8 s8")
 _WITH_INT = rows("T > T : f16 f32 u16 s16 u8 s8 i32")
@@ -25,30 +20,21 @@ def _rsqrt(e: Emitter, x: str) -> str:
     return e.node("Reciprocal", [e.node("Sqrt", [x])])
 
 
-def _not_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return (arrays[0] == 0,)
-
-
 def _not_lower(node: Node, e: Emitter) -> None:
     if node.input().dtype is DType.BOOL_8:
         e.put_stored(0, e.node("Not", [e.value(0)]))
     else:
-        zero = e.node("Equal", [e.value(0), e.const(np.array(0, np.float32))])
+        zero = e.node("Equal", [e.value(0), e.floats(0)])
         e.put(0, e.node("Cast", [zero], to="float32"))
 
 
-_NOT = OpDef(
-    name="ElementWiseNot",
-    summary="true where in[0] is zero or false",
-    inputs=(Port("in[0]"),),
-    outputs=(Port("out[0]"),),
-    types=rows("T > T : u8 s8 b"),
-    infer=same_as_input,
-    reference=_not_reference,
-    lower=_not_lower,
+_NOT = elementwise(
+    "ElementWiseNot",
+    "true where in[0] is zero or false",
+    rows("T > T : u8 s8 b"),
+    lambda node, arrays: (arrays[0] == 0,),
+    _not_lower,
     kind="add",
-    layout=Layout.ANY,
-    tile=split_anywhere,
     onnx=(OnnxRule("Not"),),
     samples=(Sample(((1, 6, 5, 4),), low=-3.0, high=3.0),),
 )
@@ -62,32 +48,33 @@ def softplus_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]
 
 def softplus_lower(node: Node, e: Emitter) -> None:
     """log(1 + exp(beta x)) / beta."""
-    beta = e.const(np.array(node.params["beta"], np.float32))
+    beta = e.floats(node.params["beta"])
     e.put(0, e.node("Div", [e.node("Softplus", [e.node("Mul", [e.value(0), beta])]), beta]))
 
 
-_SOFTPLUS = OpDef(
-    name="ElementWiseSoftplus",
-    summary="out = log(1 + exp(beta * in[0])) / beta",
-    inputs=(Port("in[0]"),),
-    outputs=(Port("out[0]"),),
-    types=_TYPES,
-    infer=same_as_input,
-    reference=softplus_reference,
-    lower=softplus_lower,
+_SOFTPLUS = elementwise(
+    "ElementWiseSoftplus",
+    "out = log(1 + exp(beta * in[0])) / beta",
+    _TYPES,
+    softplus_reference,
+    softplus_lower,
     work=vector_work(10),
     kind="unary",
     params=(Param("beta", DType.FLOAT_32, default=1.0), Param("threshold", DType.FLOAT_32, default=-1.0)),
-    layout=Layout.ANY,
-    tile=split_anywhere,
     samples=(Sample(((1, 6, 5, 4),), {"beta": 1.5}),),
 )
 
 
-def _plain(name: str, onnx_op: str, summary: str, compute: object, **more: object) -> OpDef:
-    rule = (OnnxRule(onnx_op),)
-    types = more.pop("types", _TYPES)
-    return unary(name, summary, compute, plain(onnx_op), types, onnx=rule, **more)  # type: ignore[arg-type]
+def _plain(
+    name: str,
+    onnx_op: str,
+    summary: str,
+    compute: Callable[[Array], Array],
+    *,
+    types: tuple[TypeRow, ...] = _TYPES,
+    **facts: Any,
+) -> OpDef:
+    return unary(name, summary, compute, plain(onnx_op), types, onnx=(OnnxRule(onnx_op),), **facts)
 
 
 _MEMBERS = {
@@ -117,24 +104,18 @@ _MEMBERS = {
     "SIN": _plain("ElementWiseSin", "Sin", "out = sin(in[0])", np.sin, cost=10),
     "SQRT": _plain("ElementWiseSquareRoot", "Sqrt", "out = sqrt(in[0])", np.sqrt, cost=6, low=0.0, high=5.0),
 }
-_NUMBERS = {word: number for number, word in enumerate(_MEMBERS)}
-_FAMILY = Family(_NUMBERS, _MEMBERS)
+_FAMILY = Family(_MEMBERS)
 
-_UNARY = OpDef(
-    name="ElementWiseUnary",
-    summary="the function named by operation, of each element",
-    inputs=(Port("in[0]"),),
-    outputs=(Port("out[0]"),),
-    types=rows("T > T : f16 f32 u16 s16 u8 s8 b i32"),
-    infer=same_as_input,
-    reference=_FAMILY.reference,
-    lower=_FAMILY.lower,
+_UNARY = elementwise(
+    "ElementWiseUnary",
+    "the function named by operation, of each element",
+    rows("T > T : f16 f32 u16 s16 u8 s8 b i32"),
+    _FAMILY.reference,
+    _FAMILY.lower,
     work=_FAMILY.work,
     kind="unary",
     params=(_FAMILY.param,),
     constraints=(_FAMILY.types_fit,),
-    layout=Layout.ANY,
-    tile=split_anywhere,
     samples=(
         Sample(((1, 3, 5, 4),), {"operation": "EXP"}, types=("f16", "f32", "u16", "u8", "s8")),
         Sample(((1, 3, 5, 4),), {"operation": "NOT"}, types=("b",)),
@@ -142,5 +123,48 @@ _UNARY = OpDef(
     ),
 )
 
-# RECIPROCAL exists as an operation of the family only.
-OPS = (*(opdef for word, opdef in _MEMBERS.items() if word != "RECIPROCAL"), _SOFTPLUS, _UNARY)
+_SPECIAL_TYPES = rows("f16|f32 > b")
+_SAMPLES = (Sample(((1, 6, 5, 4),)),)
+
+
+def _inf_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    above = (arrays[0] == np.inf) & bool(node.params["detect_positive"])
+    below = (arrays[0] == -np.inf) & bool(node.params["detect_negative"])
+    return (above | below,)
+
+
+def _inf_lower(node: Node, e: Emitter) -> None:
+    above, below = (int(node.params[f"detect_{sign}"]) for sign in ("positive", "negative"))
+    e.put_stored(0, e.node("IsInf", [e.value(0)], detect_positive=above, detect_negative=below))
+
+
+OPS = (
+    # RECIPROCAL exists as an operation of the family only.
+    *(opdef for word, opdef in _MEMBERS.items() if word != "RECIPROCAL"),
+    _SOFTPLUS,
+    _UNARY,
+    elementwise(
+        "IsNan",
+        "true where in[0] is not a number",
+        _SPECIAL_TYPES,
+        lambda node, arrays: (np.isnan(arrays[0]),),
+        lambda node, e: e.put_stored(0, e.node("IsNaN", [e.value(0)])),
+        onnx=(OnnxRule("IsNaN"),),
+        samples=_SAMPLES,
+    ),
+    elementwise(
+        "IsInf",
+        "true where in[0] is infinite, of the signs that are asked for",
+        _SPECIAL_TYPES,
+        _inf_reference,
+        _inf_lower,
+        params=(
+            Param("detect_negative", DType.BOOL_8, default=True),
+            Param("detect_positive", DType.BOOL_8, default=True),
+        ),
+        onnx=(
+            OnnxRule("IsInf", attrs={"detect_negative": "detect_negative", "detect_positive": "detect_positive"}),
+        ),
+        samples=_SAMPLES,
+    ),
+)

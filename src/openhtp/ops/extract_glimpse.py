@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-from openhtp.ops._types import rows
 
 _NOISES = {"UNIFORM": 0, "GAUSSIAN": 1, "ZEROES": 2}
 
@@ -67,11 +64,11 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _lowered_noise(node: Node, e: Emitter, images: str) -> str:
     """Noise with the range, or the mean and spread, of each image; another one in every execution."""
-    zero = e.const(np.array(0.0, np.float32))
+    zero = e.floats(0.0)
     if node.params["noise"] == _NOISES["ZEROES"]:
         return zero
     shape = list(_infer(node)[0])
-    axes = e.const(np.array([1, 2, 3], np.int64))
+    axes = e.ints([1, 2, 3])
     if node.params["noise"] == _NOISES["UNIFORM"]:
         low, high = (e.node(op, [images, axes], keepdims=1) for op in ("ReduceMin", "ReduceMax"))
         spread = e.node("RandomUniform", [], shape=shape)
@@ -88,26 +85,27 @@ def _lower(node: Node, e: Emitter) -> None:
     height, width = _size(node)
     images = e.value(0)
 
-    def ints(numbers: npt.ArrayLike) -> str:
-        return e.const(np.array(numbers, np.int64))
-
     factor, shift = (e.const(array.astype(np.float32)) for array in _placing(node))
     # A cast to integers cuts off towards zero.
     corner = e.node("Cast", [e.node("Add", [e.node("Mul", [e.value(1), factor]), shift])], to="int64")
-    top, left = (e.node("Gather", [corner, ints([axis])], axis=1) for axis in (0, 1))
-    down = e.node("Add", [e.node("Reshape", [top, ints([batch, 1, 1])]), ints(np.arange(height)[None, :, None])])
-    across = e.node("Add", [e.node("Reshape", [left, ints([batch, 1, 1])]), ints(np.arange(width)[None, None, :])])
+    top, left = (e.node("Gather", [corner, e.ints([axis])], axis=1) for axis in (0, 1))
+    down = e.node(
+        "Add", [e.node("Reshape", [top, e.ints([batch, 1, 1])]), e.ints(np.arange(height)[None, :, None])]
+    )
+    across = e.node(
+        "Add", [e.node("Reshape", [left, e.ints([batch, 1, 1])]), e.ints(np.arange(width)[None, None, :])]
+    )
 
-    def held(name: str, size: int) -> tuple[str, str]:
+    def moved_inside(name: str, size: int) -> tuple[str, str]:
         """Places moved to inside of the image, and where none had to be moved."""
-        inside = e.node("Clip", [name, ints(0), ints(size - 1)])
+        inside = e.node("Clip", [name, e.ints(0), e.ints(size - 1)])
         return inside, e.node("Equal", [inside, name])
 
-    (row, row_fits), (column, column_fits) = held(down, high), held(across, wide)
-    first = ints((np.arange(batch) * high * wide)[:, None, None])
-    flat = e.node("Add", [e.node("Add", [e.node("Mul", [row, ints(wide)]), column]), first])
-    pixels = e.node("Gather", [e.node("Reshape", [images, ints([batch * high * wide, channels])]), flat], axis=0)
-    fits = e.node("Unsqueeze", [e.node("And", [row_fits, column_fits]), ints([3])])
+    (row, row_fits), (column, column_fits) = moved_inside(down, high), moved_inside(across, wide)
+    first = e.ints((np.arange(batch) * high * wide)[:, None, None])
+    flat = e.node("Add", [e.node("Add", [e.node("Mul", [row, e.ints(wide)]), column]), first])
+    pixels = e.node("Gather", [e.node("Reshape", [images, e.ints([batch * high * wide, channels])]), flat], axis=0)
+    fits = e.node("Unsqueeze", [e.node("And", [row_fits, column_fits]), e.ints([3])])
     e.put(0, e.node("Where", [fits, pixels, _lowered_noise(node, e, images)]))
 
 
@@ -118,8 +116,7 @@ OPS = (
     OpDef(
         name="ExtractGlimpse",
         summary="a window of each image of in[0] at the place in[1]; where it hangs over there is noise",
-        inputs=(Port("in[0]"), Port("in[1]")),
-        outputs=(Port("out[0]"),),
+        inputs=TWO_INPUTS,
         types=rows("T T > T : f16 f32", "u8 f32 > u8"),
         infer=_infer,
         reference=_reference,
@@ -131,7 +128,7 @@ OPS = (
             Param("normalized", DType.BOOL_8, default=True),
             Param("noise", DType.INT_32, default=0, choices=_NOISES),
         ),
-        constraints=(Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),),
+        constraints=(FIXED_SHAPES,),
         values_kept=True,
         random=True,
         bound_to_shape=True,

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from openhtp.ops._emit import Emitter
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._opdef import FIXED_SHAPES, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import expect_rank, refuse
-from openhtp.ops._types import rows
 from openhtp.ops._windows import AxisWindow, patches
 
 
@@ -65,13 +60,13 @@ def _lower(node: Node, e: Emitter) -> None:
                     begins[1] + (wide - 1) * across.stride + 1,
                 ]
                 numbers = (begins, ends, [1, 2], [down.stride, across.stride])
-                parts.append(e.node("Slice", [x, *(e.const(np.array(given, np.int64)) for given in numbers)]))
+                parts.append(e.node("Slice", [x, *(e.ints(given) for given in numbers)]))
         return e.node("Concat", parts, axis=-1)
 
     if any((down.before, down.after, across.before, across.after)):
         # Padding is with real zeros, so it is done on real values.
         pads = [0, down.before, across.before, 0, 0, down.after, across.after, 0]
-        e.put(0, emit(e.node("Pad", [e.value(0), e.const(np.array(pads, np.int64))])))
+        e.put(0, emit(e.node("Pad", [e.value(0), e.ints(pads)])))
     else:
         move(e, emit)
 
@@ -80,8 +75,6 @@ OPS = (
     OpDef(
         name="ExtractPatches",
         summary="the pixels of every window of in[0], side by side in the channels; SAME pads with zeros",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u8"),
         infer=_infer,
         reference=_reference,
@@ -93,7 +86,7 @@ OPS = (
             Param("rate", rank=1, mandatory=True),
             Param("padding", mandatory=True, choices={"VALID": 0, "SAME": 1}),
         ),
-        constraints=(Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),),
+        constraints=(FIXED_SHAPES,),
         max_rank=4,
         values_kept=True,
         moves_only=True,

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._opdef import OnnxRule, OpDef, Param, Port, Sample, rows
 from openhtp.ops._shapes import axis_in_range, refuse
-from openhtp.ops._types import rows
 
 _TYPES = rows("T n32|i32 > T : f16 f32 u16 s16 u8 s8 n32 i32 b")
 
@@ -90,7 +86,6 @@ OPS = (
         name="Gather",
         summary="slices of in[0] along axis, picked by in[1]",
         inputs=_PORTS,
-        outputs=(Port("out[0]"),),
         types=_TYPES,
         infer=_gather_infer,
         reference=_gather_reference,
@@ -109,7 +104,6 @@ OPS = (
         name="GatherElements",
         summary="one element of in[0] for each of in[1], which replaces its place on axis",
         inputs=_PORTS,
-        outputs=(Port("out[0]"),),
         types=_TYPES,
         infer=_elements_infer,
         reference=_elements_reference,
@@ -124,7 +118,6 @@ OPS = (
         name="GatherNd",
         summary="slices of in[0] at the places that the last axis of in[1] spells out",
         inputs=_PORTS,
-        outputs=(Port("out[0]"),),
         types=_TYPES,
         infer=_nd_infer,
         reference=_nd_reference,

@@ -1,18 +1,22 @@
-"""GridSample: an image read at places that a second tensor gives, from -1 (first edge) to 1 (last edge)."""
+"""An image read at places that a second tensor gives.
+
+GridSample takes the places themselves, from -1 (first edge) to 1 (last edge). ImageProjectionTransform takes a
+projective map for each pixel of the output: the first eight elements of the matrix, row by row; the ninth is 1.
+Outside of the image there are zeros.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
-from openhtp.ops._types import rows
 
 _MODES = {"BILINEAR": 0, "NEAREST": 1}
 _PADDINGS = {"ZEROS": 0, "BORDER": 1, "REFLECTION": 2}
@@ -48,14 +52,18 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
         places.append(place)
     if node.params["mode"] == _MODES["NEAREST"]:
         return (_pick(x, [np.rint(place).astype(int) for place in places]),)
-    out = np.zeros((*grid.shape[:-1], x.shape[-1]))
+    return (_interpolate(x, places),)
+
+
+def _interpolate(x: Array, places: Sequence[Array]) -> Array:
+    out = np.zeros((*places[0].shape, x.shape[-1]))
     floors = [np.floor(place).astype(int) for place in places]
-    for corner in itertools.product((0, 1), repeat=len(sizes)):
-        weight = np.ones(grid.shape[:-1])
+    for corner in itertools.product((0, 1), repeat=len(places)):
+        weight = np.ones(places[0].shape)
         for side, place, floor in zip(corner, places, floors, strict=True):
             weight = weight * (place - floor if side else 1 - (place - floor))
         out += weight[..., None] * _pick(x, [floor + side for side, floor in zip(corner, floors, strict=True)])
-    return (out,)
+    return out
 
 
 def _pick(x: Array, places: Sequence[Array]) -> Array:
@@ -64,32 +72,111 @@ def _pick(x: Array, places: Sequence[Array]) -> Array:
     for place, size in zip(places, x.shape[1:-1], strict=True):
         inside &= (place >= 0) & (place < size)
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * (places[0].ndim - 1))
-    held = [np.clip(place, 0, size - 1) for place, size in zip(places, x.shape[1:-1], strict=True)]
-    return np.asarray(np.where(inside[..., None], x[(batch, *held)], 0.0))
+    nearest = [np.clip(place, 0, size - 1) for place, size in zip(places, x.shape[1:-1], strict=True)]
+    return np.asarray(np.where(inside[..., None], x[(batch, *nearest)], 0.0))
+
+
+def _put_sampled(node: Node, e: Emitter, image: str, grid: str, mode: int, **attrs: Any) -> None:
+    rank = node.input().rank
+    out = e.node("GridSample", [image, grid], mode=("linear", "nearest")[mode], **attrs)
+    e.put(0, e.node("Transpose", [out], perm=[0, *range(2, rank), 1]))
 
 
 def _lower(node: Node, e: Emitter) -> None:
-    rank = node.input().rank
-    image = e.permuted(0, (0, rank - 1, *range(1, rank - 1)))
-    out = e.node(
-        "GridSample",
-        [image, e.value(1)],
-        align_corners=int(node.params["align_corners"]),
-        mode=("linear", "nearest")[node.params["mode"]],
-        padding_mode=("zeros", "border", "reflection")[node.params["padding_mode"]],
+    rank, params = node.input().rank, node.params
+    _put_sampled(
+        node,
+        e,
+        e.permuted(0, (0, rank - 1, *range(1, rank - 1))),
+        e.value(1),
+        params["mode"],
+        align_corners=int(params["align_corners"]),
+        padding_mode=("zeros", "border", "reflection")[params["padding_mode"]],
     )
-    e.put(0, e.node("Transpose", [out], perm=[0, *range(2, rank), 1]))
 
 
 _SHAPES = ((1, 5, 6, 3), (1, 4, 4, 2))
 _PLACES = {1: (-1.2, 1.2)}
 
+_PROJECTION_MODES = {"BILINEAR": 0, "NEAREST_NEIGHBOR": 1}
+# Far outside of any image: where a point has no place because its line of sight is parallel to the image.
+_NOWHERE = -16.0
+
+
+def _projection_infer(node: Node) -> tuple[Shape, ...]:
+    shape, given = expect_rank(node, 0, 4), node.shape(1)
+    if given not in ((8,), (1, 8), (shape[0], 8)):
+        refuse(node, f"input 1 has shape {list(given)}; expected [8] or [{shape[0]}, 8]")
+    return (shape,)
+
+
+def _places(matrix: Array, height: int, width: int) -> tuple[Array, Array]:
+    """Where in the input each pixel of the output is: rows and columns."""
+    a0, a1, a2, b0, b1, b2, c0, c1 = matrix
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    depth = c0 * x + c1 * y + 1
+    safe = np.where(depth == 0, 1.0, depth)
+    columns, rows_ = (a0 * x + a1 * y + a2) / safe, (b0 * x + b1 * y + b2) / safe
+    return np.where(depth == 0, _NOWHERE, rows_), np.where(depth == 0, _NOWHERE, columns)
+
+
+def _projection_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    images = arrays[0]
+    matrices = np.broadcast_to(arrays[1].reshape(-1, 8), (len(images), 8))
+    out = []
+    for image, matrix in zip(images, matrices, strict=True):
+        row, column = _places(matrix, *image.shape[:2])
+        places = [row[None], column[None]]
+        if node.params["interpolation_mode"]:
+            # Of two pixels that are equally near, the one further from the first pixel.
+            out.append(_pick(image[None], [(np.sign(p) * np.floor(np.abs(p) + 0.5)).astype(int) for p in places]))
+        else:
+            out.append(_interpolate(image[None], places))
+    return (np.concatenate(out),)
+
+
+def _emit_places(node: Node, e: Emitter) -> str:
+    """Columns and rows of all output pixels in the input, [batch, height * width, 2]."""
+    batch, height, width, _ = node.shape()
+    y, x = np.mgrid[0:height, 0:width].reshape(2, -1)
+    points = e.const(np.stack([x, y, np.ones_like(x)]).astype(np.float32))
+    matrices = e.node("Reshape", [e.value(1), e.ints([-1, 8])])
+    if node.input(1).elements == 8 and batch > 1:
+        matrices = e.node("Expand", [matrices, e.ints([batch, 8])])
+    ones = e.const(np.ones((batch, 1), np.float32))
+    square = e.node("Reshape", [e.node("Concat", [matrices, ones], axis=1), e.ints([batch, 3, 3])])
+    mapped = e.node("Transpose", [e.node("MatMul", [square, points])], perm=[0, 2, 1])
+    place, depth = e.nodes("Split", [mapped, e.ints([2, 1])], 2, axis=2)
+    parallel = e.node("Equal", [depth, e.floats(0.0)])
+    safe = e.node("Where", [parallel, e.floats(1.0), depth])
+    return e.node("Where", [parallel, e.floats(_NOWHERE), e.node("Div", [place, safe])])
+
+
+def _emit_nearest(e: Emitter, places: str) -> str:
+    """The nearest pixel; of two, the one further from the first pixel."""
+    away = e.node("Floor", [e.node("Add", [e.node("Abs", [places]), e.floats(0.5)])])
+    return e.node("Mul", [e.node("Sign", [places]), away])
+
+
+def _projection_lower(node: Node, e: Emitter) -> None:
+    batch, height, width, _ = node.shape()
+    places = _emit_places(node, e)
+    nearest = bool(node.params["interpolation_mode"])
+    if nearest:
+        places = _emit_nearest(e, places)
+    # The runtime counts from -1 at the image's first edge to 1 at its last.
+    scaled = e.node("Mul", [places, e.floats([2 / width, 2 / height])])
+    grid = e.node("Add", [scaled, e.floats([1 / width - 1, 1 / height - 1])])
+    grid = e.node("Reshape", [grid, e.ints([batch, height, width, 2])])
+    image = e.permuted(0, (0, 3, 1, 2))
+    _put_sampled(node, e, image, grid, nearest, align_corners=0, padding_mode="zeros")
+
+
 OPS = (
     OpDef(
         name="GridSample",
         summary="in[0] at the places in[1], interpolated",
-        inputs=(Port("in[0]"), Port("in[1]")),
-        outputs=(Port("out[0]"),),
+        inputs=TWO_INPUTS,
         types=rows("T T > T : f16 f32 u16 u8"),
         infer=_infer,
         reference=_reference,
@@ -103,11 +190,25 @@ OPS = (
         ),
         layout=Layout.OWN,
         samples=(
-            Sample(((1, 5, 6, 3), (1, 4, 4, 2)), ranges={1: (-1.2, 1.2)}),
-            Sample(
-                ((1, 5, 6, 3), (1, 4, 4, 2)), {"align_corners": True, "padding_mode": 1}, ranges={1: (-1.2, 1.2)}
-            ),
-            Sample(((1, 5, 6, 3), (1, 4, 4, 2)), {"padding_mode": 2}, ranges={1: (-1.2, 1.2)}),
+            Sample(_SHAPES, ranges=_PLACES),
+            Sample(_SHAPES, {"align_corners": True, "padding_mode": 1}, ranges=_PLACES),
+            Sample(_SHAPES, {"padding_mode": 2}, ranges=_PLACES),
+        ),
+    ),
+    OpDef(
+        name="ImageProjectionTransform",
+        summary="in[0] read at the places that the projective map in[1] gives for each pixel; zeros outside",
+        inputs=TWO_INPUTS,
+        types=rows("f32 f32 > f32"),
+        infer=_projection_infer,
+        reference=_projection_reference,
+        lower=_projection_lower,
+        work=vector_work(20),
+        params=(Param("interpolation_mode", default=0, choices=_PROJECTION_MODES),),
+        constraints=(FIXED_SHAPES,),
+        samples=(
+            Sample(((2, 5, 6, 3), (2, 8)), ranges={1: (0.1, 0.9)}),
+            Sample(((2, 5, 6, 3), (8,)), {"interpolation_mode": "NEAREST_NEIGHBOR"}, ranges={1: (0.1, 0.9)}),
         ),
     ),
 )

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, Work, rows
 from openhtp.ops._shapes import same_as_input
-from openhtp.ops._types import rows
 
 _LONGEST = 1 << 14
 
@@ -41,9 +39,8 @@ def _lower(node: Node, e: Emitter) -> None:
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     rounds = max(1, node.shape()[-1].bit_length() - 1)
-    return Work(vector_ops=rounds * node.outputs[0].elements, bytes_read=read, bytes_written=written)
+    return Work.on(node, vector_ops=rounds * node.outputs[0].elements)
 
 
 def _is_power(node: Node) -> bool:
@@ -55,8 +52,6 @@ OPS = (
     OpDef(
         name="HadamardTransform",
         summary="in[0] times the orthonormal Hadamard matrix of its last axis, times scale",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 u8"),
         infer=same_as_input,
         reference=_reference,

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, Constraint, OpDef, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape
-from openhtp.ops._types import rows
 
 _FURTHEST = 1.5
 # A surface this flat, relative to its curvatures, has no top to speak of: the pixel is kept.
@@ -72,14 +70,12 @@ class _Sums:
 
     def cell(self, row: int, column: int) -> str:
         """One pixel of every window, [maps, points, 1]."""
-        places = [
-            self._e.const(np.array([number], np.int64)) for number in (3 * row + column, 3 * row + column + 1, 2)
-        ]
+        places = [self._e.ints([number]) for number in (3 * row + column, 3 * row + column + 1, 2)]
         return self._e.node("Slice", [self._cells, *places])
 
     def number(self, value: float) -> str:
         """A number."""
-        return self._e.const(np.array(value, np.float32))
+        return self._e.floats(value)
 
     def total(self, *terms: tuple[float, str]) -> str:
         """Sum of terms with their factors."""
@@ -130,50 +126,41 @@ def _emit_refined(e: Emitter, cells: str) -> tuple[str, str, str]:
 def _lower(node: Node, e: Emitter) -> None:
     count, height, width, points = node.shape()
 
-    def ints(*numbers: int) -> str:
-        return e.const(np.array(numbers, np.int64))
-
     maps = e.node("Transpose", [e.value(0)], perm=[0, 3, 1, 2])
-    flat = e.node("Reshape", [maps, ints(count, points, height * width)])
-    place = e.node(
-        "ArgMax",
-        [
-            flat,
-        ],
-        axis=2,
-        keepdims=1,
-    )
-    row, column = e.node("Div", [place, ints(width)]), e.node("Mod", [place, ints(width)])
-    mirrored = e.node("Pad", [maps, ints(0, 0, 1, 1, 0, 0, 1, 1)], mode="reflect")
-    wide = e.node("Reshape", [mirrored, ints(count, points, (height + 2) * (width + 2))])
-    corner = e.node("Add", [e.node("Mul", [row, ints(width + 2)]), column])
-    around = ints(*(dy * (width + 2) + dx for dy in range(3) for dx in range(3)))
+    flat = e.node("Reshape", [maps, e.ints([count, points, height * width])])
+    place = e.node("ArgMax", [flat], axis=2, keepdims=1)
+    row, column = e.node("Div", [place, e.ints([width])]), e.node("Mod", [place, e.ints([width])])
+    mirrored = e.node("Pad", [maps, e.ints([0, 0, 1, 1, 0, 0, 1, 1])], mode="reflect")
+    wide = e.node("Reshape", [mirrored, e.ints([count, points, (height + 2) * (width + 2)])])
+    corner = e.node("Add", [e.node("Mul", [row, e.ints([width + 2])]), column])
+    around = e.ints([dy * (width + 2) + dx for dy in range(3) for dx in range(3)])
     cells = e.node("GatherElements", [wide, e.node("Add", [corner, around])], axis=2)
     right, down, higher = _emit_refined(e, cells)
     highest = e.node("GatherElements", [flat, place], axis=2)
-    e.put(0, e.node("Reshape", [e.node("Add", [highest, higher]), ints(count, points)]))
-    boxes = e.node("Unsqueeze", [e.value(1), ints(1)])
+    e.put(0, e.node("Reshape", [e.node("Add", [highest, higher]), e.ints([count, points])]))
+    boxes = e.node("Unsqueeze", [e.value(1), e.ints([1])])
     parts = []
     for axis, (index, shift, size) in enumerate(((column, right, width), (row, down, height))):
-        begin, end = (e.node("Slice", [boxes, ints(a), ints(a + 1), ints(2)]) for a in (axis, axis + 2))
-        middle = e.const(np.array(0.5, np.float32))
+        begin, end = (
+            e.node("Slice", [boxes, e.ints([a]), e.ints([a + 1]), e.ints([2])]) for a in (axis, axis + 2)
+        )
+        middle = e.floats(0.5)
         there = e.node("Add", [e.node("Add", [e.node("Cast", [index], to="float32"), shift]), middle])
-        share = e.node("Div", [there, e.const(np.array(size, np.float32))])
+        share = e.node("Div", [there, e.floats(size)])
         parts.append(e.node("Add", [e.node("Mul", [share, e.node("Sub", [end, begin])]), begin]))
     e.put(1, e.node("Concat", parts, axis=2))
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     operations = 2 * node.input().elements + 100 * node.outputs[0].elements
-    return Work(vector_ops=operations, bytes_read=read, bytes_written=written)
+    return Work.on(node, vector_ops=operations)
 
 
 OPS = (
     OpDef(
         name="HeatMapMaxKeyPoint",
         summary="score and place (x, y) of the highest point of each map of in[0], within its box in[1]",
-        inputs=(Port("in[0]"), Port("in[1]")),
+        inputs=TWO_INPUTS,
         outputs=(Port("out[0]"), Port("out[1]")),
         types=rows("u8 u16 > u8 u16"),
         infer=_infer,
@@ -182,7 +169,7 @@ OPS = (
         work=_work,
         constraints=(
             Constraint("maps have at least two rows and columns", lambda node: min(node.shape()[1:3]) >= 2),
-            Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),
+            FIXED_SHAPES,
         ),
         samples=(
             Sample(((2, 6, 6, 3), (2, 4)), ranges={1: (0.0, 50.0)}),

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TypeRow, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-from openhtp.ops._types import TypeRow, rows
 
 # An Lstm written out step by step, for what ONNX's operator does not have: projection, normalization, limits.
 #
@@ -82,7 +80,7 @@ class Steps:
     def _gate(self, gate: Gate, step: int, hidden: str, cell: str) -> str:
         if gate not in self._sums:
             self._sums[gate] = self._op("MatMul", self._x, self._weight(gate.from_input))
-        here = self._e.node("Gather", [self._sums[gate], self._e.const(np.array(step, np.int64))], axis=0)
+        here = self._e.node("Gather", [self._sums[gate], self._e.ints(step)], axis=0)
         total = self._op("Add", here, self._op("MatMul", hidden, self._weight(gate.from_hidden)))
         if gate.peephole is not None and self._node.has(gate.peephole):
             total = self._op("Add", total, self._op("Mul", cell, self._vector(gate.peephole)))
@@ -91,7 +89,7 @@ class Steps:
         return self._op("Add", total, self._vector(gate.bias))
 
     def _normalized(self, total: str) -> str:
-        last = self._e.const(np.array([-1], np.int64))
+        last = self._e.ints([-1])
         apart = self._op("Sub", total, self._e.node("ReduceMean", [total, last], keepdims=1))
         variance = self._e.node("ReduceMean", [self._op("Mul", apart, apart), last], keepdims=1)
         return self._op("Div", apart, self._op("Sqrt", self._op("Add", variance, self._number(NORM_EPSILON))))
@@ -116,7 +114,7 @@ class Steps:
         return self._e.weight(index, lambda w: w, (0,), axis=0, integer=False)
 
     def _number(self, value: float) -> str:
-        return self._e.const(np.array(value, np.float32))
+        return self._e.floats(value)
 
     def _op(self, op_type: str, *inputs: str) -> str:
         return self._e.node(op_type, list(inputs))
@@ -208,7 +206,7 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 def _stacked(e: Emitter, numbers: Sequence[int], rank: int) -> str:
     perm = tuple(range(rank))
     parts = [e.weight(number, lambda w: w, perm, axis=0, integer=False) for number in numbers]
-    return e.node("Unsqueeze", [e.node("Concat", parts, axis=0), e.const(np.array([0], np.int64))])
+    return e.node("Unsqueeze", [e.node("Concat", parts, axis=0), e.ints([0])])
 
 
 def _is_plain(node: Node) -> bool:
@@ -221,7 +219,7 @@ def _emit_whole(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
     """By ONNX's operator: the sequence, the last hidden and the last cell state, in shapes of its own."""
     units = node.shape(1)[0]
     biases = e.node("Concat", [_stacked(e, _BIASES, 1), e.const(np.zeros((1, 4 * units), np.float32))], axis=1)
-    first = e.const(np.array([0], np.int64))
+    first = e.ints([0])
     states = [e.node("Unsqueeze", [e.value(number), first]) if node.has(number) else "" for number in (10, 11)]
     inputs = [x, _stacked(e, _FROM_INPUT, 2), _stacked(e, _FROM_HIDDEN, 2), biases, "", *states]
     direction = "reverse" if node.params["direction"] else "forward"
@@ -237,7 +235,7 @@ def _emit_steps(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
     order = range(steps)[:: -1 if node.params["direction"] else 1]
     found, cell = Steps(node, e, x).emit(order, first[0], first[1])
     in_time = found[:: order.step]
-    front = e.const(np.array([0], np.int64))
+    front = e.ints([0])
     whole = e.node("Concat", [e.node("Unsqueeze", [name, front]) for name in in_time], axis=0)
     return whole, found[-1], cell
 
@@ -252,7 +250,7 @@ def _lower(node: Node, e: Emitter) -> None:
     out, hidden, cell = _emit_whole(node, e, x) if _is_plain(node) else _emit_steps(node, e, x)
 
     def shaped(name: str, *sizes: int) -> str:
-        return e.node("Reshape", [name, e.const(np.array(sizes, np.int64))])
+        return e.node("Reshape", [name, e.ints(sizes)])
 
     sequence = shaped(out, steps, batch, size) if three_axes else shaped(out, batch, size)
     if three_axes and not time_major:
@@ -265,8 +263,9 @@ def _lower(node: Node, e: Emitter) -> None:
 def _work(node: Node) -> Work:
     steps, batch, features = _sizes(node)
     units = node.shape(1)[0]
-    read, written = touched_bytes(node)
-    return Work(4 * steps * batch * units * (features + units), 40 * steps * batch * units, read, written)
+    return Work.on(
+        node, macs=4 * steps * batch * units * (features + units), vector_ops=40 * steps * batch * units
+    )
 
 
 def _inputs(

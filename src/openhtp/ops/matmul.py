@@ -1,21 +1,29 @@
-"""Matrix product of the last two axes; leading axes broadcast."""
+"""MatMul, the product of the last two axes (leading axes broadcast), and FullyConnected, that of flat rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from openhtp.core.dtype import DType
+from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, Weights, Work, channel_scales, touched_bytes
-from openhtp.ops._rows import like_several_rows
-from openhtp.ops._shapes import broadcast, expect_shape, refuse
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import (
+    WEIGHTED,
+    WEIGHTED_INPUTS,
+    Constraint,
+    OnnxRule,
+    OpDef,
+    Param,
+    Sample,
+    Weights,
+    Work,
+    channel_scales,
+)
+from openhtp.ops._shapes import broadcast, expect_rank, expect_shape, refuse
 from openhtp.ops._tiles import TileAxis, broadcast_axes
-from openhtp.ops._types import WEIGHTED
 
 
 def _matrix(node: Node, index: int) -> tuple[Shape, int, int]:
@@ -43,6 +51,19 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     return (out + arrays[2] if node.has(2) else out,)
 
 
+def _like_several_rows(node: Node, e: Emitter, left: str, product: Callable[[str], str]) -> str:
+    """``product`` of the rows ``left``; a single row of 16-bit numbers goes in twice and comes out once.
+
+    An HTP adds integers, so a row's result does not depend on how many others are computed with it; graphs of a
+    language model for 1 and for 128 tokens rely on that. The runtime multiplies a single row with a kernel of its
+    own, which adds in another order.
+    """
+    if e.dynamic or node.outputs[0].shape[-2] != 1 or not node.is_wide():
+        return product(left)
+    both = product(e.node("Concat", [left, left], axis=-2))
+    return e.node("Slice", [both, *(e.ints([number]) for number in (0, 1, -2))])
+
+
 def _swapped(rank: int) -> tuple[int, ...]:
     return (*range(rank - 2), rank - 1, rank - 2)
 
@@ -63,14 +84,13 @@ def _lower(node: Node, e: Emitter) -> None:
     bias = e.bias(2, weight=1)
     if rank0 == 2 and rank1 == 2 and bias:
         return e.put(0, e.node("Gemm", [left, right, bias]))
-    out = like_several_rows(node, e, left, lambda rows: e.node("MatMul", [rows, right]))
+    out = _like_several_rows(node, e, left, lambda rows: e.node("MatMul", [rows, right]))
     return e.put(0, e.node("Add", [out, bias]) if bias else out)
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     elements = node.outputs[0].elements
-    return Work(elements * _matrix(node, 0)[2], elements, read, written)
+    return Work.on(node, macs=elements * _matrix(node, 0)[2], vector_ops=elements)
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
@@ -82,12 +102,58 @@ def _tiles(node: Node) -> tuple[TileAxis, ...]:
     return tuple(TileAxis(axis=axis, inputs=cut[: len(node.inputs)]) for axis, cut in enumerate(cuts))
 
 
+def _scales_along_features(node: Node) -> bool:
+    quant = node.input(1).quant
+    return isinstance(quant, AxisScaleOffset) and quant.axis == 1
+
+
+def _connected_infer(node: Node) -> tuple[Shape, ...]:
+    units, features = expect_rank(node, 1, 2)
+    elements = node.input().elements
+    if elements % features:
+        refuse(node, f"input has {elements} elements; expected a multiple of the weights' {features} columns")
+    expect_shape(node, 2, (units,), "one bias per row of the weights")
+    return ((elements // features, units),)
+
+
+def _connected_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    weights = arrays[1]
+    out = np.einsum("bn,mn->bm", arrays[0].reshape(-1, weights.shape[1]), weights)
+    return (out + arrays[2] if node.has(2) else out,)
+
+
+def _connected_lower(node: Node, e: Emitter) -> None:
+    features = node.shape(1)[1]
+    flat = node.input().rank == 2 and node.shape()[1] == features
+    integer = not _scales_along_features(node)
+    product = e.wide_product(0, 1, (1, 0), None if flat else (-1, features)) if integer else None
+    if product:
+        bias = e.bias(2, weight=1)
+        return e.put(0, e.node("Add", [product, bias]) if bias else product)
+    x = e.value(0) if flat else e.reshaped(0, (-1, features))
+    weight = e.weight(1, lambda w: w.transpose(1, 0), (1, 0), axis=1, integer=integer)
+    bias = e.bias(2, weight=1, integer=integer)
+    return e.put(0, e.node("Gemm", [x, weight, bias] if bias else [x, weight]))
+
+
+def _connected_work(node: Node) -> Work:
+    elements = node.outputs[0].elements
+    return Work.on(node, macs=elements * node.shape(1)[1], vector_ops=elements)
+
+
+def _connected_tiles(node: Node) -> tuple[TileAxis, ...]:
+    units = TileAxis(axis=1, inputs=(None, 0, 0)[: len(node.inputs)])
+    # Rows of the result are rows of the input only where each is one index of its first axis.
+    if node.shape()[0] != node.outputs[0].shape[0]:
+        return (units,)
+    return TileAxis(axis=0, inputs=(0, None, None)[: len(node.inputs)]), units
+
+
 OPS = (
     OpDef(
         name="MatMul",
         summary="out = in[0] times in[1] (each transposed if asked), plus in[2]",
-        inputs=(Port("in[0]"), Port("in[1]"), Port("in[2]", optional=True)),
-        outputs=(Port("out[0]"),),
+        inputs=WEIGHTED_INPUTS,
         types=WEIGHTED,
         infer=_infer,
         reference=_reference,
@@ -108,6 +174,33 @@ OPS = (
             Sample(((1, 6, 12), (12, 10), (10,)), static=(1, 2)),
             Sample(((6, 5), (7, 6), None), {"transpose_in0": True, "transpose_in1": True}),
             Sample(((5, 12), (10, 12), (10,)), {"transpose_in1": True}, static=(1, 2)),
+        ),
+    ),
+    OpDef(
+        name="FullyConnected",
+        summary="out = in[0] as [batch, n] times transposed in[1], plus in[2]",
+        inputs=WEIGHTED_INPUTS,
+        types=WEIGHTED,
+        infer=_connected_infer,
+        reference=_connected_reference,
+        lower=_connected_lower,
+        work=_connected_work,
+        kind="fully_connected",
+        params=(Param("keep_dims", DType.BOOL_8, default=False),),
+        constraints=(
+            Constraint("keep_dims is false", lambda node: not node.params["keep_dims"]),
+            Constraint(
+                "per-channel weights have their scales along the output channels where there is a bias",
+                lambda node: not (node.has(2) and _scales_along_features(node)),
+            ),
+        ),
+        max_rank=4,
+        weights=Weights(channel_axis=0),
+        takes_activation=True,
+        tile=_connected_tiles,
+        samples=(
+            Sample(((3, 24), (10, 24), (10,)), static=(1, 2)),
+            Sample(((2, 2, 3, 4), (5, 12), None), static=(1,)),
         ),
     ),
 )

@@ -1,22 +1,167 @@
-"""NonMaxSuppression: per image and class, the boxes that no better one covers.
+"""Non-maximum suppression: the boxes that no better one covers. Detection ops share it.
 
-There is room for as many as could be selected; rows that are not needed repeat the last selection of their image
-(or name its first box, if there is none), so that gathering by them is harmless.
+Boxes are pairs of opposite corners. The highest score wins, the first of equal ones; a box that overlaps one
+already kept by more than the threshold (area in common over area covered) is dropped. Boxes without area overlap
+nothing. References are in numpy, lowerings in ONNX.
+
+NonMaxSuppression selects per image and class. There is room for as many as could be selected; rows that are not
+needed repeat the last selection of their image (or name its first box, if there is none), so that gathering by
+them is harmless. MultiClassNms selects across classes and lists each box with its classes and its features; slots
+that are not needed hold zeros.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Node, Shape, put_integers
+from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, Constraint, OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-from openhtp.ops._suppression import FIXED_SHAPES, Settings, emit_select, ended, image, ints, put_integers, select
-from openhtp.ops._types import rows
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How boxes are selected. ``at_least`` lets scores that equal the threshold pass."""
+
+    overlap: float
+    threshold: float
+    at_least: bool = True
+
+    @property
+    def exclusive_threshold(self) -> np.float32:
+        """The largest number that no longer passes."""
+        given = np.float32(self.threshold)
+        return np.nextafter(given, np.float32(-np.inf)) if self.at_least else given
+
+
+def overlap(one: Array, other: Array) -> float:
+    """Area in common over area covered by two boxes."""
+    low = np.minimum(one[:2], one[2:]), np.minimum(other[:2], other[2:])
+    high = np.maximum(one[:2], one[2:]), np.maximum(other[:2], other[2:])
+    common = np.prod(np.maximum(np.minimum(*high) - np.maximum(*low), 0.0))
+    covered = np.prod(high[0] - low[0]) + np.prod(high[1] - low[1]) - common
+    return float(common / covered) if common > 0 else 0.0
+
+
+def select(boxes: Array, scores: Array, settings: Settings, most: int) -> list[int]:
+    """Numbers of the boxes that are kept, the highest score first."""
+    kept: list[int] = []
+    for index in np.argsort(-scores, kind="stable"):
+        if len(kept) == most or not np.float32(scores[index]) > settings.exclusive_threshold:
+            break
+        if all(overlap(boxes[index], boxes[other]) <= settings.overlap for other in kept):
+            kept.append(int(index))
+    return kept
+
+
+def emit_select(e: Emitter, boxes: str, scores: str, settings: Settings, most: int) -> str:
+    """The same for [1, boxes, 4] and [1, classes, boxes]: rows of (0, class, box), as many as there are."""
+    limits = [
+        e.ints([most]),
+        e.floats([settings.overlap]),
+        e.floats([settings.exclusive_threshold]),
+    ]
+    return e.node("NonMaxSuppression", [boxes, scores, *limits])
+
+
+def column(e: Emitter, rows: str, number: int) -> str:
+    """One column of the rows that ``emit_select`` gives."""
+    return e.node("Gather", [rows, e.ints(number)], axis=1)
+
+
+def image(e: Emitter, name: str, number: int) -> str:
+    """One image of a batch; the batch axis stays."""
+    return e.node("Slice", [name, e.ints([number]), e.ints([number + 1]), e.ints([0])])
+
+
+def ended(e: Emitter, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> str:
+    """A list with a row of zeros behind its end: what index "none" finds there. ``shape`` is that of one row."""
+    return e.node("Concat", [name, e.const(np.zeros((1, *shape), dtype))], axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Detections(Generic[T]):
+    """What fills the slots of one image: the number of a box (that of all boxes for none), its score and class.
+
+    Arrays in a reference, names of values in a lowering. ``count`` is the number of detections.
+    """
+
+    boxes: T
+    scores: T
+    labels: T
+    count: T
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBoxes:
+    """Suppression across classes: a box competes with its highest score and is listed with its best classes.
+
+    This is what the HTP does in MultiClassNms, and in DetectionOutput when that is to be fast. The number of
+    detections it reports is that of boxes, however many classes each is listed with.
+    """
+
+    settings: Settings
+    labels: tuple[int, ...]
+    per_box: int
+    slots: int
+
+    def reference(self, boxes: Array, scores: Array) -> Detections[Array]:
+        """On [boxes, 4] and [boxes, classes]."""
+        total = len(boxes)
+        kept = select(boxes, scores.max(axis=1), self.settings, self.slots)
+        found: list[tuple[int, float, int]] = []
+        for box in kept:
+            order = np.argsort(-scores[box], kind="stable")[: self.per_box]
+            found += [(box, float(scores[box, place]), self.labels[place]) for place in order]
+        found = found[: self.slots] + [(total, 0.0, 0)] * (self.slots - len(found))
+        numbers, heights, labels = zip(*found, strict=True)
+        return Detections(np.array(numbers), np.array(heights), np.array(labels), np.array(len(kept)))
+
+    def emit(self, e: Emitter, boxes: str, scores: str, total: int) -> Detections[str]:
+        """On names of [1, boxes, 4] and [1, boxes, classes]."""
+        classes, slots = len(self.labels), self.slots
+        best = e.node("ReduceMax", [scores, e.ints([2])], keepdims=1)
+        rows = emit_select(e, boxes, e.node("Transpose", [best], perm=[0, 2, 1]), self.settings, slots)
+        kept = fixed_length(e, column(e, rows, 2), slots, total)
+        listed = ended(e, e.node("Reshape", [scores, e.ints([total, classes])]), (classes,))
+        ordered = e.nodes("TopK", [e.node("Gather", [listed, kept], axis=0), e.ints([self.per_box])], 2, axis=1)
+        heights, places = (self._first_slots(e, name) for name in ordered)
+        owner = e.node("Gather", [kept, e.ints(np.arange(slots) // self.per_box)], axis=0)
+        labels = e.node("Gather", [e.ints(self.labels), places], axis=0)
+        there = e.node("Less", [owner, e.ints(total)])
+        labels = e.node("Where", [there, labels, e.ints(0)])
+        return Detections(owner, heights, labels, count_below(e, kept, total))
+
+    def _first_slots(self, e: Emitter, name: str) -> str:
+        flat = e.node("Reshape", [name, e.ints([self.slots * self.per_box])])
+        return e.node("Slice", [flat, e.ints([0]), e.ints([self.slots])])
+
+
+def fixed_length(e: Emitter, name: str, length: int, filler: int) -> str:
+    """The beginning of a list of unknown length, filled up."""
+    long = e.node("Concat", [name, e.ints(np.full(length, filler))], axis=0)
+    cut = e.node("Slice", [long, e.ints([0]), e.ints([length])])
+    return e.node("Reshape", [cut, e.ints([length])])
+
+
+def count_below(e: Emitter, numbers: str, limit: int) -> str:
+    """How many of these numbers are below the limit, [1]."""
+    there = e.node("Cast", [e.node("Less", [numbers, e.ints(limit)])], to="int64")
+    return e.node("ReduceSum", [there, e.ints([0])], keepdims=1)
+
+
+def stacked(e: Emitter, images: Sequence[str]) -> str:
+    """One tensor of the results of all images."""
+    widened = [e.node("Unsqueeze", [name, e.ints([0])]) for name in images]
+    return widened[0] if len(widened) == 1 else e.node("Concat", widened, axis=0)
 
 
 def _most(node: Node) -> int:
@@ -63,10 +208,10 @@ def _lower(node: Node, e: Emitter) -> None:
     for number in range(batch):
         chosen = emit_select(e, image(e, boxes, number), image(e, scores, number), _settings(node), most)
         count = e.node("Shape", [chosen], start=0, end=1)
-        last = e.node("Max", [e.node("Sub", [count, ints(e, [1])]), ints(e, [0])])
-        place = e.node("Min", [ints(e, np.arange(classes * most)), last])
+        last = e.node("Max", [e.node("Sub", [count, e.ints([1])]), e.ints([0])])
+        place = e.node("Min", [e.ints(np.arange(classes * most)), last])
         listed = e.node("Gather", [ended(e, chosen, (3,), np.int64), place], axis=0)
-        found.append(e.node("Add", [listed, ints(e, [number, 0, 0])]))
+        found.append(e.node("Add", [listed, e.ints([number, 0, 0])]))
         counts.append(count)
     put_integers(node, e, 0, e.node("Concat", found, axis=0))
     if len(node.outputs) > 1:
@@ -74,18 +219,102 @@ def _lower(node: Node, e: Emitter) -> None:
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     compared = node.outputs[0].shape[0] * node.shape(0)[1]
-    return Work(vector_ops=12 * compared, bytes_read=read, bytes_written=written)
+    return Work.on(node, vector_ops=12 * compared)
 
 
 _SCORES = {1: (0.0, 1.0)}
+
+
+_FIRST_FEATURE = 2
+
+
+def _multi_infer(node: Node) -> tuple[Shape, ...]:
+    batch, boxes, _ = expect_rank(node, 0, 3)
+    classes = expect_rank(node, 1, 3)[2]
+    expect_shape(node, 0, (batch, boxes, 4), "two corners per box")
+    expect_shape(node, 1, (batch, boxes, classes), "a score per box and class")
+    features = node.inputs[_FIRST_FEATURE:]
+    if len(node.outputs) != 4 + len(features):
+        refuse(node, f"{len(node.outputs)} outputs for {len(features)} features; expected {4 + len(features)}")
+    out = node.outputs[0].shape
+    if len(out) != 3 or out[0] != batch or out[2] != 4:
+        refuse(node, f"output 0 has shape {list(out)}; expected [{batch}, boxes, 4]")
+    rests = [_rest(node, number) for number in range(len(features))]
+    return out, out[:2], out[:2], (batch,), *((*out[:2], *rest) for rest in rests)
+
+
+def _rest(node: Node, feature: int) -> Shape:
+    """Shape of a feature of one box."""
+    shape = node.shape(_FIRST_FEATURE + feature)
+    if shape[:2] != node.shape(0)[:2]:
+        refuse(node, f"feature {feature} has shape {list(shape)}; expected {list(node.shape(0)[:2])} and more")
+    return shape[2:]
+
+
+def _rule(node: Node) -> WholeBoxes:
+    classes, slots = node.shape(1)[2], node.outputs[0].shape[1]
+    settings = Settings(node.params["iou_threshold"], node.params["score_threshold"])
+    return WholeBoxes(settings, tuple(range(classes)), classes, slots)
+
+
+def _multi_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    boxes, scores = arrays[:2]
+    lists = [boxes, *arrays[_FIRST_FEATURE:]]
+    chosen: list[list[Array]] = [[] for _ in lists]
+    heights, labels, counts = [], [], []
+    for number in range(len(boxes)):
+        found = _rule(node).reference(boxes[number], scores[number])
+        for each, gathered in zip(lists, chosen, strict=True):
+            long = np.concatenate([each[number], np.zeros((1, *each.shape[2:]), each.dtype)])
+            gathered.append(long[found.boxes])
+        heights.append(found.scores)
+        labels.append(found.labels)
+        counts.append(found.count)
+    first, *features = (np.stack(gathered) for gathered in chosen)
+    return first, np.stack(heights), np.stack(labels), np.array(counts), *features
+
+
+def _multi_lower(node: Node, e: Emitter) -> None:
+    batch, total, _ = node.shape(0)
+    boxes, scores = e.value(0), e.value(1)
+    found = [
+        _rule(node).emit(e, image(e, boxes, number), image(e, scores, number), total) for number in range(batch)
+    ]
+
+    def gathered(index: int) -> str:
+        given = node.input(index)
+        whole = e.value(index)
+        held = np.float32 if given.dtype.is_fixed_point or given.dtype.is_float else given.dtype.numpy
+        parts = []
+        for number, each in enumerate(found):
+            one = e.node("Reshape", [image(e, whole, number), e.ints([total, *given.shape[2:]])])
+            parts.append(e.node("Gather", [ended(e, one, given.shape[2:], held), each.boxes], axis=0))
+        return stacked(e, parts)
+
+    # Coordinates keep all their digits, unlike what floats are computed with.
+    e.put_stored(0, gathered(0))
+    e.put(1, stacked(e, [each.scores for each in found]))
+    put_integers(node, e, 2, stacked(e, [each.labels for each in found]))
+    put_integers(node, e, 3, e.node("Concat", [each.count for each in found], axis=0))
+    for index in range(_FIRST_FEATURE, len(node.inputs)):
+        e.put(index + 2, gathered(index))
+
+
+def _multi_work(node: Node) -> Work:
+    compared = node.outputs[1].elements * node.shape(0)[1]
+    return Work.on(node, vector_ops=12 * compared)
+
+
+_RANGES = {1: (0.0, 1.0), 2: (0.0, 90.0)}
+_FEATURES = "u8 s8 u16 s16 n32 i32 f32"
+
 
 OPS = (
     OpDef(
         name="NonMaxSuppression",
         summary="(image, class, box) of the boxes in[0] with scores in[1] that no better one covers, and how many",
-        inputs=(Port("in[0]"), Port("in[1]")),
+        inputs=TWO_INPUTS,
         outputs=(Port("out[0]"), Port("out[1]", optional=True)),
         types=rows("T T > i32 n32 : f16 f32", "u8|u16|f32 u16|u8 > i32 n32"),
         infer=_infer,
@@ -110,6 +339,50 @@ OPS = (
             ),
             # No overlap is too much, so that every row is filled.
             Sample(((2, 6, 4), (2, 2, 6)), {"iou_threshold": 1.0, "max_boxes_selected": 4}, ranges=_SCORES),
+        ),
+    ),
+    OpDef(
+        name="MultiClassNms",
+        summary="boxes in[0] that none of a better score in[1] covers, with score and class, and their features",
+        inputs=(Port("in[0]"), Port("in[1]"), Port("in[2..]", optional=True, variadic=True)),
+        outputs=(
+            Port("out[0]"),
+            Port("out[1]"),
+            Port("out[2]"),
+            Port("out[3]"),
+            Port("out[4..]", optional=True, variadic=True),
+        ),
+        types=rows(
+            f"u8|u16|f32 u16 T* > f32 u16 i32 n32 T* : {_FEATURES}",
+            f"u8|u16|f32 u8 T* > f32 u8 i32 n32 T* : {_FEATURES}",
+        ),
+        infer=_multi_infer,
+        reference=_multi_reference,
+        lower=_multi_lower,
+        work=_multi_work,
+        params=(
+            Param("iou_threshold", DType.FLOAT_32, mandatory=True),
+            Param("score_threshold", DType.FLOAT_32, default=0.0),
+            Param("soft_nms_sigma", DType.FLOAT_32, default=0.0),
+        ),
+        constraints=(
+            Constraint("soft_nms_sigma is 0", lambda node: node.params["soft_nms_sigma"] == 0.0),
+            FIXED_SHAPES,
+        ),
+        samples=(
+            Sample(
+                ((2, 9, 4), (2, 9, 2), (2, 9, 3)),
+                {"iou_threshold": 0.13, "score_threshold": 0.3},
+                ranges=_RANGES,
+                outputs=((2, 14, 4), (2, 14), (2, 14), (2,), (2, 14, 3)),
+            ),
+            # No overlap is too much, so that every slot is filled.
+            Sample(
+                ((1, 6, 4), (1, 6, 3), (1, 6)),
+                {"iou_threshold": 1.0},
+                ranges=_RANGES,
+                outputs=((1, 12, 4), (1, 12), (1, 12), (1,), (1, 12)),
+            ),
         ),
     ),
 )

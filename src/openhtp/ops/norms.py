@@ -1,17 +1,20 @@
-"""Normalizations: per image, per group of channels, by length, by root mean square, by neighbours."""
+"""Normalizations: per image, group of channels or layer; by length, root mean square or neighbours.
+
+Batchnorm is a scale and a shift per channel: the statistics are folded into them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import WEIGHTED_INPUTS, Constraint, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import axes_in_range, expect_shape, same_as_input
-from openhtp.ops._types import rows
+from openhtp.ops._tiles import split_anywhere, split_but
 
 _EPSILON = Param("epsilon", DType.FLOAT_32, default=1e-12)
 _SCALED = (Port("in[0]"), Port("in[1]", optional=True), Port("in[2]", optional=True))
@@ -23,14 +26,6 @@ _GROUP_TYPES = rows(
     "u8 u8|s8|f32 u8|s8|f32|s32 > u8",
 )
 _PLAIN_TYPES = rows("T > T : f16 f32 u16 u8 s8")
-
-
-def _number(e: Emitter, value: float) -> str:
-    return e.const(np.array(value, np.float32))
-
-
-def _axes_const(e: Emitter, axes: Sequence[int]) -> str:
-    return e.const(np.array([e.axis(axis) for axis in axes], np.int64))
 
 
 def _per_channel(node: Node) -> tuple[Shape, ...]:
@@ -53,6 +48,23 @@ def _put_scaled(node: Node, e: Emitter, out: str) -> None:
     e.put(0, out)
 
 
+def _centered(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(x - x.mean(axis=axes, keepdims=True))
+
+
+def _emit_centered(e: Emitter, x: str, axes: str) -> str:
+    return e.node("Sub", [x, e.node("ReduceMean", [x, axes], keepdims=1)])
+
+
+def _to_unit_power(node: Node, x: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + node.params["epsilon"]))
+
+
+def _emit_to_unit_power(node: Node, e: Emitter, x: str, axes: str) -> str:
+    power = e.node("ReduceMean", [e.node("Mul", [x, x]), axes], keepdims=1)
+    return e.node("Div", [x, e.node("Sqrt", [e.node("Add", [power, e.floats(node.params["epsilon"])])])])
+
+
 def _region(node: Node) -> tuple[int, ...]:
     last = node.input().rank - 1
     return {0: tuple(range(1, last)), 1: (last,), 2: tuple(range(1, last + 1))}[node.params["region"]]
@@ -61,41 +73,36 @@ def _region(node: Node) -> tuple[int, ...]:
 def _instance_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     x, axes = arrays[0], _region(node)
     if node.params["mode"] == 0:
-        x = x - x.mean(axis=axes, keepdims=True)
+        x = _centered(x, axes)
     if node.params["normalize_variance"]:
-        x = x / np.sqrt((x * x).mean(axis=axes, keepdims=True) + node.params["epsilon"])
+        x = _to_unit_power(node, x, axes)
     return (_scaled(node, arrays, x),)
 
 
 def _instance_lower(node: Node, e: Emitter) -> None:
-    x, axes = e.value(0), _axes_const(e, _region(node))
+    x, axes = e.value(0), e.ints([e.axis(axis) for axis in _region(node)])
     if node.params["mode"] == 0:
-        x = e.node("Sub", [x, e.node("ReduceMean", [x, axes], keepdims=1)])
+        x = _emit_centered(e, x, axes)
     if node.params["normalize_variance"]:
-        power = e.node("ReduceMean", [e.node("Mul", [x, x]), axes], keepdims=1)
-        x = e.node("Div", [x, e.node("Sqrt", [e.node("Add", [power, _number(e, node.params["epsilon"])])])])
+        x = _emit_to_unit_power(node, e, x, axes)
     _put_scaled(node, e, x)
 
 
 def _grouped(node: Node) -> Shape:
     shape, groups = node.shape(), node.params["group"]
-    return shape[0], int(np.prod(shape[1:-1], dtype=np.int64)), groups, shape[-1] // groups
+    return shape[0], math.prod(shape[1:-1]), groups, shape[-1] // groups
 
 
 def _group_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    x = arrays[0].reshape(_grouped(node))
-    x = x - x.mean(axis=(1, 3), keepdims=True)
-    x = x / np.sqrt((x * x).mean(axis=(1, 3), keepdims=True) + node.params["epsilon"])
+    x = _to_unit_power(node, _centered(arrays[0].reshape(_grouped(node)), (1, 3)), (1, 3))
     return (_scaled(node, arrays, x.reshape(node.shape())),)
 
 
 def _group_lower(node: Node, e: Emitter) -> None:
-    x = e.node("Reshape", [e.value(0), e.const(np.array(_grouped(node), np.int64))])
-    axes = e.const(np.array([1, 3], np.int64))
-    x = e.node("Sub", [x, e.node("ReduceMean", [x, axes], keepdims=1)])
-    power = e.node("ReduceMean", [e.node("Mul", [x, x]), axes], keepdims=1)
-    x = e.node("Div", [x, e.node("Sqrt", [e.node("Add", [power, _number(e, node.params["epsilon"])])])])
-    _put_scaled(node, e, e.node("Reshape", [x, e.const(np.array(node.shape(), np.int64))]))
+    x = e.node("Reshape", [e.value(0), e.ints(_grouped(node))])
+    axes = e.ints([1, 3])
+    x = _emit_to_unit_power(node, e, _emit_centered(e, x, axes), axes)
+    _put_scaled(node, e, e.node("Reshape", [x, e.ints(node.shape())]))
 
 
 def _length_axes(node: Node) -> tuple[int, ...]:
@@ -109,37 +116,60 @@ def _length_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _length_lower(node: Node, e: Emitter) -> None:
-    x = e.value(0)
-    square = e.node("ReduceSumSquare", [x, _axes_const(e, _length_axes(node))], keepdims=1)
-    e.put(0, e.node("Div", [x, e.node("Sqrt", [e.node("Max", [square, _number(e, node.params["epsilon"])])])]))
+    x, axes = e.value(0), e.ints([e.axis(axis) for axis in _length_axes(node)])
+    square = e.node("ReduceSumSquare", [x, axes], keepdims=1)
+    e.put(0, e.node("Div", [x, e.node("Sqrt", [e.node("Max", [square, e.floats(node.params["epsilon"])])])]))
 
 
-def _rms_infer(node: Node) -> tuple[Shape, ...]:
-    sizes = tuple(node.shape()[axis] for axis in _rms_axes(node))
+def _axes(node: Node) -> tuple[int, ...]:
+    return axes_in_range(node, node.ints("axes"), node.input().rank)
+
+
+def _per_axes(node: Node) -> tuple[Shape, ...]:
+    sizes = tuple(node.shape()[axis] for axis in _axes(node))
     expect_shape(node, 1, sizes, "sizes of the normalized axes")
     expect_shape(node, 2, sizes, "sizes of the normalized axes")
     return (node.shape(),)
 
 
-def _rms_axes(node: Node) -> tuple[int, ...]:
-    return axes_in_range(node, node.ints("axes"), node.input().rank)
+def _are_last(node: Node) -> bool:
+    axes, rank = _axes(node), node.input().rank
+    return axes == tuple(range(rank - len(axes), rank))
 
 
 def _rms_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    power = (arrays[0] ** 2).mean(axis=_rms_axes(node), keepdims=True)
-    return (_scaled(node, arrays, arrays[0] / np.sqrt(power + node.params["epsilon"])),)
+    return (_scaled(node, arrays, _to_unit_power(node, arrays[0], _axes(node))),)
 
 
 def _rms_lower(node: Node, e: Emitter) -> None:
-    x, axes = e.value(0), e.const(np.array(_rms_axes(node), np.int64))
-    power = e.node("ReduceMean", [e.node("Mul", [x, x]), axes], keepdims=1)
-    root = e.node("Sqrt", [e.node("Add", [power, _number(e, node.params["epsilon"])])])
-    _put_scaled(node, e, e.node("Div", [x, root]))
+    _put_scaled(node, e, _emit_to_unit_power(node, e, e.value(0), e.ints(_axes(node))))
 
 
-def _trailing(node: Node) -> bool:
-    axes, rank = _rms_axes(node), node.input().rank
-    return axes == tuple(range(rank - len(axes), rank))
+def _over_axes(node: Node) -> Shape:
+    axes = _axes(node)
+    return tuple(size if axis in axes else 1 for axis, size in enumerate(node.shape()))
+
+
+def _layer_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    out = _to_unit_power(node, _centered(arrays[0], _axes(node)), _axes(node))
+    over = [arrays[0], *(array.reshape(_over_axes(node)) if array.size else array for array in arrays[1:])]
+    return (_scaled(node, over, out),)
+
+
+def _layer_lower(node: Node, e: Emitter) -> None:
+    axes = _axes(node)
+    if _are_last(node):
+        sizes = tuple(node.shape()[axis] for axis in axes)
+        scale = e.value(1) if node.has(1) else e.const(np.ones(sizes, np.float32))
+        inputs = [e.value(0), scale] + ([e.value(2)] if node.has(2) else [])
+        return e.put(0, e.node("LayerNormalization", inputs, axis=axes[0], epsilon=node.params["epsilon"]))
+    x, over = e.value(0), e.ints(axes)
+    out = _emit_to_unit_power(node, e, _emit_centered(e, x, over), over)
+    for index, onnx_op in ((1, "Mul"), (2, "Add")):
+        if node.has(index):
+            shape = e.ints(_over_axes(node))
+            out = e.node(onnx_op, [out, e.node("Reshape", [e.value(index), shape])])
+    return e.put(0, out)
 
 
 def _lrn_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -167,17 +197,16 @@ def _lrn_lower(node: Node, e: Emitter) -> None:
     mean = e.node(
         "AveragePool", [e.node("Mul", [x, x])], kernel_shape=[width] * spatial, pads=pads, count_include_pad=1
     )
-    total = e.node("Mul", [mean, _number(e, params["alpha"] * width**spatial)])
-    base = e.node("Add", [total, _number(e, params["bias"])])
-    return e.put(0, e.node("Div", [x, e.node("Pow", [base, _number(e, params["beta"])])]))
+    total = e.node("Mul", [mean, e.floats(params["alpha"] * width**spatial)])
+    base = e.node("Add", [total, e.floats(params["bias"])])
+    return e.put(0, e.node("Div", [x, e.node("Pow", [base, e.floats(params["beta"])])]))
 
 
 OPS = (
     OpDef(
         name="InstanceNorm",
         summary="in[0] normalized per image over region, times in[1], plus in[2]",
-        inputs=(Port("in[0]"), Port("in[1]"), Port("in[2]", optional=True)),
-        outputs=(Port("out[0]"),),
+        inputs=WEIGHTED_INPUTS,
         types=_TYPES,
         infer=_per_channel,
         reference=_instance_reference,
@@ -203,7 +232,6 @@ OPS = (
         name="GroupNorm",
         summary="in[0] normalized per image and group of channels, times in[1], plus in[2]",
         inputs=_SCALED,
-        outputs=(Port("out[0]"),),
         types=_GROUP_TYPES,
         infer=_per_channel,
         reference=_group_reference,
@@ -222,8 +250,6 @@ OPS = (
     OpDef(
         name="L2Norm",
         summary="out = in[0] / sqrt(max(sum of squares over axes, epsilon))",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=_PLAIN_TYPES,
         infer=same_as_input,
         reference=_length_reference,
@@ -238,15 +264,14 @@ OPS = (
         name="RmsNorm",
         summary="out = in[0] / sqrt(mean of squares over axes + epsilon) * in[1] + in[2]",
         inputs=_SCALED,
-        outputs=(Port("out[0]"),),
         types=_TYPES,
-        infer=_rms_infer,
+        infer=_per_axes,
         reference=_rms_reference,
         lower=_rms_lower,
         work=vector_work(6),
         kind="norm",
         params=(Param("epsilon", DType.FLOAT_32, default=1e-6), Param("axes", rank=1, mandatory=True)),
-        constraints=(Constraint("axes are the last ones", _trailing),),
+        constraints=(Constraint("axes are the last ones", _are_last),),
         samples=(
             Sample(((2, 5, 16), (16,), None), {"axes": [2]}, static=(1,)),
             Sample(((2, 5, 16), (16,), (16,)), {"axes": [2]}, static=(1, 2)),
@@ -255,8 +280,6 @@ OPS = (
     OpDef(
         name="Lrn",
         summary="out = in[0] / (bias + alpha * sum of squares within radius) ^ beta",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=_PLAIN_TYPES,
         infer=same_as_input,
         reference=_lrn_reference,
@@ -278,6 +301,44 @@ OPS = (
         samples=(
             Sample(((1, 3, 4, 7),), {"radius": 2, "alpha": 0.3, "beta": 0.75}),
             Sample(((1, 5, 6, 2),), {"radius": 1, "alpha": 0.2, "region": 1}),
+        ),
+    ),
+    OpDef(
+        name="LayerNorm",
+        summary="out = (in[0] - mean) / sqrt(variance + epsilon) * in[1] + in[2], statistics over axes",
+        inputs=_SCALED,
+        types=rows("T T T > T : f16 f32", "u16 u8|u16|s16 u8|u16|s16|s32 > u16", "u8 u8 u8|s32 > u8"),
+        infer=_per_axes,
+        reference=_layer_reference,
+        lower=_layer_lower,
+        work=vector_work(8),
+        kind="norm",
+        params=(Param("epsilon", DType.FLOAT_32, default=0.001), Param("axes", rank=1, mandatory=True)),
+        tile=lambda node: split_but(node, _axes(node)),
+        samples=(
+            Sample(((2, 5, 16), (16,), (16,)), {"axes": [2], "epsilon": 1e-5}, static=(1, 2)),
+            Sample(((1, 4, 4, 6), (4, 6), None), {"axes": [2, 3]}, static=(1,)),
+            Sample(((1, 4, 5, 6),), {"axes": [1]}),
+            # As the vendor's validator wants it.
+            Sample(((1, 2, 5, 16), (16,), (16,)), {"axes": [3], "epsilon": 1e-5}, static=(1, 2)),
+        ),
+    ),
+    OpDef(
+        name="Batchnorm",
+        summary="out = in[0] * in[1] + in[2], per channel of the last axis",
+        inputs=WEIGHTED_INPUTS,
+        types=rows("T T T > T : f16 f32", "u16 u8|u16|s16 u8|s32 > u16", "u8 u8 u8|s32 > u8", "s8 s8 s32 > s8"),
+        infer=_per_channel,
+        reference=lambda node, arrays: (_scaled(node, arrays, arrays[0]),),
+        lower=lambda node, e: _put_scaled(node, e, e.value(0)),
+        work=vector_work(2),
+        kind="batchnorm",
+        layout=Layout.ANY,
+        takes_activation=True,
+        tile=split_anywhere,
+        samples=(
+            Sample(((1, 5, 4, 6), (6,), (6,)), static=(1, 2), ranges={1: (0.5, 2.0)}),
+            Sample(((3, 8), (8,), None), static=(1,), ranges={1: (0.5, 2.0)}),
         ),
     ),
 )

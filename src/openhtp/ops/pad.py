@@ -8,11 +8,9 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import rows
 
 _SCHEMES = {"CONSTANT": 0, "MIRROR_SYMMETRIC": 1, "MIRROR_REFLECT": 2, "EDGE": 3}
 _NUMPY = {0: "constant", 1: "symmetric", 2: "reflect", 3: "edge"}
@@ -53,7 +51,7 @@ def _lower(node: Node, e: Emitter) -> None:
                 x = e.node("Gather", [x, e.const(places.astype(np.int64))], axis=e.axis(axis))
         return e.put(0, x)
     numbers = e.vector([before for before, _ in pads]) + e.vector([after for _, after in pads])
-    inputs = [x, e.const(np.array(numbers, np.int64))]
+    inputs = [x, e.ints(numbers)]
     if scheme == _SCHEMES["CONSTANT"]:
         held = np.int32 if node.input().dtype is DType.INT_32 else np.float32
         inputs.append(e.const(np.array(_fill(node), held)))
@@ -75,8 +73,6 @@ OPS = (
     OpDef(
         name="Pad",
         summary="in[0] with a border on each axis",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 u8 s8 i32"),
         infer=_infer,
         reference=_reference,

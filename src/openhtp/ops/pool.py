@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, refuse, window_size
 from openhtp.ops._tiles import TileAxis
-from openhtp.ops._types import rows
 from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches
 
 _COMMON = (
@@ -88,7 +86,7 @@ def _lower_average(node: Node, e: Emitter) -> None:
     if counted and reaching != windows:
         # The overhang of a rounded-up last window is never counted, given padding is: pad by hand first.
         pads = [0, 0, *(w.before for w in windows), 0, 0, *(w.after for w in windows)]
-        x = e.node("Pad", [x, e.const(np.array(pads, np.int64))])
+        x = e.node("Pad", [x, e.ints(pads)])
         reaching = tuple(
             AxisWindow(r.kernel, r.stride, 0, r.after - w.after) for r, w in zip(reaching, windows, strict=True)
         )
@@ -119,9 +117,8 @@ def _lower_maximum(node: Node, e: Emitter) -> None:
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     elements = node.outputs[0].elements * int(np.prod([w.kernel for w in _windows(node)]))
-    return Work(vector_ops=elements, bytes_read=read, bytes_written=written)
+    return Work.on(node, vector_ops=elements)
 
 
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
@@ -147,8 +144,6 @@ def _pool(average: bool, dimensions: int) -> OpDef:
     return OpDef(
         name=f"Pool{'Avg' if average else 'Max'}{dimensions}d",
         summary=f"{'mean' if average else 'largest value'} of each window of in[0]",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 u8 s8") if average else rows("T > T : f16 f32 u16 s16 u8 s8"),
         infer=_infer,
         reference=_average_reference if average else _maximum_reference,

@@ -8,11 +8,9 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.tensor import TensorKind
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import rows
 
 _HALF = {"low": 0.5, "high": 0.5}
 
@@ -46,8 +44,8 @@ def _lower(node: Node, e: Emitter) -> None:
         return e.put(0, e.const(_numbers(node, seed).astype(np.float32)))
     # Scaled by hand: the runtime refuses bounds that are equal.
     spread = e.node("RandomUniform", [], shape=list(node.outputs[0].shape))
-    scaled = e.node("Mul", [spread, e.const(np.array(high - low, np.float32))])
-    return e.put(0, e.node("Add", [scaled, e.const(np.array(low, np.float32))]))
+    scaled = e.node("Mul", [spread, e.floats(high - low)])
+    return e.put(0, e.node("Add", [scaled, e.floats(low)]))
 
 
 OPS = (
@@ -55,7 +53,6 @@ OPS = (
         name="RandomUniformLike",
         summary="numbers from low up to high, in the shape that in[0] names; others each time without a seed",
         inputs=(Port("in[0]"), Port("in[1]", optional=True)),
-        outputs=(Port("out[0]"),),
         types=rows("n32 f32 > u8"),
         infer=_infer,
         reference=_reference,

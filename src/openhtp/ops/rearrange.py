@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.ops._emit import Emitter
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._opdef import FIXED_SHAPES, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import axis_in_range, expect_rank, last_axis, refuse
-from openhtp.ops._types import rows
 
 _TYPES = rows("T > T : f16 f32 u16 u8 s8")
 _BLOCK = Param("block_size", rank=1, mandatory=True)
@@ -117,34 +114,32 @@ def _dealing(
         plan = deal(node)
 
         def emit(x: str) -> str:
-            x = e.node("Reshape", [x, e.const(np.array(plan.split, np.int64))])
+            x = e.node("Reshape", [x, e.ints(plan.split)])
             x = e.node("Transpose", [x], perm=list(plan.order))
-            x = e.node("Reshape", [x, e.const(np.array(plan.joined, np.int64))])
+            x = e.node("Reshape", [x, e.ints(plan.joined)])
             if plan.crops:
                 begins = [begin for begin, _ in plan.crops]
                 ends = [size - end for size, (_, end) in zip(plan.joined, plan.crops, strict=True)]
-                x = e.node("Slice", [x, *(e.const(np.array(numbers, np.int64)) for numbers in (begins, ends))])
+                x = e.node("Slice", [x, *(e.ints(numbers) for numbers in (begins, ends))])
             return x
 
         if any(map(any, plan.pads)):
             # Padding is with real zeros, so it is done on real values.
             numbers = [before for before, _ in plan.pads] + [after for _, after in plan.pads]
-            e.put(0, emit(e.node("Pad", [e.value(0), e.const(np.array(numbers, np.int64))])))
+            e.put(0, emit(e.node("Pad", [e.value(0), e.ints(numbers)])))
         else:
             move(e, emit)
 
     return OpDef(
         name=name,
         summary=summary,
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=_TYPES,
         infer=lambda node: (deal(node).result,),
         reference=reference,
         lower=lower,
         kind="transpose",
         params=params,
-        constraints=(Constraint("the input is not dynamic", lambda node: not node.input().is_dynamic),),
+        constraints=(FIXED_SHAPES,),
         values_kept=True,
         moves_only=True,
         samples=samples,

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node
-from openhtp.ops._onnx import OnnxRule
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
-from openhtp.ops._shapes import same_as_input
-from openhtp.ops._tiles import split_anywhere
-from openhtp.ops._types import TypeRow, rows
+from openhtp.ops._elementwise import elementwise
+from openhtp.ops._node import Array, Emitter, Node, exact_forms
+from openhtp.ops._opdef import Constraint, OnnxRule, OpDef, Param, Sample, TypeRow, rows
 
 # The operations of ElementWiseNeuron, two of which are clamps.
 NEURONS = {
@@ -28,6 +25,7 @@ NEURONS = {
     "SOFTPLUS": 7,
     "TANH": 8,
 }
+_ALL = rows("T > T : f16 f32 u16 s16 u8 s8")
 _SAMPLE = Sample(((1, 6, 5, 4),), low=-3.0, high=8.0)
 _FIXED = {"Relu": (0.0, math.inf), "Relu1": (-1.0, 1.0), "Relu6": (0.0, 6.0)}
 
@@ -50,65 +48,42 @@ def clamp_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def lower_clamp(node: Node, e: Emitter) -> None:
-    """Clamp stored integers where the encoding stays, else real values."""
-    if e.same_encoding():
-        e.put_stored(0, e.stored(0), clamp_bounds(node))
-    else:
-        e.put(0, e.value(0), clamp_bounds(node))
+    """Clamp stored integers where the encoding stays, otherwise real values."""
+    read, put = exact_forms(e)
+    put(0, read(0), clamp_bounds(node))
 
 
 def _clamp(
-    name: str, summary: str, types: tuple[TypeRow, ...], onnx: tuple[OnnxRule, ...], sample: Sample = _SAMPLE
+    name: str, summary: str, types: tuple[TypeRow, ...] = _ALL, sample: Sample = _SAMPLE, **facts: Any
 ) -> OpDef:
-    with_bounds = name == "ReluMinMax"
-    return OpDef(
-        name=name,
-        summary=summary,
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
-        types=types,
-        infer=same_as_input,
-        reference=clamp_reference,
-        lower=lower_clamp,
+    return elementwise(
+        name,
+        summary,
+        types,
+        clamp_reference,
+        lower_clamp,
         kind="clamp",
-        params=(
-            (
-                Param("min_value", DType.FLOAT_32, mandatory=True),
-                Param("max_value", DType.FLOAT_32, mandatory=True),
-            )
-            if with_bounds
-            else ()
-        ),
-        constraints=(
-            (
-                Constraint(
-                    "min_value is at most max_value",
-                    lambda node: bool(node.params["min_value"] <= node.params["max_value"]),
-                ),
-            )
-            if with_bounds
-            else ()
-        ),
-        layout=Layout.ANY,
         values_kept=True,
-        tile=split_anywhere,
-        onnx=onnx,
         samples=(sample,),
+        **facts,
     )
 
 
-_ALL = rows("T > T : f16 f32 u16 s16 u8 s8")
-_BOUNDED = rows("T > T : f16 f32 u16 u8 s8 i32")
-
 OPS = (
-    _clamp("Relu", "out = max(in[0], 0)", _ALL, (OnnxRule("Relu"),)),
-    _clamp("Relu1", "out = min(max(in[0], -1), 1)", _ALL, ()),
-    _clamp("Relu6", "out = min(max(in[0], 0), 6)", _ALL, ()),
+    _clamp("Relu", "out = max(in[0], 0)", onnx=(OnnxRule("Relu"),)),
+    _clamp("Relu1", "out = min(max(in[0], -1), 1)"),
+    _clamp("Relu6", "out = min(max(in[0], 0), 6)"),
     _clamp(
         "ReluMinMax",
         "out = min(max(in[0], min_value), max_value)",
-        _BOUNDED,
-        (),
+        rows("T > T : f16 f32 u16 u8 s8 i32"),
         Sample(((1, 6, 5, 4),), {"min_value": -1.5, "max_value": 2.5}, low=-3.0, high=8.0),
+        params=tuple(Param(name, DType.FLOAT_32, mandatory=True) for name in ("min_value", "max_value")),
+        constraints=(
+            Constraint(
+                "min_value is at most max_value",
+                lambda node: bool(node.params["min_value"] <= node.params["max_value"]),
+            ),
+        ),
     ),
 )

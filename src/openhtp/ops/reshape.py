@@ -5,15 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Infer, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._opdef import Infer, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import axes_in_range, refuse
-from openhtp.ops._types import rows
 
 _TYPES = rows("T i32 > T : f16 f32 u16 s16 u8 s8 n8 b n32 i32 i64", "s8 i32 > u8", "f32 i32 > u8|s8")
 
@@ -41,7 +36,7 @@ def _lower(node: Node, e: Emitter) -> None:
     sizes = [
         -1 if e.dynamic and out.dynamic and out.dynamic[axis] else size for axis, size in enumerate(out.shape)
     ]
-    move(e, lambda x: e.node("Reshape", [x, e.const(np.array(sizes, np.int64))]))
+    move(e, lambda x: e.node("Reshape", [x, e.ints(sizes)]))
 
 
 def _squeeze_infer(node: Node) -> tuple[Shape, ...]:
@@ -72,7 +67,6 @@ def _renaming(name: str, summary: str, infer: Infer, params: tuple[Param, ...], 
         name=name,
         summary=summary,
         inputs=(Port("in[0]"), Port("in[1]", optional=True)) if takes_shape else (Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=_TYPES,
         infer=infer,
         reference=_reference,

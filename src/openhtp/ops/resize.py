@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, TypeRow, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
-from openhtp.ops._types import TypeRow, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _lower(node: Node, e: Emitter) -> None:
     mode, out = _mode(node), node.outputs[0].shape
-    sizes = e.const(np.array([out[0], out[-1], *out[1:-1]], np.int64))
+    sizes = e.ints([out[0], out[-1], *out[1:-1]])
     attrs: dict[str, Any] = {"mode": mode.kind, "coordinate_transformation_mode": mode.places}
     if mode.kind == "nearest":
         attrs["nearest_mode"] = mode.rounding
@@ -91,8 +89,6 @@ def _resizing(
     return OpDef(
         name=name,
         summary=summary,
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=types,
         infer=_infer,
         reference=_reference,

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import FIXED_SHAPES, Constraint, OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-from openhtp.ops._types import rows
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:
@@ -88,9 +86,8 @@ def _lower(node: Node, e: Emitter) -> None:
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
     samples = max(node.params["num_samples_y"], 2) * max(node.params["num_samples_x"], 2)
-    return Work(vector_ops=8 * samples * node.outputs[0].elements, bytes_read=read, bytes_written=written)
+    return Work.on(node, vector_ops=8 * samples * node.outputs[0].elements)
 
 
 def _both_or_neither(node: Node) -> bool:
@@ -107,7 +104,6 @@ OPS = (
         name="RoiAlign",
         summary="for every region in[1] of the image in[2] of in[0], the averages of bins, by bilinear samples",
         inputs=(Port("in[0]"), Port("in[1]"), Port("in[2]")),
-        outputs=(Port("out[0]"),),
         types=rows("T T i32 > T : f16 f32", "T u8|u16 n32|i32 > T : u16 u8"),
         infer=_infer,
         reference=_reference,
@@ -122,9 +118,7 @@ OPS = (
         ),
         constraints=(
             Constraint("numbers of samples are given for both axes or for neither", _both_or_neither),
-            Constraint(
-                "the input is not dynamic", lambda node: not any(spec.is_dynamic for spec in node.inputs if spec)
-            ),
+            FIXED_SHAPES,
         ),
         layout=Layout.OWN,
         samples=(

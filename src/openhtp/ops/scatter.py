@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, rows
 from openhtp.ops._shapes import axis_in_range, expect_shape, refuse
-from openhtp.ops._types import rows
 
 _REDUCTIONS = {"NONE": 0, "ADD": 1, "MUL": 2}
 _ELEMENT_REDUCTIONS = _REDUCTIONS | {"MAX": 3}
@@ -84,7 +82,6 @@ OPS = (
         name="ScatterElements",
         summary="in[0] with the elements at in[1] along axis replaced by, or combined with, in[2]",
         inputs=_PORTS,
-        outputs=(Port("out[0]"),),
         types=rows("T n32|i32 T > T : f16 f32 u16 u8 i32 n16"),
         infer=_elements_infer,
         reference=_elements_reference,
@@ -115,7 +112,6 @@ OPS = (
         name="ScatterNd",
         summary="in[0] with the slices at in[1] replaced by, or combined with, in[2]",
         inputs=_PORTS,
-        outputs=(Port("out[0]"),),
         types=rows("T n32|i32 T > T : f16 f32 u16 u8 s8 i32 b"),
         infer=_nd_infer,
         reference=_nd_reference,

@@ -1,4 +1,4 @@
-"""CumulativeSum, OneHot, Shape and MaskedSoftmax: small ops that language models lean on."""
+"""CumulativeSum, OneHot and Shape: small ops that language models lean on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, vector_work
-from openhtp.ops._shapes import axis_in_range, expect_rank, expect_shape
-from openhtp.ops._types import rows
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows, vector_work
+from openhtp.ops._shapes import axis_in_range
 
 
 def _sum_infer(node: Node) -> tuple[Shape, ...]:
@@ -29,7 +27,7 @@ def _sum_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _sum_lower(node: Node, e: Emitter) -> None:
-    axis = e.const(np.array(node.params["axis"], np.int64))
+    axis = e.ints(node.params["axis"])
     exclusive, reverse = int(node.params["exclusive"]), int(node.params["reverse"])
     e.put(0, e.node("CumSum", [e.value(0), axis], exclusive=exclusive, reverse=reverse))
 
@@ -66,8 +64,8 @@ def _one_hot_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]
 
 def _one_hot_lower(node: Node, e: Emitter) -> None:
     indices = e.node("Cast", [e.stored(0)], to="int64")
-    depth = e.const(np.array(node.params["depth"], np.int64))
-    values = e.const(np.array(_hot_values(node), np.float32))
+    depth = e.ints(node.params["depth"])
+    values = e.floats(_hot_values(node))
     e.put(0, e.node("OneHot", [indices, depth, values], axis=_one_hot_axis(node)))
 
 
@@ -91,29 +89,10 @@ def _shape_lower(node: Node, e: Emitter) -> None:
     e.put_stored(0, e.node("Cast", [e.node("Shape", [e.stored(0)], start=begin, end=end)], to="uint32"))
 
 
-def _masked_infer(node: Node) -> tuple[Shape, ...]:
-    batch, _, _, channels = expect_rank(node, 0, 4)
-    expect_shape(node, 1, (batch, channels), "one addend per image and channel")
-    return (node.shape(),)
-
-
-def _masked_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    x = arrays[0] + arrays[1][:, None, None, :]
-    power = np.exp(x - x.max(axis=-1, keepdims=True))
-    return (power / power.sum(axis=-1, keepdims=True),)
-
-
-def _masked_lower(node: Node, e: Emitter) -> None:
-    mask = e.node("Unsqueeze", [e.value(1), e.const(np.array([1, 2], np.int64))])
-    e.put(0, e.node("Softmax", [e.node("Add", [e.value(0), mask])], axis=-1))
-
-
 OPS = (
     OpDef(
         name="CumulativeSum",
         summary="running sums of in[0] along axis",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 u8 i32"),
         infer=_sum_infer,
         reference=_sum_reference,
@@ -132,8 +111,6 @@ OPS = (
     OpDef(
         name="OneHot",
         summary="on_value at the index that in[0] names along a new axis, off_value elsewhere",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("n32|i32 > u8|s8|u16|f32|f16"),
         infer=_one_hot_infer,
         reference=_one_hot_reference,
@@ -155,8 +132,6 @@ OPS = (
     OpDef(
         name="Shape",
         summary="sizes of the axes start..end of in[0]",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("f16|f32|u16|s16|u8|s8|i32|n32|b > n32"),
         infer=_shape_infer,
         reference=_shape_reference,
@@ -166,21 +141,5 @@ OPS = (
         params=(Param("start", default=0), Param("end")),
         constraints=(Constraint("start is below end", lambda node: _shape_infer(node)[0][0] > 0),),
         samples=(Sample(((2, 5, 3),), {"start": 1}),),
-    ),
-    OpDef(
-        name="MaskedSoftmax",
-        summary="softmax over the last axis of in[0] plus in[1], which holds one addend per image and channel",
-        inputs=(Port("in[0]"), Port("in[1]")),
-        outputs=(Port("out[0]"),),
-        types=rows("T T > T : f16 f32 u16 u8"),
-        infer=_masked_infer,
-        reference=_masked_reference,
-        result_range=lambda node: (0.0, 1.0),
-        lower=_masked_lower,
-        work=vector_work(12),
-        kind="softmax",
-        params=(Param("mode", default=0, choices={"UNCOMPRESSED": 0, "COMPRESSED": 1}),),
-        constraints=(Constraint("mode is UNCOMPRESSED", lambda node: node.params["mode"] == 0),),
-        samples=(Sample(((2, 2, 3, 8), (2, 8)), ranges={1: (-4.0, 0.0)}),),
     ),
 )

@@ -1,4 +1,6 @@
-"""CreateSparse, GetSparseIndices, GetSparseValues and SparseToDense.
+"""NonZero, CreateSparse, GetSparseIndices, GetSparseValues and SparseToDense: where a tensor is not zero.
+
+A list of places has room for as many as there could be. What is left over holds -1.
 
 Sparse tensors are held dense here. So what is specified in one is what is not zero, SparseToDense is a copy, and
 its cost is that of writing the output. Lists that turn out shorter than their tensor end in rows of -1 (indices)
@@ -12,21 +14,44 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Port, Sample
-from openhtp.ops._places import coordinates, emit_coordinates, emit_first_places, first_places
+from openhtp.ops._elementwise import truth_of
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape, move, put_integers
+from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, OpDef, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, same_as_input
-from openhtp.ops._types import rows
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return (arrays[0],)
+def _first_places(truth: Array, count: int) -> Array:
+    """Flat places of the true elements in order; the number of elements stands for none."""
+    places = np.flatnonzero(truth)[:count]
+    return np.concatenate([places, np.full(count - len(places), truth.size)])
 
 
-def _lower(node: Node, e: Emitter) -> None:
-    move(e, lambda x: x)
+def _emit_first_places(e: Emitter, truth: str, size: int, count: int) -> str:
+    """The same in ONNX. Sorting keeps every shape fixed, which the runtime's own NonZero would not."""
+    flat = e.node("Reshape", [truth, e.ints([size])])
+    marked = e.node("Where", [flat, e.ints(np.arange(size)), e.ints(size)])
+    kept = min(count, size)
+    found, _ = e.nodes("TopK", [marked, e.ints([kept])], 2, axis=0, largest=0)
+    if kept == count:
+        return found
+    return e.node("Concat", [found, e.ints(np.full(count - kept, size))], axis=0)
+
+
+def _emit_coordinates(e: Emitter, places: str, shape: Shape) -> str:
+    """Flat places as one coordinate per axis, [count, rank]; -1 for none."""
+    strides = np.array([int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))], np.int64)
+    column = e.node("Unsqueeze", [places, e.ints([1])])
+    steps = e.node("Div", [column, e.const(strides)])
+    spelled = e.node("Mod", [steps, e.ints(shape)])
+    there = e.node("Less", [column, e.ints(np.prod(shape))])
+    return e.node("Where", [there, spelled, e.ints(-1)])
+
+
+def _coordinates(places: Array, shape: Shape) -> Array:
+    """The same in numpy."""
+    size = int(np.prod(shape))
+    spelled = np.stack(np.unravel_index(np.minimum(places, size - 1), shape), axis=-1)
+    return np.where((places < size)[:, None], spelled, -1)
 
 
 def _create_infer(node: Node) -> tuple[Shape, ...]:
@@ -57,22 +82,18 @@ def _create_lower(node: Node, e: Emitter) -> None:
     size = math.prod(out[:depth])
     sizes = np.array(out[:depth], np.int64)
     strides = np.array([math.prod(out[axis + 1 : depth]) for axis in range(depth)], np.int64)
-
-    def ints(*numbers: int) -> str:
-        return e.const(np.array(numbers, np.int64))
-
     indices = e.node("Cast", [e.stored(0)], to="int64")
-    held = e.node("Clip", [indices, e.const(np.array(0, np.int64)), e.const(np.array(sizes.max() - 1, np.int64))])
+    held = e.node("Clip", [indices, e.ints(0), e.ints(sizes.max() - 1)])
     held = e.node("Min", [held, e.const(sizes - 1)])
     moved = e.node("Cast", [e.node("Not", [e.node("Equal", [held, indices])])], to="int64")
-    outside = e.node("ReduceMax", [moved, ints(1)], keepdims=0)
-    flat = e.node("ReduceSum", [e.node("Mul", [held, e.const(strides)]), ints(1)], keepdims=0)
+    outside = e.node("ReduceMax", [moved, e.ints([1])], keepdims=0)
+    flat = e.node("ReduceSum", [e.node("Mul", [held, e.const(strides)]), e.ints([1])], keepdims=0)
     # One place more takes the rows that belong nowhere.
-    place = e.node("Where", [e.node("Cast", [outside], to="bool"), e.const(np.array(size, np.int64)), flat])
+    place = e.node("Where", [e.node("Cast", [outside], to="bool"), e.ints(size), flat])
     empty = e.const(np.zeros((size + 1, *out[depth:]), np.float32))
-    dense = e.node("ScatterND", [empty, e.node("Unsqueeze", [place, ints(1)]), e.value(1)])
-    kept = e.node("Slice", [dense, ints(0), ints(size), ints(0)])
-    e.put(0, e.node("Reshape", [kept, ints(*out)]))
+    dense = e.node("ScatterND", [empty, e.node("Unsqueeze", [place, e.ints([1])]), e.value(1)])
+    kept = e.node("Slice", [dense, e.ints([0]), e.ints([size]), e.ints([0])])
+    e.put(0, e.node("Reshape", [kept, e.ints(out)]))
 
 
 def _depth_of_values(node: Node) -> int:
@@ -82,16 +103,16 @@ def _depth_of_values(node: Node) -> int:
 
 def _specified(node: Node, x: Array, depth: int, count: int) -> Array:
     there = (x != 0).reshape(math.prod(x.shape[:depth]), -1).any(axis=1)
-    return first_places(there, count)
+    return _first_places(there, count)
 
 
 def _emit_specified(node: Node, e: Emitter, depth: int, count: int) -> str:
     shape = node.shape()
     size, rest = math.prod(shape[:depth]), math.prod(shape[depth:])
-    sizes = e.const(np.array([size, rest], np.int64))
+    sizes = e.ints([size, rest])
     far = e.node("Reshape", [e.node("Abs", [e.value(0)]), sizes])
-    most = e.node("ReduceMax", [far, e.const(np.array([1], np.int64))], keepdims=0)
-    return emit_first_places(e, e.node("Cast", [most], to="bool"), size, count)
+    most = e.node("ReduceMax", [far, e.ints([1])], keepdims=0)
+    return _emit_first_places(e, e.node("Cast", [most], to="bool"), size, count)
 
 
 def _indices_infer(node: Node) -> tuple[Shape, ...]:
@@ -104,13 +125,13 @@ def _indices_infer(node: Node) -> tuple[Shape, ...]:
 def _indices_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     count, depth = node.outputs[0].shape
     places = _specified(node, arrays[0], depth, count)
-    return (coordinates(places, node.shape()[:depth]),)
+    return (_coordinates(places, node.shape()[:depth]),)
 
 
 def _indices_lower(node: Node, e: Emitter) -> None:
     count, depth = node.outputs[0].shape
-    spelled = emit_coordinates(e, _emit_specified(node, e, depth, count), node.shape()[:depth])
-    e.put_stored(0, e.node("Cast", [spelled], to=node.outputs[0].dtype.numpy.name))
+    spelled = _emit_coordinates(e, _emit_specified(node, e, depth, count), node.shape()[:depth])
+    put_integers(node, e, 0, spelled)
 
 
 def _values_infer(node: Node) -> tuple[Shape, ...]:
@@ -128,25 +149,33 @@ def _values_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _values_lower(node: Node, e: Emitter) -> None:
     out, shape, depth = node.outputs[0].shape, node.shape(), _depth_of_values(node)
-    sizes = e.const(np.array([math.prod(shape[:depth]), *out[1:]], np.int64))
+    sizes = e.ints([math.prod(shape[:depth]), *out[1:]])
     flat = e.node("Reshape", [e.value(0), sizes])
     ended = e.node("Concat", [flat, e.const(np.zeros((1, *out[1:]), np.float32))], axis=0)
     e.put(0, e.node("Gather", [ended, _emit_specified(node, e, depth, out[0])], axis=0))
 
 
-_FIXED = Constraint("the input is not dynamic", lambda node: not any(s.is_dynamic for s in node.inputs if s))
+def _nonzero_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    found = _coordinates(_first_places(arrays[0] != 0, arrays[0].size), node.shape())
+    return (found.astype(np.int64),)
+
+
+def _nonzero_lower(node: Node, e: Emitter) -> None:
+    size = node.input().elements
+    places = _emit_first_places(e, truth_of(node, e, 0), size, size)
+    put_integers(node, e, 0, _emit_coordinates(e, places, node.shape()))
+
 
 OPS = (
     OpDef(
         name="CreateSparse",
         summary="a sparse tensor that has in[1] at the indices in[0] and zeros elsewhere",
-        inputs=(Port("in[0]"), Port("in[1]")),
-        outputs=(Port("out[0]"),),
+        inputs=TWO_INPUTS,
         types=rows("n32|i32 u8 > u8"),
         infer=_create_infer,
         reference=_create_reference,
         lower=_create_lower,
-        constraints=(_FIXED,),
+        constraints=(FIXED_SHAPES,),
         moves_only=True,
         samples=(
             Sample(((5, 2), (5, 3)), ranges={0: (0, 4)}, outputs=((5, 6, 3),)),
@@ -156,13 +185,11 @@ OPS = (
     OpDef(
         name="GetSparseIndices",
         summary="indices of what a sparse tensor specifies, in order; -1 in rows left over",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("u8 > n32|i32"),
         infer=_indices_infer,
         reference=_indices_reference,
         lower=_indices_lower,
-        constraints=(_FIXED,),
+        constraints=(FIXED_SHAPES,),
         samples=(
             Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
             Sample(((6, 5),), low=0.0, outputs=((40, 2),)),
@@ -171,13 +198,11 @@ OPS = (
     OpDef(
         name="GetSparseValues",
         summary="what a sparse tensor specifies, in the order of its indices; zeros in rows left over",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("u8 > u8"),
         infer=_values_infer,
         reference=_values_reference,
         lower=_values_lower,
-        constraints=(_FIXED,),
+        constraints=(FIXED_SHAPES,),
         values_kept=True,
         moves_only=True,
         samples=(
@@ -188,15 +213,25 @@ OPS = (
     OpDef(
         name="SparseToDense",
         summary="in[0] with every element in place, zeros included",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : u8 f16 f32"),
         infer=same_as_input,
-        reference=_reference,
-        lower=_lower,
+        reference=lambda node, arrays: (arrays[0],),
+        lower=lambda node, e: move(e, lambda x: x),
         layout=Layout.ANY,
         values_kept=True,
         moves_only=True,
         samples=(Sample(((1, 4, 5, 3),)),),
+    ),
+    OpDef(
+        name="NonZero",
+        summary="coordinates of the elements of in[0] that are not 0, one row each in order; -1 in rows left over",
+        types=rows("u8|b > n32|i32"),
+        infer=lambda node: ((node.input().elements, node.input().rank),),
+        reference=_nonzero_reference,
+        lower=_nonzero_lower,
+        work=vector_work(8),
+        constraints=(FIXED_SHAPES,),
+        max_rank=4,
+        samples=(Sample(((3, 4, 2),), low=0.0, high=3.0), Sample(((9,),), low=0.0, high=1.0)),
     ),
 )

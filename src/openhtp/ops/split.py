@@ -1,4 +1,4 @@
-"""Split, Pack and UnPack: one tensor into several and back."""
+"""Split, Concat, Pack and UnPack: one tensor into several and back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample
-from openhtp.ops._shapes import axis_in_range, refuse
-from openhtp.ops._types import rows
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape, exact_forms
+from openhtp.ops._opdef import OnnxRule, OpDef, Param, Port, Sample, rows
+from openhtp.ops._shapes import axis_in_range, last_axis, refuse
+from openhtp.ops._tiles import TileAxis
 
 
 def _axis(node: Node, extra: int = 0) -> int:
@@ -32,22 +31,15 @@ def _split_infer(node: Node) -> tuple[Shape, ...]:
     return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in _split_sizes(node))
 
 
-def _split_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return tuple(np.split(arrays[0], node.ints("split_index"), axis=_axis(node)))
-
-
 def _put_parts(node: Node, e: Emitter, emit: Callable[[str], Sequence[str]]) -> None:
-    if e.same_encoding():
-        for index, part in enumerate(emit(e.stored(0))):
-            e.put_stored(index, part)
-    else:
-        for index, part in enumerate(emit(e.value(0))):
-            e.put(index, part)
+    read, put = exact_forms(e)
+    for index, part in enumerate(emit(read(0))):
+        put(index, part)
 
 
 def _split_lower(node: Node, e: Emitter) -> None:
     sizes = _split_sizes(node)
-    numbers = e.const(np.array(sizes, np.int64))
+    numbers = e.ints(sizes)
     _put_parts(node, e, lambda x: e.nodes("Split", [x, numbers], len(sizes), axis=e.axis(_axis(node))))
 
 
@@ -59,19 +51,11 @@ def _pack_infer(node: Node) -> tuple[Shape, ...]:
     return ((*shape[:axis], len(node.inputs), *shape[axis:]),)
 
 
-def _pack_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return (np.stack(arrays, axis=_axis(node, 1)),)
-
-
 def _pack_lower(node: Node, e: Emitter) -> None:
-    axis, same = _axis(node, 1), e.same_encoding()
-    place = e.const(np.array([axis], np.int64))
-    given = [e.stored(i) if same else e.value(i) for i in range(len(node.inputs))]
-    out = e.node("Concat", [e.node("Unsqueeze", [x, place]) for x in given], axis=axis)
-    if same:
-        e.put_stored(0, out)
-    else:
-        e.put(0, out)
+    axis, (read, put) = _axis(node, 1), exact_forms(e)
+    new_axis = e.ints([axis])
+    inputs = [read(index) for index in range(len(node.inputs))]
+    put(0, e.node("Concat", [e.node("Unsqueeze", [x, new_axis]) for x in inputs], axis=axis))
 
 
 def _unpack_infer(node: Node) -> tuple[Shape, ...]:
@@ -87,7 +71,7 @@ def _unpack_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 def _unpack_lower(node: Node, e: Emitter) -> None:
     axis, shapes = _axis(node), _unpack_infer(node)
     ones = e.const(np.ones(len(shapes), np.int64))
-    flat = e.const(np.array(shapes[0], np.int64))
+    flat = e.ints(shapes[0])
 
     def emit(x: str) -> list[str]:
         parts = e.nodes("Split", [x, ones], len(shapes), axis=axis) if len(shapes) > 1 else (x,)
@@ -96,15 +80,36 @@ def _unpack_lower(node: Node, e: Emitter) -> None:
     _put_parts(node, e, emit)
 
 
+def _concat_infer(node: Node) -> tuple[Shape, ...]:
+    first = node.shape()
+    axis = axis_in_range(node, node.params["axis"], len(first))
+    total = 0
+    for index in range(len(node.inputs)):
+        shape = node.shape(index)
+        if len(shape) != len(first) or shape[:axis] + shape[axis + 1 :] != first[:axis] + first[axis + 1 :]:
+            refuse(node, f"input {index} has shape {list(shape)}; expected {list(first)} except on axis {axis}")
+        total += shape[axis]
+    return ((*first[:axis], total, *first[axis + 1 :]),)
+
+
+def _concat_lower(node: Node, e: Emitter) -> None:
+    read, put = exact_forms(e)
+    put(0, e.node("Concat", [read(i) for i in range(len(node.inputs))], axis=e.axis(node.params["axis"])))
+
+
+def _concat_tiles(node: Node) -> tuple[TileAxis, ...]:
+    others = (axis for axis in range(node.input().rank) if axis != node.params["axis"])
+    return tuple(TileAxis(axis=axis, inputs=(axis,) * len(node.inputs)) for axis in others)
+
+
 OPS = (
     OpDef(
         name="Split",
         summary="in[0] cut along axis before each of split_index",
-        inputs=(Port("in[0]"),),
         outputs=(Port("out[0..m]", variadic=True),),
         types=rows("T > T* : f16 f32 u16 s16 u8 s8 i32 n32 s32"),
         infer=_split_infer,
-        reference=_split_reference,
+        reference=lambda node, arrays: tuple(np.split(arrays[0], node.ints("split_index"), axis=_axis(node))),
         lower=_split_lower,
         kind="move",
         params=(Param("axis", mandatory=True), Param("split_index", rank=1, mandatory=True)),
@@ -120,10 +125,9 @@ OPS = (
         name="Pack",
         summary="the inputs stacked along a new axis",
         inputs=(Port("in[0..m]", variadic=True),),
-        outputs=(Port("out[0]"),),
         types=rows("T* > T : f16 f32 u16 u8 s8 i32"),
         infer=_pack_infer,
-        reference=_pack_reference,
+        reference=lambda node, arrays: (np.stack(arrays, axis=_axis(node, 1)),),
         lower=_pack_lower,
         kind="move",
         params=(Param("axis", mandatory=True),),
@@ -134,7 +138,6 @@ OPS = (
     OpDef(
         name="UnPack",
         summary="in[0] taken apart along axis, which disappears",
-        inputs=(Port("in[0]"),),
         outputs=(Port("out[0..m]", variadic=True),),
         types=rows("T > T* : f16 f32 u16 u8 s8 i32"),
         infer=_unpack_infer,
@@ -145,5 +148,25 @@ OPS = (
         values_kept=True,
         moves_only=True,
         samples=(Sample(((4, 3, 2),), {"axis": 1}),),
+    ),
+    OpDef(
+        name="Concat",
+        summary="the inputs one after another along axis, requantized to the output's encoding",
+        inputs=(Port("in[0..m]", variadic=True),),
+        types=rows("T* > T : f16 f32 u16 s16 u8 s8 n32 i32 i64"),
+        infer=_concat_infer,
+        reference=lambda node, arrays: (np.concatenate(arrays, axis=node.params["axis"]),),
+        lower=_concat_lower,
+        kind="concat",
+        params=(Param("axis", default=last_axis),),
+        layout=Layout.ANY,
+        values_kept=True,
+        moves_only=True,
+        tile=_concat_tiles,
+        onnx=(OnnxRule("Concat", attrs={"axis": "axis"}),),
+        samples=(
+            Sample(((1, 4, 4, 3), (1, 4, 4, 5)), {"axis": 3}, ranges={1: (-1.0, 3.0)}),
+            Sample(((2, 3), (1, 3), (4, 3)), {"axis": 0}),
+        ),
     ),
 )

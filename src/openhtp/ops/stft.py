@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample, Work, touched_bytes
+from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._opdef import OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import rows
 
 
 def _length(node: Node) -> int:
@@ -52,16 +50,15 @@ def _lower(node: Node, e: Emitter) -> None:
     if node.has(1):
         kernel = e.node("Mul", [kernel, e.value(1)])
     batch, samples = node.shape()[:2]
-    signal = e.node("Reshape", [e.value(0), e.const(np.array([batch, 1, samples], np.int64))])
+    signal = e.node("Reshape", [e.value(0), e.ints([batch, 1, samples])])
     found = e.node("Conv", [signal, kernel], strides=[step])
     frames = node.outputs[0].shape[1]
-    apart = e.node("Reshape", [found, e.const(np.array([batch, bins, 2, frames], np.int64))])
+    apart = e.node("Reshape", [found, e.ints([batch, bins, 2, frames])])
     e.put(0, e.node("Transpose", [apart], perm=[0, 3, 1, 2]))
 
 
 def _work(node: Node) -> Work:
-    read, written = touched_bytes(node)
-    return Work(macs=node.outputs[0].elements * _length(node), bytes_read=read, bytes_written=written)
+    return Work.on(node, macs=node.outputs[0].elements * _length(node))
 
 
 OPS = (
@@ -69,7 +66,6 @@ OPS = (
         name="Stft",
         summary="spectra of frames of in[0], of frame_length samples and frame_step apart, windowed by in[1]",
         inputs=(Port("in[0]"), Port("in[1]", optional=True)),
-        outputs=(Port("out[0]"),),
         types=rows("T T > T : f16 f32", "T > T : f16 f32"),
         infer=_infer,
         reference=_reference,

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._emit import Emitter
-from openhtp.ops._moving import move
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._opdef import OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +98,9 @@ def _lower(node: Node, e: Emitter) -> None:
                 [axis for axis, _ in taking],
                 [cut.step for _, cut in taking],
             )
-            x = e.node("Slice", [x, *(e.const(np.array(numbers, np.int64)) for numbers in lists)])
+            x = e.node("Slice", [x, *(e.ints(numbers) for numbers in lists)])
         if len(kept) != len(cuts) or any(cut.dropped for cut in kept):
-            x = e.node("Reshape", [x, e.const(np.array(shape, np.int64))])
+            x = e.node("Reshape", [x, e.ints(shape)])
         return x
 
     move(e, emit)
@@ -113,8 +110,6 @@ OPS = (
     OpDef(
         name="StridedSlice",
         summary="elements begin:end:stride of in[0] on each axis",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 s16 u8 s8 n32 i32 i64 b"),
         infer=_infer,
         reference=_reference,

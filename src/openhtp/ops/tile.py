@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import rows
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:
@@ -25,15 +23,13 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _lower(node: Node, e: Emitter) -> None:
-    e.put(0, e.node("Tile", [e.value(0), e.const(np.array(e.vector(node.ints("multiples")), np.int64))]))
+    e.put(0, e.node("Tile", [e.value(0), e.ints(e.vector(node.ints("multiples")))]))
 
 
 OPS = (
     OpDef(
         name="Tile",
         summary="in[0] repeated multiples times along each axis",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 u8 s8 i32"),
         infer=_infer,
         reference=_reference,

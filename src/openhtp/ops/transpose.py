@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openhtp.ops._emit import Emitter, Layout
-from openhtp.ops._node import Array, Node, Shape
-from openhtp.ops._opdef import OpDef, Param, Port, Sample
+from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._opdef import OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
-from openhtp.ops._types import rows
 
 
 def _infer(node: Node) -> tuple[Shape, ...]:
@@ -33,8 +31,6 @@ OPS = (
     OpDef(
         name="Transpose",
         summary="out axis i is in[0] axis perm[i]",
-        inputs=(Port("in[0]"),),
-        outputs=(Port("out[0]"),),
         types=rows("T > T : f16 f32 u16 s16 u8 s8 b n32 i32 i64"),
         infer=_infer,
         reference=_reference,
