@@ -114,6 +114,31 @@ def test_registered_memory_is_used_in_place(graph: htp.Graph) -> None:
     np.testing.assert_array_equal(y, np.maximum(ramp() + 1, 0))
 
 
+def test_queued_executions_with_one_output_overwrite_it_in_turn(context: htp.Context) -> None:
+    """Memory of its own for each is the client's concern: the last one stays, and nothing fails."""
+    graph = relu_graph(context)
+    memory = context.register_memory(32)
+    y = memory.array("y")
+    hold(context.device)
+    try:
+        executions = [graph.execute_async({"x": ramp() + n}, {"y": y}) for n in range(3)]
+    finally:
+        release(context.device)
+    assert [execution.exception(PATIENCE_S) for execution in executions] == [None] * 3
+    np.testing.assert_array_equal(y, np.maximum(ramp() + 2, 0))
+
+
+def test_devices_have_queues_of_their_own(backend: htp.Backend) -> None:
+    held, free = (backend.create_device(soc=soc) for soc in ("SM8650", "SM8550"))
+    waiting, going = (relu_graph(device.create_context()) for device in (held, free))
+    hold(held)
+    first = waiting.execute_async({"x": ramp()})
+    going.execute_async({"x": ramp()}).result(PATIENCE_S)
+    assert not first.done()
+    release(held)
+    first.result(PATIENCE_S)
+
+
 def test_slices_of_registered_memory_are_recognised(context: htp.Context) -> None:
     graph = relu_graph(context)
     memory = context.register_memory(1024)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import numpy as np
 import pytest
@@ -34,6 +35,36 @@ def test_default_queue_depth_and_binaries_carry_none(shared_device: htp.Device) 
         binary = context.get_binary()
     with shared_device.create_context_from_binary(binary) as restored:
         assert restored.queue_depth == 10
+
+
+def test_a_context_from_a_binary_has_the_depth_given(shared_device: htp.Device, graph: htp.Graph) -> None:
+    binary = graph.context.get_binary()
+    with shared_device.create_context_from_binary(binary, queue_depth=25) as restored:
+        assert restored.queue_depth == 25
+    with pytest.raises(htp.InvalidArgument, match="1 to 300") as caught:
+        shared_device.create_context_from_binary(binary, queue_depth=301)
+    assert caught.value.name == "QNN_CONTEXT_ERROR_INVALID_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("platform", "soc", "level"),
+    [
+        ("qnx", "SM8650", None),
+        ("qnx", "SM8475", "INFO"),
+        ("linux", "SM8650", "INFO"),
+        ("android", "SM8650", "WARNING"),
+        ("windows", "SM8650", "WARNING"),
+    ],
+)
+def test_a_queue_where_the_documents_have_none_is_told_of(
+    backend: htp.Backend, caplog: pytest.LogCaptureFixture, platform: str, soc: str, level: str | None
+) -> None:
+    device = backend.create_device(platform=platform, soc=soc, host="thread")
+    with caplog.at_level(logging.INFO, "openhtp.runtime"):
+        device.create_context(queue_depth=25).free()
+        device.create_context().free()
+    told = [each.levelname for each in caplog.records if "asynchronous execution on QNX" in each.getMessage()]
+    assert told == ([level] if level else [])
 
 
 def test_binary_gives_the_same_results_and_ids(shared_device: htp.Device, context: htp.Context) -> None:

@@ -21,6 +21,7 @@ from openhtp.runtime.links import duct as ducts
 from openhtp.runtime.links.polling import Polling
 from openhtp.testing import virtual_device
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 MAX_MHZ = 1800  # of an SM8650
 
@@ -181,6 +182,20 @@ def test_polling_gives_the_same_results(backend: htp.Backend, adaptive_us: int) 
         power.set(rpc_polling_us=2000, adaptive_polling_us=adaptive_us)
         for _ in range(20):
             np.testing.assert_array_equal(graph.execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
+
+
+def test_queued_executions_are_not_polled_for(backend: htp.Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    polled: list[int] = []
+    receive = Polling.receive
+    monkeypatch.setattr(Polling, "receive", lambda self, *rest: (polled.append(1), receive(self, *rest))[1])
+    device = backend.create_device(host="process")
+    graph = relu_graph(device.create_context())
+    device.create_power_config().set(rpc_polling_us=2000)
+    for _ in range(3):
+        graph.execute_async({"x": ramp()}).result(PATIENCE_S)
+    assert polled == []
+    graph.execute({"x": ramp()})
+    assert polled
 
 
 class _Socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from openhtp.hw.soc import SocSpec
     from openhtp.program.binary import ContextBinary
 
+log = logging.getLogger(__name__)
 _VA_ARCH = 73
+_QUEUE_ARCH = 73
 
 
 def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platform: str) -> OptionValues:
@@ -26,7 +29,23 @@ def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platfo
     chosen = CONTEXT.read(options, arch=soc.arch, platform=platform, origin=origin)
     if chosen.share_resources:
         _check_sharing(chosen.share_resources_optimization_type, soc, platform)
+    if "queue_depth" in options:
+        _tell_where_queues_are(soc, platform)
     return chosen
+
+
+def _tell_where_queues_are(soc: SocSpec, platform: str) -> None:
+    """Every device here has queues; a user who names a phone's or a PC's system is warned."""
+    if platform == "qnx" and soc.arch >= _QUEUE_ARCH:
+        return
+    log.log(
+        logging.WARNING if platform in ("android", "windows") else logging.INFO,
+        "the documents have asynchronous execution on QNX, from Hexagon v%d on; here %s, %s, on %s has it, too",
+        _QUEUE_ARCH,
+        soc.name,
+        soc.arch_name,
+        platform,
+    )
 
 
 def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
