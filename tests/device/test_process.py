@@ -357,6 +357,16 @@ def test_program_that_is_junk_is_refused(named: htp.Device, raw: Raw) -> None:
     relu_graph(named.create_context()).execute({"x": ramp()})
 
 
+def test_a_graph_that_nobody_lent_is_refused(named: htp.Device, raw: Raw) -> None:
+    """Graphs are lent within a process; a client of another one cannot name any."""
+    context = raw.ask(ms.CreateContext(queue_depth=1, priority=1)).value
+    wanted = [ms.WantedGraph(place=0, priority=100)]
+    reply = raw.ask(ms.LoadGraphs(context=context, nbytes=4096, graphs=wanted, lent=1))
+    assert reply.error
+    assert "lent" in reply.error
+    assert not raw.ask(ms.CreateContext(queue_depth=1, priority=1)).error
+
+
 def test_client_that_does_not_read_does_not_stop_the_device(named: htp.Device, raw: Raw) -> None:
     for job in range(1, 3000):
         raw.data.setblocking(False)

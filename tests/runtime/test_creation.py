@@ -145,7 +145,8 @@ def test_what_is_not_ready_can_be_ended(
     signal = None if way in ("cancel", "with") else backend.create_signal(30_000 if way == "timeout" else None)
     told = Told()
     creation = device.create_contexts_from_binaries(binaries, notify=told, signal=signal)
-    assert gate.reached.wait(PATIENCE_S)
+    # On a busy machine the time may be over before anything is begun.
+    wait_until(lambda: gate.reached.is_set() or (way == "timeout" and creation.done()))
     if way == "with":
         with creation:
             pass

@@ -118,3 +118,23 @@ def test_a_place_is_told_once() -> None:
     with pytest.raises(htp.InvalidArgument), places[0], places[1], places[2]:
         raise error
     assert error.context == ["graph 'g'", "node 'n'"]
+
+
+@pytest.mark.parametrize("transport", ["rpc", "inprocess"])
+def test_data_that_changes_after_it_was_given_changes_nothing(transport: str) -> None:
+    """A constant is what it was when its tensor was made: in results, and in what is saved later."""
+    with htp.Backend() as backend:
+        context = backend.create_device(transport=transport).create_context()
+        graph = context.create_graph("sums")
+        given = np.full((1, 4096), 2, np.float32)
+        x = graph.add_tensor("x", (1, 4096), "float32", kind="app_write")
+        c = graph.add_tensor("c", (1, 4096), "float32", kind="static", data=given)
+        y = graph.add_tensor("y", (1, 4096), "float32", kind="app_read")
+        given[:] = 3
+        graph.add_node("ElementWiseAdd", inputs=[x, c], outputs=[y])
+        graph.finalize()
+        given[:] = 4
+        ones = np.ones((1, 4096), np.float32)
+        assert (graph.execute({"x": ones})["y"] == 3).all()
+        saved = backend.create_device(transport=transport).create_context_from_binary(context.get_binary())
+        assert (saved.graphs["sums"].execute({"x": ones})["y"] == 3).all()

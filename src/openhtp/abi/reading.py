@@ -90,7 +90,7 @@ def widened(spec: TensorSpec) -> TensorSpec:
 
 
 def data_of(tensor: Any, spec: TensorSpec) -> Array | None:
-    """A copy of the data that a tensor carries, None if it carries none. Its size must be the spec's."""
+    """A copy of the data that a tensor carries, in bytes; None if it carries none. Its size must be the spec's."""
     if tensor.mem_type != MemoryKind.RAW or not tensor.buffer.data:
         return None
     if tensor.buffer.size != spec.nbytes:
@@ -104,7 +104,7 @@ def data_of(tensor: Any, spec: TensorSpec) -> Array | None:
         return (np.left_shift(stored, 4) >> 4).astype(np.int8)
     if _is_in_blocks(tensor.quant):
         return blocks.expand(tensor.quant.of.expansion, spec, stored)
-    return stored.copy()
+    return stored
 
 
 def _is_in_blocks(params: Any) -> bool:

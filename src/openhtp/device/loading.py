@@ -27,6 +27,8 @@ from openhtp.rpc.shm import SharedBuffer, is_unchangeable
 
 log = logging.getLogger(__name__)
 
+# A graph, and numbers that tell which of its data other graphs have, too.
+StoredGraph = tuple[PackedGraph, Sequence[int]]
 # Told how many are done, of how many, and which one is next.
 Advance = Callable[[int, int, str], None]
 # With acceleration: sessions are made on as many threads as there are, and this many graphs ask for some.
@@ -44,20 +46,17 @@ class Ready:
 
 def make_ready(
     target: Target,
-    source: BinarySource,
-    places: Sequence[int],
+    stored: Sequence[StoredGraph],
     advance: Advance,
     room: Room,
     options: ms.LoadOptions = ms.AT_ONCE,
 ) -> list[Ready]:
-    """Make graphs of a binary ready, all or none. ``advance`` may raise to end it early.
+    """Make stored graphs ready, all or none. ``advance`` may raise to end it early.
 
     What graphs have in common, weights and what was made of them, they share. ``room`` is asked for what they need
     before any is made.
     """
-    binary = open_binary(source)
-    graphs = packed_at(binary, places)
-    stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
+    graphs = [graph for graph, _ in stored]
     room.take(needs_of(stored, largest_backup=room.largest_backup, compiled_next=True))
     make = _only_prepared if room.prepare_only else _make_ready
     several = len(graphs) > 1
@@ -169,6 +168,23 @@ class Scattered:
         return self.rest.read(begin, end, room)
 
 
+class LentGraph:
+    """A graph that a client in this process has just packed. It is used where it lies."""
+
+    def __init__(self, packed: PackedGraph) -> None:
+        self._packed = packed
+        self.nbytes = packed.nbytes
+
+    def graphs(self, places: Sequence[int]) -> list[StoredGraph]:
+        """The one graph. Raises InvalidArgument if others are wanted."""
+        if list(places) != [0]:
+            raise InvalidArgument(f"graphs {list(places)} of one graph that was lent; expected [0]")
+        return [(self._packed, range(len(self._packed.blobs)))]
+
+    def close(self) -> None:
+        """Nothing is held: its client keeps the graph."""
+
+
 class BinaryFile:
     """Memory that nobody can write any more is mapped. Anything else might change, and is read piece by piece.
 
@@ -205,6 +221,16 @@ class BinaryFile:
             buffer.close()
         if views:
             self.source = Scattered(self.source, views)
+
+    @property
+    def nbytes(self) -> int:
+        """How large the whole binary is."""
+        return self.source.nbytes
+
+    def graphs(self, places: Sequence[int]) -> list[StoredGraph]:
+        """Graphs of the binary by place. Raises BadBinary or InvalidArgument unless they are there."""
+        binary = open_binary(self.source)
+        return [(graph, binary.blobs_of(graph.name)) for graph in packed_at(binary, places)]
 
     def close(self) -> None:
         """Let it go. What was read stays, and so does what is mapped while anybody uses it."""

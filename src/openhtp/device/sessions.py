@@ -6,7 +6,10 @@ scheduler knows a process domain as ``pd``: the first has the session's number, 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import resource
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core import status as st
@@ -14,6 +17,7 @@ from openhtp.core.errors import InvalidHandle, OutOfMemory
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
 from openhtp.device.jobs import Job
 from openhtp.memory.ledger import Domain, Ledger, MemoryUse
+from openhtp.program.packed import PackedGraph
 from openhtp.rpc.shm import SharedBuffer
 
 if TYPE_CHECKING:
@@ -56,6 +60,8 @@ class Session:
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.memories: dict[int, SharedBuffer] = {}
         self.jobs: dict[int, Job] = {}
+        self._lent: dict[int, PackedGraph] = {}
+        self._lent_numbers = itertools.count(1)
         # Of contexts made by one call, by its number and, where they run at the same time, their priority.
         self.groups: dict[tuple[int, int | None], DeviceGroup] = {}
         self.tasks: set[Task[Any]] = set()
@@ -66,6 +72,23 @@ class Session:
         self.executions = 0
         # Whether its power votes depend on whether something is done for it.
         self.staged = False
+
+    @contextlib.contextmanager
+    def lending(self, packed: PackedGraph) -> Iterator[int]:
+        """Called by a client in this process: the number under which a request finds the graph meanwhile."""
+        number = next(self._lent_numbers)
+        self._lent[number] = packed
+        try:
+            yield number
+        finally:
+            self._lent.pop(number, None)
+
+    def lent(self, number: int) -> PackedGraph:
+        """The graph of that number. Raises InvalidHandle if none is lent any more."""
+        packed = self._lent.get(number)
+        if packed is None:
+            raise InvalidHandle(f"graph {number} is lent by no client in the device's process")
+        return packed
 
     @property
     def session(self) -> Session:

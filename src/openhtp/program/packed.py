@@ -89,6 +89,11 @@ class PackedGraph:
         """Everything of it that is not in a header."""
         return (self.words, *self.blobs, *([] if self.prepared is None else [self.prepared]))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its sections."""
+        return sum(section.nbytes for section in self.sections)
+
     def info(self) -> GraphInfo:
         """Inputs, outputs and options, without touching any data. Loading asks for it several times."""
         if not self._told:

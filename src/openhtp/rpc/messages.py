@@ -132,6 +132,9 @@ class LoadGraphs(Request):
     With ``opening`` the context, too, is made, or is not there if this fails; the reply's ``value`` is its number.
 
     ``nbytes`` is what these graphs take of it. The reply's ``graphs`` are in the order of ``graphs``.
+
+    ``lent`` is the number under which a client in the device's own process has lent a graph. Such a request has no
+    binary and no descriptor.
     """
 
     context: int
@@ -140,6 +143,7 @@ class LoadGraphs(Request):
     opening: CreateContext | None = None
     options: LoadOptions = AT_ONCE
     external: list[ExternalPiece] = []
+    lent: int = 0
 
 
 class PackGraph(Request):

@@ -10,7 +10,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, WrongState, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
-from openhtp.device.loading import BinaryFile, Ready, close_all, make_ready, pack_ready
+from openhtp.device.loading import BinaryFile, LentGraph, Ready, close_all, make_ready, pack_ready
 from openhtp.device.requests.contexts import check_group_priority, close_context, open_context
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.room import Room
@@ -40,9 +40,8 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
         else:
             context = open_context(asked, opening)
             undoing.callback(_close_opened, core, context)
-        file = BinaryFile(asked.first_descriptor(len(request.external)))
+        file = _sent(asked, request)
         undoing.callback(file.close)
-        file.overlay(request.external, asked.descriptors, may_shrink=asked.core.serves_one)
         _check(request, context, file)
         session.pieces.take()
         undoing.pop_all()
@@ -51,9 +50,9 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
         places = [wanted.place for wanted in request.graphs]
-        if isinstance(room, SwitchedRoom):
+        if isinstance(room, SwitchedRoom) and isinstance(file, BinaryFile):
             return room.make_first_ready(core.target, file.source, places, task.advance)
-        return make_ready(core.target, file.source, places, task.advance, room, options)
+        return make_ready(core.target, file.graphs(places), task.advance, room, options)
 
     def done() -> None:
         session.pieces.give_back()
@@ -75,15 +74,30 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     )
 
 
-def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile) -> None:
+def _sent(asked: Asked, request: ms.LoadGraphs) -> BinaryFile | LentGraph:
+    """What the graphs are loaded from."""
+    if request.lent:
+        return LentGraph(asked.session.lent(request.lent))
+    file = BinaryFile(asked.first_descriptor(len(request.external)))
+    try:
+        file.overlay(request.external, asked.descriptors, may_shrink=asked.core.serves_one)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile | LentGraph) -> None:
     """Refuse what cannot be loaded, before anybody works at it."""
+    if request.lent and (request.options.switching or request.external):
+        raise ProtocolError("a graph that is lent is one graph, whole and not switched")
     if request.external and request.options.switching:
         raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
     if request.nbytes <= 0:
         raise ProtocolError(f"graphs of {request.nbytes} bytes")
-    if request.nbytes > file.source.nbytes:
+    if request.nbytes > file.nbytes:
         raise BadBinary(
-            f"the graphs take {request.nbytes} bytes of the binary, which has {file.source.nbytes}: it was cut"
+            f"the graphs take {request.nbytes} bytes of the binary, which has {file.nbytes}: it was cut"
             " since it was opened; do not change a file that is in use"
         )
     if request.options.switching and context.switcher is not None:

@@ -19,9 +19,9 @@ from openhtp.program.packed import PackedGraph
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.program.sources import FileSource
 from openhtp.rpc import messages as ms
-from openhtp.rpc.shm import unchangeable, unchangeable_whole
+from openhtp.rpc.shm import unchangeable
 from openhtp.runtime.binaries.opening import Check, chunks, go_on
-from openhtp.runtime.links.link import Undo
+from openhtp.runtime.links.link import HandedGraph, Undo
 from openhtp.runtime.objects.loaded_graph import LoadedGraph
 from openhtp.runtime.objects.open_context import OpenContext, free_context
 
@@ -44,17 +44,16 @@ class GraphOrder:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Graphs on their way to the device: their places in the binary, bytes that they take, how it is sent."""
+    """Graphs on their way to the device: their places in the binary, and how the device gets that."""
 
     places: Sequence[int]
-    nbytes: int
-    descriptor: Callable[[], AbstractContextManager[int]]
+    handing_over: Callable[[], AbstractContextManager[HandedGraph]]
     client_buffers: ClientBuffers | None = None
 
 
-def fresh(parts: Sequence[bytes | memoryview]) -> Sending:
-    """A graph that was just packed, as the pieces of a binary of its own."""
-    return Sending([0], sum(map(len, parts)), lambda: _number(unchangeable_whole(parts)))
+def fresh(link: Link, packed: PackedGraph) -> Sending:
+    """A graph that was just packed."""
+    return Sending([0], lambda: link.handing_over(packed))
 
 
 def stored(
@@ -68,7 +67,8 @@ def stored(
     places = [binary.graph_names.index(name) for name in names]
     nbytes = sum(piece.end - piece.begin for piece in ranges)
     if isinstance(source, FileSource):
-        return Sending(places, nbytes, lambda: contextlib.nullcontext(source.fileno()), buffers)
+        handed = HandedGraph(nbytes, (source.fileno(),))
+        return Sending(places, lambda: contextlib.nullcontext(handed), buffers)
     apart = [] if buffers is None else [(piece.begin, piece.end) for piece in buffers.pieces]
     wanted = [
         piece for piece in ranges if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
@@ -76,13 +76,13 @@ def stored(
     pieces = itertools.chain.from_iterable(
         chunks(piece.begin, piece.end, source.read, check) for piece in joined(wanted)
     )
-    return Sending(places, nbytes, lambda: _number(unchangeable(source.nbytes, pieces)), buffers)
+    return Sending(places, lambda: _in_memory(nbytes, unchangeable(source.nbytes, pieces)), buffers)
 
 
 @contextlib.contextmanager
-def _number(memory: Descriptor) -> Iterator[int]:
+def _in_memory(nbytes: int, memory: Descriptor) -> Iterator[HandedGraph]:
     with contextlib.closing(memory):
-        yield memory.number
+        yield HandedGraph(nbytes, (memory.number,))
 
 
 def load_graphs(
@@ -98,31 +98,25 @@ def load_graphs(
     ``opening``: the context is made with them. Whoever is interrupted on the way, or stopped, leaves nothing of
     it all on the device.
     """
-    if sending.nbytes > SESSION_LIMIT_BYTES:
-        names = ", ".join(repr(order.graph.name) for order in orders)
-        raise OutOfMemory(
-            f"{bytes_in_words(sending.nbytes)} for graph {names}; a session holds at most"
-            f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
-            st.QNN_CONTEXT_ERROR_MEM_ALLOC,
-        )
     buffers = sending.client_buffers
-    request = ms.LoadGraphs(
-        context=context.number,
-        nbytes=sending.nbytes,
-        graphs=[
-            ms.WantedGraph(place=place, priority=int(order.graph.priority), core=order.graph.core)
-            for place, order in zip(sending.places, orders, strict=True)
-        ],
-        opening=opening,
-        options=options,
-        external=[] if buffers is None else buffers.pieces,
-    )
     others = () if buffers is None else buffers.descriptors
     undo = _free_graphs(context.number) if opening is None else free_context
     replies: list[ms.Reply] = []
     try:
-        with sending.descriptor() as fd:
-            replies.append(context.link.request(request, (fd, *others), undo, stop))
+        with sending.handing_over() as handed:
+            request = ms.LoadGraphs(
+                context=context.number,
+                nbytes=_within_a_session(handed.nbytes, orders),
+                graphs=[
+                    ms.WantedGraph(place=place, priority=int(order.graph.priority), core=order.graph.core)
+                    for place, order in zip(sending.places, orders, strict=True)
+                ],
+                opening=opening,
+                options=options,
+                external=[] if buffers is None else buffers.pieces,
+                lent=handed.lent,
+            )
+            replies.append(context.link.request(request, (*handed.descriptors, *others), undo, stop))
         context.number = replies[0].value
         for order, ready in zip(orders, replies[0].graphs, strict=True):
             graph = order.graph
@@ -139,6 +133,17 @@ def load_graphs(
     except BaseException:
         tidying.post((_take_back, (context.link, undo, replies, [order.graph for order in orders])))
         raise
+
+
+def _within_a_session(nbytes: int, orders: Sequence[GraphOrder]) -> int:
+    if nbytes > SESSION_LIMIT_BYTES:
+        names = ", ".join(repr(order.graph.name) for order in orders)
+        raise OutOfMemory(
+            f"{bytes_in_words(nbytes)} for graph {names}; a session holds at most"
+            f" {bytes_in_words(SESSION_LIMIT_BYTES)}",
+            st.QNN_CONTEXT_ERROR_MEM_ALLOC,
+        )
+    return nbytes
 
 
 def _take_back(link: Link, undo: Undo, replies: Sequence[ms.Reply], graphs: Sequence[Graph]) -> None:

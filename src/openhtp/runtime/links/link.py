@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.served import note
 
 if TYPE_CHECKING:
+    from openhtp.program.packed import PackedGraph
     from openhtp.runtime.calls.bound import Shortcut
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.calls.long_call import Stop
@@ -26,6 +29,15 @@ Interrupted = Callable[[], QnnError | None]
 Sent = Callable[[int], None]
 # Where a device tells what the vendor's library logged in its process.
 library_log = logging.getLogger("openhtp.vendor.qnn")
+
+
+@dataclass(frozen=True, slots=True)
+class HandedGraph:
+    """Where the device finds a graph: as a binary behind a descriptor, or lent under a number."""
+
+    nbytes: int
+    descriptors: tuple[int, ...] = ()
+    lent: int = 0
 
 
 class Link(Protocol):
@@ -53,6 +65,9 @@ class Link(Protocol):
         ``undo`` makes, from the reply, the request that takes back what this one made; it is sent if the caller
         is interrupted before it has the reply. ``stop`` may end the waiting, and with it the device's work.
         """
+
+    def handing_over(self, packed: PackedGraph) -> AbstractContextManager[HandedGraph]:
+        """A way for the device to have a graph that was just packed, open for as long as it takes to load it."""
 
     def tell(self, message: ms.Request) -> None:
         """Ask for something whose outcome does not matter; never raises."""

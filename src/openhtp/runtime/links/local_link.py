@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from openhtp.core.errors import QnnError
@@ -14,12 +15,13 @@ from openhtp.device.answers import Answer
 from openhtp.device.core import DeviceCore
 from openhtp.device.jobs import Outlet
 from openhtp.device.tasks import Task
+from openhtp.program.packed import PackedGraph
 from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.long_call import Stop, do_task
 from openhtp.runtime.calls.queue import PlaceHolder, Places
-from openhtp.runtime.links.link import Interrupted, Sent, Undo, raise_reply
+from openhtp.runtime.links.link import HandedGraph, Interrupted, Sent, Undo, raise_reply
 
 
 class LocalLink:
@@ -92,6 +94,12 @@ class LocalLink:
             with contextlib.closing(answer):
                 return ms.Reply(), bytes(answer.view)
         return raise_reply(answer), b""
+
+    @contextlib.contextmanager
+    def handing_over(self, packed: PackedGraph) -> Iterator[HandedGraph]:
+        """As it is: the core reads what lies in this process."""
+        with self._session.lending(packed) as number:
+            yield HandedGraph(packed.nbytes, lent=number)
 
     def tell(self, message: ms.Request) -> None:
         """Ask for something whose outcome does not matter."""

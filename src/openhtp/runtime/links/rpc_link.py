@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -18,15 +18,18 @@ from openhtp.core import status as st, tidying
 from openhtp.core.errors import DeviceLost, QnnError
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
+from openhtp.program.binary import BinaryInfo, pack_graphs
+from openhtp.program.packed import PackedGraph
 from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
+from openhtp.rpc.shm import unchangeable_whole
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, Silence
 from openhtp.runtime.links.device_process import DeviceOptions, Serving, connect
 from openhtp.runtime.links.duct import Duct
-from openhtp.runtime.links.link import Interrupted, Link, Sent, Undo
+from openhtp.runtime.links.link import HandedGraph, Interrupted, Link, Sent, Undo
 from openhtp.runtime.links.polling import Polling
 
 if TYPE_CHECKING:
@@ -116,6 +119,13 @@ class RpcLink:
             raise self._gone(" during Hello") from error
 
     # Requests
+
+    @contextlib.contextmanager
+    def handing_over(self, packed: PackedGraph) -> Iterator[HandedGraph]:
+        """As a binary of its own, in memory that nobody can change any more."""
+        parts = pack_graphs([packed], BinaryInfo())
+        with contextlib.closing(unchangeable_whole(parts)) as memory:
+            yield HandedGraph(sum(map(len, parts)), (memory.number,))
 
     def request(
         self,

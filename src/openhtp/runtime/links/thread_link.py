@@ -7,8 +7,9 @@ NPU has nothing else to do.
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from openhtp.core import status as st, tidying
 from openhtp.core.errors import QnnError
 from openhtp.device.direct import DirectRun, direct_run, run_frame
 from openhtp.device.sessions import Session
+from openhtp.program.packed import PackedGraph
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.call import Call
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, complete_here
 from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.links.link import Link, Sent
+from openhtp.runtime.links.link import HandedGraph, Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.links.thread_npus import NpuLease
 
@@ -43,6 +45,15 @@ class ThreadLink(RpcLink):
     def _core_session(self) -> Session | None:
         """What the NPU keeps of this client; None once it has been let go."""
         return self._core.sessions.get(self.session)
+
+    @contextlib.contextmanager
+    def handing_over(self, packed: PackedGraph) -> Iterator[HandedGraph]:
+        """As it is: the NPU reads what lies in this process."""
+        session = self._core_session
+        if session is None:
+            raise self._gone()
+        with session.lending(packed) as number:
+            yield HandedGraph(packed.nbytes, lent=number)
 
     # Executions
 

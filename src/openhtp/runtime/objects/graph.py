@@ -19,7 +19,6 @@ from openhtp.core.tensor import TensorKind
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import OptionValues as Options
-from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph, pack_program
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.records.profile import Method
@@ -189,9 +188,7 @@ class Graph:
             begin = link.now()
             program, packed = compiling() if stop is None else stop.run(compiling)
             compiled = link.now()
-            with error_context(graph=self.name):
-                sending = fresh(pack_graphs([packed], BinaryInfo()))
-            load_graphs(self._of, sending, [order_of(self, packed, program)], stop)
+            load_graphs(self._of, fresh(link, packed), [order_of(self, packed, program)], stop)
             self.draft = None
             if fill is not None and profile is not None:
                 events = finalize_events(profile.level, begin, compiled, link.now(), served)

@@ -68,17 +68,27 @@ def _is_flag(value: object) -> bool:
 
 
 def static_data(spec: TensorSpec, data: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
-    """The data of a constant as an array; numbers that come without a type get the tensor's."""
-    if data is None:
-        return None
+    """A copy of a constant's data as an array; numbers that come without a type get the tensor's.
+
+    An array on memory that nobody can write any more is taken as it is.
+    """
+    if data is None or (isinstance(data, np.ndarray) and _lies_in_bytes(data)):
+        return data
     try:
-        return np.asarray(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
+        return np.array(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
     except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InvalidArgument(
             f"data of tensor {spec.name!r} is a {type(data).__name__} that cannot become"
             f" {spec.dtype.numpy}{list(spec.shape)}: {error}",
             _BAD_TENSOR,
         ) from error
+
+
+def _lies_in_bytes(array: npt.NDArray[Any]) -> bool:
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return isinstance(owner, bytes)
 
 
 class GraphDraft:
