@@ -377,7 +377,7 @@ static void test_power(void)
     EXPECT(perf->create(7, 0, &other), 13001);
     /* DCVS v3: id, enable, mode 16, sleep, then bus and core from turbo to max */
     power_config dcvs = {1, {id, 1, 0, 16, 1, 40, 1, 1, 1, 128, 128, 160, 1, 128, 128, 160}};
-    power_config latency = {2, {100}}, polling = {3, {9999}}, unknown = {99, {0}}, late = {3, {10000}};
+    power_config latency = {2, {100}}, polling = {3, {9999}}, unknown = {99, {0}}, late = {3, {10001}};
     const power_config *votes[] = {&dcvs, &latency, &polling, NULL}, *bad[] = {&latency, &unknown, NULL};
     const power_config *too_long[] = {&late, NULL}, *none[] = {NULL};
     NEED(perf->set(id, votes));

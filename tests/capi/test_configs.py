@@ -244,7 +244,7 @@ MB = 1 << 20
         (HtpGraphOption.VTCM_SIZE_IN_MB, 100, "vtcm_bytes", 8 * MB),
         (HtpGraphOption.VTCM_SIZE_IN_MB, 5000, "vtcm_bytes", 8 * MB),
         (HtpGraphOption.VTCM_SIZE_IN_BYTES, 100 * MB, "vtcm_bytes", 8 * MB),
-        (HtpGraphOption.VTCM_SIZE_IN_BYTES, 1000, "vtcm_bytes", 1 << 16),
+        (HtpGraphOption.VTCM_SIZE_IN_BYTES, 1000, "vtcm_bytes", MB),
         (HtpGraphOption.NUM_HVX_THREADS, 0, "hvx_threads", None),
         (HtpGraphOption.NUM_HVX_THREADS, 5, "hvx_threads", 4),
         (HtpGraphOption.NUM_HVX_THREADS, 1000, "hvx_threads", 4),

@@ -119,6 +119,17 @@ def test_zero_vtcm_is_all_there_is() -> None:
     assert parse_config({"graphs": [{"graph_names": ["g"], "vtcm_mb": 0}]}).graph_options("g") == {}
 
 
+def test_c13_of_two_wishes_for_vtcm_the_last_holds() -> None:
+    for entries, options in (
+        ([{"vtcm_mb": 1, "vtcm_size": 65536}], {"vtcm_bytes": 65536}),
+        ([{"vtcm_size": 65536, "vtcm_mb": 1}], {"vtcm_mb": 1}),
+        ([{"vtcm_size": 65536}, {"vtcm_mb": 0}], {}),
+        ([{"vtcm_mb": 1}, {"vtcm_size": 65536}], {"vtcm_bytes": 65536}),
+    ):
+        graphs = [{"graph_names": ["g"], **entry} for entry in entries]
+        assert parse_config({"graphs": graphs}).graph_options("g") == options
+
+
 def test_numbers_of_one_and_more_turn_compression_on() -> None:
     for number, on in ((0, False), (1, True), (2.0, True)):
         for key, other in (("dlbc", "dlbc_weights"), ("dlbc_weights", "dlbc")):
@@ -180,13 +191,12 @@ def test_the_file_that_names_the_other(tmp_path: Path) -> None:
         ({"graphs": [{"O": 2.5}]}, "/graphs/0/O is 2.5"),
         ({"graphs": [{"O": 4}]}, "/graphs/0/O is 4; expected a whole number from 1 to 3"),
         ({"graphs": [{"vtcm_size": 65537}]}, "a multiple of 65536"),
-        ({"graphs": [{"vtcm_size": 65536, "vtcm_mb": 1}]}, "/graphs/0 has vtcm_mb and vtcm_size"),
         ({"graphs": [{"weights_packing": 1}]}, "/graphs/0/weights_packing is 1; expected True or False"),
         ({"devices": [{"soc_model": 99999}]}, "/devices/0/soc_model is 99999; expected the model number"),
         ({"devices": [{"dsp_arch": "73"}]}, "/devices/0/dsp_arch is '73'; expected one of v68"),
         ({"devices": [{"device_id": 1}]}, "/devices/0/device_id is 1; expected 0, as there is one device"),
         ({"devices": [{"cores": [{}, {"perf_profile": "brust"}]}]}, "/devices/0/cores/1/perf_profile is 'brust'"),
-        ({"devices": [{"cores": [{"rpc_polling_time": 10000}]}]}, "rpc_polling_time is 10000; .* to 9999"),
+        ({"devices": [{"cores": [{"rpc_polling_time": 10001}]}]}, "rpc_polling_time is 10001; .* to 10000"),
         ({"devices": [{"pd_session": "none"}]}, "expected one of unsigned, signed"),
         ({"context": {"max_spill_fill_buffer_for_group": 1}}, 'without "group_id": 0'),
         ({"context": [{}, {}]}, "/context is .*; expected an object"),

@@ -195,7 +195,7 @@ class TestProfiles:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"rpc_polling_us": 10000}, "rpc_polling_us is 10000; .* from 0 to 9999"),
+        ({"rpc_polling_us": 10001}, "rpc_polling_us is 10001; .* from 0 to 10000"),
         ({"rpc_control_latency_us": -1}, "rpc_control_latency_us is -1"),
         ({"adaptive_polling_us": 1 << 32}, "adaptive_polling_us"),
         ({"hmx_timeout_us": 1_000_001}, "from 0 to 1000000"),
@@ -233,6 +233,34 @@ def test_polling_is_the_longest_that_is_asked_for() -> None:
     assert bench.power.polling_ns == 100 * US
     bench.set(10, rpc_polling_us=0)
     assert bench.power.polling_ns == 0
+
+
+def test_c11_polling_up_to_ten_milliseconds() -> None:
+    bench = Bench()
+    bench.set(10, rpc_polling_us=10000)
+    assert bench.power.polling_ns == 10000 * US
+
+
+@pytest.mark.parametrize("polling", [None, 0])
+def test_c11_adaptive_polling_needs_polling(polling: int | None) -> None:
+    bench = Bench()
+    if polling is not None:
+        bench.set(10, rpc_polling_us=polling)
+    before = bench.power.describe(0)
+    with pytest.raises(InvalidArgument, match="adaptive polling needs RPC polling") as caught:
+        bench.set(10, adaptive_polling_us=1000)
+    assert caught.value.code == 13001
+    assert bench.power.describe(0) == before
+    bench.set(10, adaptive_polling_us=1000, rpc_polling_us=100)
+    bench.set(10, adaptive_polling_us=2000)
+    bench.set(10, rpc_polling_us=0, adaptive_polling_us=0)
+
+
+def test_c11_a_profile_that_polls_polls_adaptively() -> None:
+    bench = Bench()
+    with pytest.raises(InvalidArgument, match="adaptive polling needs RPC polling"):
+        bench.set(10, profile="balanced", rpc_polling_us=0, adaptive_polling_us=1000)
+    bench.set(10, profile="burst", rpc_polling_us=9999, adaptive_polling_us=1000)
 
 
 def test_without_a_vote_the_device_looks_for_a_moment() -> None:

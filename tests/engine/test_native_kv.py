@@ -201,6 +201,19 @@ def test_refusals_of_chips(soc: str, change: dict[str, Any], words: str) -> None
             finalized(device, NativeHead(**change))
 
 
+@pytest.mark.parametrize(("vtcm_mb", "fits"), [(2, False), (4, True)])
+def test_c16_a_long_context_needs_more_of_the_vtcm_that_the_graph_has(
+    device: htp.Device, vtcm_mb: int, fits: bool
+) -> None:
+    head = NativeHead(context=16384)
+    if fits:
+        finalized(device, head, vtcm_mb=vtcm_mb)
+    else:
+        with pytest.raises(QnnError, match="context of 16384 does not fit 2 MB of VTCM"):
+            finalized(device, head, vtcm_mb=vtcm_mb)
+        finalized(device, NativeHead(context=16384 - 256), vtcm_mb=vtcm_mb)
+
+
 def test_the_format_is_for_caches_only(device: htp.Device) -> None:
     graph = device.create_context().create_graph("g")
     quant = htp.ScaleOffset(0.1, -128)

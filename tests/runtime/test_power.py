@@ -53,7 +53,7 @@ def test_votes_are_made_changed_and_withdrawn(backend: htp.Backend) -> None:
         ({"dcvs": {"core": "turbo", "buss": "max"}}, "dcvs has no field 'buss'"),
         ({"dcvs": {"core": ("turbo", "nom", "max")}}, "in rising order"),
         ({"hmx": {"corners": "tur"}}, "needs an HVX vote"),
-        ({"rpc_polling_us": 10_000}, "from 0 to 9999"),
+        ({"rpc_polling_us": 10_001}, "from 0 to 10000"),
         ({"rpc_polling_us": "9999"}, "rpc_polling_us is '9999'"),
         ({"hmx_timeout_us": -1}, "hmx_timeout_us is -1"),
     ],
@@ -119,7 +119,7 @@ def test_a_restart_takes_votes_and_keeps_the_profile(backend: htp.Backend) -> No
     device = backend.create_device()
     power = device.create_power_config()
     power.set(dcvs=htp.DcvsVote(core="max"))
-    device.set_perf_profile("power_saver", adaptive_polling_us=2000)
+    device.set_perf_profile("power_saver", rpc_polling_us=50, adaptive_polling_us=2000)
     os.kill(device.pid, signal.SIGKILL)
     while device.restarts == 0:
         pass
@@ -167,7 +167,7 @@ def test_an_unknown_profile_changes_nothing(shared_device: htp.Device) -> None:
     before = shared_device.info()["power"]
     with pytest.raises(htp.InvalidArgument, match="did you mean balanced"):
         shared_device.set_perf_profile("balancd")
-    with pytest.raises(htp.InvalidArgument, match="from 0 to 9999"):
+    with pytest.raises(htp.InvalidArgument, match="from 0 to 10000"):
         shared_device.set_perf_profile("burst", rpc_polling_us=99999)
     assert shared_device.info()["power"] == before
     assert shared_device.perf_profile is None

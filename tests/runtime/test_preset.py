@@ -13,7 +13,7 @@ from tests.conftest import relu_graph
 
 CONFIG: dict[str, Any] = {
     "devices": [{"soc_model": 43, "cores": [{"perf_profile": "balanced", "rpc_control_latency": 7}]}],
-    "graphs": [{"graph_names": ["g"], "vtcm_size": 131072, "hvx_threads": 2}],
+    "graphs": [{"graph_names": ["g"], "vtcm_size": 2097152, "hvx_threads": 2}],
     "context": {"io_memory_estimation": True},
 }
 TOOLS = {"context_configs": {"async_execute_queue_depth": 3, "context_priority": "high"}}
@@ -34,7 +34,7 @@ def test_it_holds_for_all_that_is_made_there(shared_backend: htp.Backend, tmp_pa
         context = device.create_context()
         assert (context.queue_depth, context.priority) == (3, htp.Priority.HIGH)
         graph = relu_graph(context)
-        assert (graph.options.vtcm_bytes, graph.options.hvx_threads) == (131072, 2)
+        assert (graph.options.vtcm_bytes, graph.options.hvx_threads) == (2097152, 2)
         assert relu_graph(context, "other").options.hvx_threads is None
         restored = device.create_context_from_binary(context.get_binary())
         assert restored.queue_depth == 3

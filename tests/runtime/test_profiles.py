@@ -171,7 +171,7 @@ def test_a_refused_binary_leaves_the_profile_free(shared_backend: htp.Backend, s
 
 def test_a_chip_without_half_precision_has_no_cycles_of_floats(shared_backend: htp.Backend) -> None:
     with shared_backend.create_device(soc="SM8350") as device:
-        graph = relu_graph(device.create_context(), "g")
+        graph = relu_graph(device.create_context(), "g", precision="float32")
         profile = shared_backend.create_profile("optrace")
         graph.execute({"x": ramp()}, profile=profile)
         assert [event.type for event in profile.events()] == [n for n in DETAILED if n != 3003]

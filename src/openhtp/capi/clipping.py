@@ -14,7 +14,6 @@ from openhtp.core.units import MIB
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.options import GRAPH, Whole
-from openhtp.options.graph import VTCM_STEP_BYTES
 
 log = logging.getLogger("openhtp.capi")
 
@@ -26,9 +25,10 @@ def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
     """
     level = GRAPH.option("optimization_level").kind
     assert isinstance(level, Whole)
+    step = soc.vtcm_granule_bytes
     rules: dict[str, Callable[[int], int]] = {
         "vtcm_mb": lambda wish: min(wish, soc.vtcm_bytes // MIB),
-        "vtcm_bytes": lambda wish: min(-(-wish // VTCM_STEP_BYTES) * VTCM_STEP_BYTES, soc.vtcm_bytes),
+        "vtcm_bytes": lambda wish: min(-(-wish // step) * step, soc.vtcm_bytes),
         "hvx_threads": lambda wish: min(wish, soc.hvx),
         "optimization_level": lambda wish: min(max(wish, level.low), level.high),
     }

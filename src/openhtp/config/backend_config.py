@@ -16,7 +16,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, find_perf_profile
-from openhtp.options import CONTEXT, ContextOrigin
+from openhtp.options import CONTEXT, GRAPH, ContextOrigin, Table
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class BackendConfig:
         sections = [section for section in (*GENERAL.sections, *HTP.sections) if section.name in _OF_CONTEXTS]
         for section in sections:
             entries = self.general.get(section.name) or self.htp.get(section.name) or {}
-            options.update(_option_values(section, entries, "context"))
+            _add_options(options, section, entries, CONTEXT)
         return {
             name: value
             for name, value in options.items()
@@ -165,10 +165,10 @@ class BackendConfig:
         graphs, configs = _section(HTP, "graphs"), _section(GENERAL, "graph_configs")
         for entry in self.htp.get("graphs", ()):
             if graph in entry.get("graph_names", ()):
-                options.update(_option_values(graphs, entry, "graph"))
+                _add_options(options, graphs, entry, GRAPH)
         for entry in self.general.get("graph_configs", ()):
             if entry["graph_name"] == graph:
-                options.update(_option_values(configs, entry, "graph"))
+                _add_options(options, configs, entry, GRAPH)
         return options
 
     @property
@@ -204,6 +204,7 @@ class BackendConfig:
 Source = str | os.PathLike[str] | Mapping[str, Any] | BackendConfig
 """Where a config may come from: a file, its content, or one that was read."""
 
+_ZERO_FOR_ALL = ("vtcm_mb", "vtcm_size")
 _OF_CONTEXTS = ("context_configs", "context", "groupContext")
 
 
@@ -256,9 +257,6 @@ def _config_from(content: JsonDict, source: str, folder: Path) -> BackendConfig:
 
 def _verified_config(source: str, htp: JsonDict, general: JsonDict) -> BackendConfig:
     """Check what no key can tell alone."""
-    for number, entry in enumerate(htp.get("graphs", ())):
-        if "vtcm_mb" in entry and "vtcm_size" in entry:
-            refuse(source, f"/graphs/{number}", "has vtcm_mb and vtcm_size, which exclude each other")
     context = htp.get("context", {})
     if "max_spill_fill_buffer_for_group" in context and "group_id" not in context:
         refuse(source, "/context/max_spill_fill_buffer_for_group", 'is given without "group_id": 0')
@@ -278,16 +276,20 @@ def _section(parent: Section, name: str) -> Section:
     return next(section for section in parent.sections if section.name == name)
 
 
-def _option_values(section: Section, entries: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Values of an object's options, by the options' names; what is 0 for "all there is" is left to the device."""
-    options = {}
-    for key in section.keys:
+def _add_options(options: dict[str, Any], section: Section, entries: Mapping[str, Any], table: Table) -> None:
+    """Add an object's options by their names; what is 0 for "all there is" is left to the device.
+
+    Of several wishes for one thing, in the same unit or another, the last of the file holds.
+    """
+    keys = {key.name: key for key in section.keys}
+    for name, value in entries.items():
+        key = keys[name]
         row = key.row
-        if key.name not in entries or row is None or key.option is None or not key.option.startswith(f"{owner}."):
+        if row is None or key.option is None or not key.option.startswith(f"{table.owner}."):
             continue
-        value = entries[key.name]
-        if row.kind.python_type == "bool":
-            value = bool(value)
-        if not (value == 0 and key.name in ("vtcm_mb", "vtcm_size")):
-            options[row.name] = value
-    return options
+        same = row.same_as or row.name
+        for other in table.rows:
+            if same in (other.name, other.same_as):
+                options.pop(other.name, None)
+        if not (value == 0 and name in _ZERO_FOR_ALL):
+            options[row.name] = bool(value) if row.kind.python_type == "bool" else value

@@ -15,6 +15,9 @@ from openhtp.core import status as st
 from openhtp.core.checks import items_of, real_number, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
+HIGHEST_WEIGHT_16 = 0x7F7F
+"""Of the codes of 16-bit weights, those above it do not exist in the HTP's hardware."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScaleOffset:

@@ -116,6 +116,12 @@ class Power:
             if (value := getattr(wanted, name)) is not None
         }
         fresh = replace(config, profile=profile, standing=standing, **fields)
+        if fields.get("adaptive_polling_us") and not fresh.rpc_polling_us:
+            raise InvalidArgument(
+                f"adaptive polling needs RPC polling, and power config {config.number} has none; give"
+                " rpc_polling_us, before or in the same call",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+            )
         fresh.lower_at = config.lower_at if profile is config.profile else None
         self._configs[config.number] = fresh
         self._settle(fresh.core, t)

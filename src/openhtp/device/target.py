@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from openhtp.compiler.chip_rules import verify_chip
 from openhtp.compiler.driver import program_for
+from openhtp.core.errors import error_context
 from openhtp.engine.protocol import Engine, LoadedProgram, PreparingEngine
 from openhtp.engine.workshop import Workshop
 from openhtp.hw.soc import SocSpec
@@ -42,10 +44,13 @@ class EmulatedChip:
 
     def load(self, program: QnnProgram) -> LoadedProgram:
         """Compile for the SoC and load."""
+        self.check(program)
         return self._engine.load(program_for(program, self._soc))
 
     def check(self, program: QnnProgram) -> None:
-        """All that a portable program has can be compiled for any SoC."""
+        """Refuse what the SoC has not."""
+        with error_context(soc=self._soc.name):
+            verify_chip(program, self._soc)
 
     def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LoadedProgram | None:
         """Load what was prepared for this very SoC."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
-from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
+from openhtp.core.quant import HIGHEST_WEIGHT_16, AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.frontend.model import Array, OnnxNode, ValueType
 
 _PLAIN = {
@@ -56,8 +56,6 @@ _UNSIGNED = {
 }
 
 Fixed = tuple[DType, Encoding]
-
-HIGHEST_WEIGHT_16 = 0x7F7F
 
 
 def plain_type(dtype: np.dtype[np.generic]) -> DType:

@@ -14,12 +14,14 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.clocks import Clocks, StandingVote, clocks_for
-from openhtp.hw.power import MAX_RPC_POLLING_US, Corners, DcvsVote, PowerMode, VoltageCorner
+from openhtp.hw.power import Corners, DcvsVote, PowerMode, VoltageCorner
 
 # How long the profiles that sustain their votes do so after the last inference. It is for the client to choose,
 # longer than what usually lies between two inferences; open clients of the API chose this one.
 SUSTAIN_US = 300_000
 DEFAULT_RPC_CONTROL_LATENCY_US = 100
+PROFILE_RPC_POLLING_US = 9999
+"""How long callers poll under a profile that has polling."""
 
 
 class Idle(enum.Enum):
@@ -44,7 +46,7 @@ class PerfProfile:
     @property
     def rpc_polling_us(self) -> int:
         """How long callers poll, unless it is chosen apart."""
-        return MAX_RPC_POLLING_US if self.polling else 0
+        return PROFILE_RPC_POLLING_US if self.polling else 0
 
     @property
     def rpc_control_latency_us(self) -> int:

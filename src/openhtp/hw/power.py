@@ -11,7 +11,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 
-MAX_RPC_POLLING_US = 9999
+MAX_RPC_POLLING_US = 10_000
 """Documented; the vendor's simulator accepts more and ignores it."""
 MAX_HMX_TIMEOUT_US = 1_000_000
 DEFAULT_HMX_TIMEOUT_US = 300_000

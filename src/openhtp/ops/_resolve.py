@@ -162,6 +162,11 @@ WIDE_PRODUCTS = 73
 
 def first_arch(opdef: OpDef, node: Node) -> int:
     """The first architecture that can do this op on these types."""
+    return WIDE_PRODUCTS if is_wide_product(opdef, node) else LOWEST
+
+
+def is_wide_product(opdef: OpDef, node: Node) -> bool:
+    """Whether 16-bit activations are multiplied with 16-bit weights."""
     factors = [spec.dtype for spec in node.inputs[:2] if spec is not None]
     is_wide = len(factors) == 2 and all(dtype.is_fixed_point and dtype.bits == 16 for dtype in factors)
-    return WIDE_PRODUCTS if is_wide and opdef.work(node).macs else LOWEST
+    return is_wide and bool(opdef.work(node).macs)

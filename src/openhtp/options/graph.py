@@ -103,26 +103,26 @@ GRAPH = Table(
         Option(
             name="vtcm_mb",
             kind=Whole(1, MAX_VTCM_MB, "MB", or_max=True),
-            about="VTCM to reserve; the device's choice unless given.",
+            about="VTCM to reserve; the device's choice unless given. Of several wishes, in either unit, the last"
+            " holds.",
             number=Number(
                 name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_MB", value=HtpGraphOption.VTCM_SIZE_IN_MB, htp=True
             ),
             config_key="vtcm_mb",
             same_as="vtcm_bytes",
             factor=MIB,
-            excludes=("vtcm_bytes",),
         ),
         Option(
             name="vtcm_bytes",
             kind=Whole(VTCM_STEP_BYTES, MAX_VTCM_MB * MIB, "bytes", or_max=True, step=VTCM_STEP_BYTES),
-            about="VTCM to reserve, in bytes: steps of 64 KiB; stored as 0 for all that the chip has.",
+            about="VTCM to reserve, in bytes: steps of 64 KiB from Hexagon v81 on, whole MB before; stored as 0"
+            " for all that the chip has.",
             number=Number(
                 name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES",
                 value=HtpGraphOption.VTCM_SIZE_IN_BYTES,
                 htp=True,
             ),
             in_binary=True,
-            excludes=("vtcm_mb",),
         ),
         Option(
             name="hvx_threads",

@@ -222,10 +222,11 @@ class _Search:
         if problem is not None:
             _invalid(f"native cache {cache.name!r} {list(cache.shape)}: {problem}")
         soc = self._program.soc
-        if soc.vtcm_bytes <= _SMALL_VTCM and context >= _SMALL_VTCM_CONTEXT:
+        vtcm = min(self._program.options.vtcm_bytes or soc.vtcm_bytes, soc.vtcm_bytes)
+        if vtcm <= _SMALL_VTCM and context >= _SMALL_VTCM_CONTEXT:
             _unsupported(
-                f"a native context of {context} does not fit {soc.vtcm_mb} MB of VTCM ({soc.name}); expected less"
-                f" than {_SMALL_VTCM_CONTEXT}"
+                f"a native context of {context} does not fit {vtcm / MIB:.3g} MB of VTCM ({soc.name}); expected"
+                f" less than {_SMALL_VTCM_CONTEXT}"
             )
         if found.tokens > MOST_NEW_TOKENS:
             _unsupported(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
+from openhtp.compiler.chip_rules import float_nodes
 from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import error_context
 from openhtp.core.locks import make_lock
+from openhtp.core.precision import FloatPrecision
 from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
+from openhtp.core.telling import warn_once
 from openhtp.core.tensor import TensorKind
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
@@ -51,9 +55,23 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.open_context import OpenContext
 
 
+log = logging.getLogger(__name__)
+
+
 def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGraph]:
     program = portable_program(source, CompileOptions(graph=options))
     return program, pack_program(program)[0]
+
+
+def _tell_of_floats(program: QnnProgram) -> None:
+    """Say once that results in 32 bits are not those of a chip."""
+    if program.options.precision is FloatPrecision.FLOAT32 and any(float_nodes(program)):
+        warn_once(
+            log,
+            ("float32",),
+            f"graph {program.name!r} computes floats in 32 bits, which no HTP does: results on a chip have half"
+            " precision. It is what precision float32 asks for, and the C library where no chip is named",
+        )
 
 
 @hooked(
@@ -187,6 +205,7 @@ class Graph:
             link = self._of.link
             begin = link.now()
             program, packed = compiling() if stop is None else stop.run(compiling)
+            _tell_of_floats(program)
             compiled = link.now()
             load_graphs(self._of, fresh(link, packed), [order_of(self, packed, program)], stop)
             self.draft = None

@@ -23,6 +23,7 @@ def new_options(
     """What is wanted of a graph that is to be in this context beside the others."""
     device = context.device
     options = GRAPH.read(wanted, arch=find_soc(device.soc).arch, platform=device.platform)
+    _check_vtcm(options, find_soc(device.soc))
     _check_beside(context.options, name, options, others)
     return within(context, name, options)
 
@@ -35,7 +36,22 @@ def within(context: OpenContext, name: str, options: Options) -> Options:
             f"graph {name!r} is for core {options.core}; {device.soc} has {device.cores}, counted from 0",
             st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )
+    if options.num_cores > device.cores:
+        raise InvalidArgument(
+            f"graph option num_cores is {options.num_cores}; {device.soc} has {device.cores}",
+            st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+        )
     return options if options.priority is not None else options.replace(priority=context.priority)
+
+
+def _check_vtcm(options: Options, soc: SocSpec) -> None:
+    """Steps below a megabyte are of later chips; a binary that has them is compiled again on earlier ones."""
+    if (options.vtcm_bytes or 0) % soc.vtcm_granule_bytes:
+        raise UnsupportedFeature(
+            f"graph option vtcm_bytes is {options.vtcm_bytes} bytes; VTCM comes in bytes from v81 on, and"
+            f" {soc.name} is {soc.arch_name}: expected whole MB",
+            st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
+        )
 
 
 def changed_draft(present: Options, wanted: Mapping[str, object]) -> dict[str, object]:
@@ -43,8 +59,8 @@ def changed_draft(present: Options, wanted: Mapping[str, object]) -> dict[str, o
     kept = dict(present)
     for name in wanted:
         row = GRAPH.option(name)
-        for replaced in (row.same_as, *row.excludes):
-            kept.pop(replaced or name, None)
+        for replaced in (row.same_as or row.name, *row.excludes):
+            kept.pop(replaced, None)
     return {**kept, **wanted}
 
 

@@ -77,7 +77,7 @@ class PowerConfig:
             dcvs: corners of core and bus, sleep, and what DCVS may do; what it leaves out stays.
             hmx: corners of the HMX, on chips from v75 on, and only beside a core vote under this config.
             rpc_control_latency_us: the latency that is asked of the way to the device.
-            rpc_polling_us: how long, up to 9999, callers and device look for news before they sleep; 0 for
+            rpc_polling_us: how long, up to 10000, callers and device look for news before they sleep; 0 for
                 not at all. Without a vote they look for 60.
             adaptive_polling_us: executions that take at least this long are slept for until just before their
                 end; 0 ends it. Only while polling.

@@ -1,0 +1,71 @@
+"""What one chip refuses of a portable program: told before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from openhtp.core import status as st
+from openhtp.core.errors import UnsupportedFeature, UnsupportedOp, error_context
+from openhtp.core.precision import FloatPrecision, NumberFormat, precision_of
+from openhtp.core.quant import HIGHEST_WEIGHT_16, ScaleOffset
+from openhtp.hw.soc import SocSpec
+from openhtp.ir.graph import QnnNode
+from openhtp.ops import Node, find_op
+from openhtp.ops._resolve import first_arch, is_wide_product
+from openhtp.program.qnn_program import QnnProgram
+
+# The offset of an unsigned 16-bit encoding that has as many codes below 0 as above.
+_MIDDLE_16 = -0x8000
+
+
+def verify_chip(program: QnnProgram, soc: SocSpec) -> None:
+    """Raise UnsupportedFeature or UnsupportedOp for the first node that the chip cannot compute."""
+    if not soc.fp16 and program.options.precision is FloatPrecision.FLOAT16:
+        for node in float_nodes(program):
+            with error_context(node=node.name):
+                raise UnsupportedFeature(
+                    f"{soc.name} has no half precision, and this graph computes in floats; quantize it (openhtp"
+                    " quantize), or choose a chip that has it",
+                    st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE,
+                )
+    for node in program.nodes:
+        resolved = program.resolved(node)
+        if is_wide_product(find_op(node.op), resolved):
+            with error_context(node=node.name):
+                _check_wide_product(program, resolved, soc)
+
+
+def float_nodes(program: QnnProgram) -> Iterator[QnnNode]:
+    """Nodes whose math is in floats. What only turns floats into fixed point, or back, is none."""
+    for node in program.nodes:
+        tensors = (*node.inputs, *node.outputs)
+        specs = tuple(program.tensors[name] for name in tensors if name and name not in program.statics)
+        if precision_of(specs) is NumberFormat.FLOAT:
+            yield node
+
+
+def _check_wide_product(program: QnnProgram, node: Node, soc: SocSpec) -> None:
+    """Products of 16-bit activations with 16-bit weights: of some chips, and with symmetric weights only."""
+    first = first_arch(find_op(node.op), node)
+    if soc.arch < first:
+        raise UnsupportedOp(
+            f"{node.op} of 16-bit activations with 16-bit weights needs v{first} or later; {soc.name} is"
+            f" {soc.arch_name}"
+        )
+    weights = node.inputs[1]
+    assert weights is not None
+    quant = weights.quant
+    middle = 0 if weights.dtype.signed else _MIDDLE_16
+    offsets = (quant.offset,) if isinstance(quant, ScaleOffset) else getattr(quant, "offsets", ())
+    wrong = [offset for offset in offsets if offset != middle]
+    if wrong:
+        raise UnsupportedOp(
+            f"16-bit weights {weights.name!r} have offset {wrong[0]}; expected symmetric ones, with offset"
+            f" {middle}"
+        )
+    data = program.statics.get(weights.name)
+    if data is not None and weights.dtype.signed and int(data.max(initial=0)) > HIGHEST_WEIGHT_16:
+        raise UnsupportedOp(
+            f"16-bit weights {weights.name!r} have {int(data.max())} among them; expected -0x8000 to 0x7F7F, as"
+            " the hardware has no higher codes: quantize them to that range"
+        )

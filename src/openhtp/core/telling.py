@@ -1,0 +1,14 @@
+"""Warnings that a process gives once: whoever reads the log has heard it, and a loop does not fill it."""
+
+from __future__ import annotations
+
+import logging
+
+_told: set[tuple[str, ...]] = set()
+
+
+def warn_once(log: logging.Logger, key: tuple[str, ...], words: str) -> None:
+    """Log a warning unless one under this key was logged before."""
+    if key not in _told:
+        _told.add(key)
+        log.warning("%s (told once)", words)
