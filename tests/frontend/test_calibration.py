@@ -11,8 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import openhtp as htp
-from openhtp.frontend.calibration import read_samples
-from openhtp.frontend.pictures import Normalization
+from openhtp.frontend.calibration import Normalization, read_samples
 
 
 def _model(**inputs: tuple[int, list[int]]) -> bytes:

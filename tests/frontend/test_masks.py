@@ -10,7 +10,7 @@ import pytest
 from import_cases import model_of, node
 from onnx import numpy_helper
 
-from openhtp.frontend.masks import LOWEST, with_finite_masks
+from openhtp.frontend.probing import LOWEST_MASK, with_finite_masks
 from openhtp.frontend.quantize import quantize_model
 from openhtp.session.accuracy import compare_outputs
 
@@ -71,4 +71,4 @@ def test_only_what_hides_is_changed() -> None:
     model, count = with_finite_masks(model_of([node("Add", "x m", "y")], {"x": [4]}, ["y"], {"m": mask}))
     (tensor,) = onnx.load_from_string(model).graph.initializer
     assert count == 1
-    assert numpy_helper.to_array(tensor).tolist() == [0.0, -3.5, LOWEST, LOWEST]
+    assert numpy_helper.to_array(tensor).tolist() == [0.0, -3.5, LOWEST_MASK, LOWEST_MASK]

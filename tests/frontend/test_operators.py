@@ -14,8 +14,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 import openhtp as htp
 from openhtp.frontend.onnx_import import import_typed
 from openhtp.frontend.onnx_reader import read_model
-from openhtp.frontend.plain import plain_rules
-from openhtp.frontend.rules import keeping_values, rules
+from openhtp.frontend.rules import keeping_values, plain_rules, rules
 from openhtp.onnx import load
 from openhtp.vendor.library import find_library
 

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from openhtp.cli.main import app
-from openhtp.frontend.plain import plain_rules
-from openhtp.frontend.rules import rules
+from openhtp.frontend.rules import plain_rules, rules
 from openhtp.options import PROVIDER
 from openhtp.session.options import CONFIG_KEYS
 

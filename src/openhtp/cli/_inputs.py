@@ -10,8 +10,7 @@ import numpy.typing as npt
 import typer
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.frontend.calibration import read_samples
-from openhtp.frontend.pictures import Normalization
+from openhtp.frontend.calibration import Normalization, read_samples
 
 Feeds = dict[str, npt.NDArray[Any]]
 Mean = Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")]

@@ -26,8 +26,7 @@ from openhtp.cli._terminal import (
 from openhtp.cli._text_table import TextTable
 from openhtp.core import writing
 from openhtp.core.errors import InvalidArgument
-from openhtp.frontend.masks import LOWEST
-from openhtp.frontend.probing import with_fixed_inputs
+from openhtp.frontend.probing import LOWEST_MASK, with_fixed_inputs
 from openhtp.frontend.quantize import (
     ACTIVATIONS,
     DEFAULT,
@@ -121,7 +120,7 @@ def quantize(
 def _print_made(target: Path, made: Quantized, float_bytes: int) -> None:
     confirm_written(target, f"({len(made.model):,} bytes; float: {float_bytes:,})")
     if made.masks:
-        say(f"{made.masks} constants that hide positions from attention brought to {LOWEST:g}")
+        say(f"{made.masks} constants that hide positions from attention brought to {LOWEST_MASK:g}")
     for name, why in made.floats.items():
         say(f"{name} stays in floats: {why}")
 

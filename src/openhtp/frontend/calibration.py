@@ -7,6 +7,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +20,6 @@ from openhtp.core.files import read_file
 from openhtp.core.units import GIB
 from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_reader import read_model
-from openhtp.frontend.pictures import PICTURES, Normalization, picture_sample
 
 Array = npt.NDArray[Any]
 _MOST_BYTES = 2 * GIB
@@ -191,3 +191,61 @@ def _raw(path: Path, where: str, name: str, file: str, kind: ValueType) -> Array
         f"{where}: {file!r} has {len(data)} bytes; input {name!r} takes {4 * elements} (float32) or"
         f" {elements * kind.dtype.itemsize} ({kind.dtype})"
     )
+
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_CHANNELS = {1: "L", 3: "RGB"}
+_MOST_PICTURE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Normalization:
+    """What is taken off and divided by, per channel, of colours from 0 to 1. One number is for all channels."""
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+def picture_sample(
+    path: Path, inputs: Mapping[str, ValueType], normalization: Normalization
+) -> dict[str, npt.NDArray[Any]]:
+    """A picture as the one input of a model. Integer inputs get colours from 0 to 255, as they are in the file."""
+    if len(inputs) != 1:
+        raise InvalidArgument(
+            f"{path.name} is a picture; the model has the inputs {', '.join(inputs)}: freeze all but one, or use"
+            " .npz files"
+        )
+    ((name, kind),) = inputs.items()
+    axis = next((axis for axis in (1, 3) if len(kind.shape) == 4 and kind.shape[axis] in _CHANNELS), None)
+    if axis is None:
+        raise InvalidArgument(
+            f"{path.name} is a picture; input {name!r} has shape {list(kind.shape)}: no colours on axis 1 or 3"
+        )
+    channels = kind.shape[axis]
+    height, width = kind.shape[2:] if axis == 1 else kind.shape[1:3]
+    colours = _pixels(path, _CHANNELS[channels], width, height).reshape(height, width, channels)
+    if kind.dtype.kind == "f":
+        mean, std = (np.array(numbers, np.float64) for numbers in (normalization.mean, normalization.std))
+        for numbers in (mean, std):
+            if numbers.size not in (1, channels):
+                raise InvalidArgument(f"{numbers.size} numbers for {channels} channels; expected 1 or {channels}")
+        colours = (colours / 255 - mean) / std
+    if axis == 1:
+        colours = colours.transpose(2, 0, 1)
+    return {name: np.ascontiguousarray(np.broadcast_to(colours, kind.shape), kind.dtype)}
+
+
+def _pixels(path: Path, mode: str, width: int, height: int) -> npt.NDArray[Any]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{path.name} is a picture; reading it takes Pillow: pip install openhtp[pictures]"
+        ) from error
+    data = read_file(path, most=_MOST_PICTURE_BYTES, what="a picture", error=InvalidArgument)
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            resized = picture.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise InvalidArgument(f"{str(path)!r} cannot be read: {error}") from error
+    return np.asarray(resized)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import helper, numpy_helper
 
+from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
-from openhtp.frontend.given import check_dims, check_freeze
 
 Dims = Mapping[str, int]
 Freeze = Mapping[str, npt.ArrayLike]
@@ -185,3 +185,29 @@ def _known_names(inputs: Iterable[Any]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names))
+
+
+def check_dims(dims: object) -> dict[str, int]:
+    """Sizes by name."""
+    if dims is None:
+        return {}
+    if not isinstance(dims, Mapping):
+        raise InvalidArgument(f"dims is {shown(dims)}; expected a mapping from names of dimensions to sizes")
+    sizes: dict[str, int] = {}
+    for name, size in dims.items():
+        number = whole_number(size)
+        if not isinstance(name, str) or number is None or not 1 <= number < 1 << 31:
+            raise InvalidArgument(
+                f"dims gives {shown(name)} the size {shown(size)}; expected names and whole numbers above 0"
+            )
+        sizes[name] = number
+    return sizes
+
+
+def check_freeze(freeze: object) -> dict[str, Any]:
+    """Values by input."""
+    if freeze is None:
+        return {}
+    if not isinstance(freeze, Mapping) or not all(isinstance(name, str) for name in freeze):
+        raise InvalidArgument(f"freeze is {shown(freeze)}; expected a mapping from names of inputs to values")
+    return dict(freeze)

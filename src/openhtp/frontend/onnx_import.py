@@ -24,11 +24,8 @@ from openhtp.frontend.assembly import Assembly, conversion
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op
 from openhtp.frontend.onnx_reader import ModelSource, read_model
-from openhtp.frontend.patterns import fuse_patterns
-from openhtp.frontend.plain import apply_plain, plain_rules
-from openhtp.frontend.qdq import find_targets
-from openhtp.frontend.ranks import merge_axes
-from openhtp.frontend.rules import keeping_values, rules
+from openhtp.frontend.patterns import find_targets, fuse_patterns, merge_axes
+from openhtp.frontend.rules import apply_plain, keeping_values, plain_rules, rules
 from openhtp.frontend.rules.indexing import TABLES
 from openhtp.frontend.site import Site
 from openhtp.frontend.typing_pass import TypedModel, settle_types

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import graphlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx.defs
+import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from openhtp.core.errors import BadModel, UnsupportedFeature, error_context
+from openhtp.core.checks import path_of, shown
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
 from openhtp.core.files import read_file
 from openhtp.core.units import GIB, bytes_in_words
-from openhtp.frontend.external_data import read_external
 from openhtp.frontend.fixing import Ask, Dims, Freeze, fix_inputs
-from openhtp.frontend.given import check_path
-from openhtp.frontend.local_functions import inlined
 from openhtp.frontend.model import Array, Branch, OnnxModel, OnnxNode, ValueType
 
 OLDEST_OPSET = 7
@@ -88,6 +87,14 @@ def parse_model(data: bytes) -> Any:
 def read_model_file(path: Path) -> bytes:
     """Bytes of a model file, which protobuf holds to less than 2 GiB: larger weights go to external data."""
     return read_file(path, most=MAX_FILE_BYTES, what="an ONNX model", error=BadModel)
+
+
+def check_path(source: object) -> Path:
+    """The path of a model's file."""
+    path = path_of(source)
+    if path is None:
+        raise InvalidArgument(f"model is {shown(source)}; expected the path of a file, bytes, or a ModelProto")
+    return path
 
 
 class _ModelReader:
@@ -278,8 +285,8 @@ def _array(tensor: Any, folder: Path | None) -> Array:
         elements *= size
     try:
         if tensor.data_location == TensorProto.EXTERNAL:
-            place = {item.key: item.value for item in tensor.external_data}
-            raw = read_external(place, folder, name, most=_stored_bytes(tensor, dtype, elements))
+            reference = {item.key: item.value for item in tensor.external_data}
+            raw = read_external(reference, folder, name, most=_stored_bytes(tensor, dtype, elements))
             return _from_bytes(raw, tensor, dtype, elements)
         if tensor.HasField("raw_data"):
             return _from_bytes(tensor.raw_data, tensor, dtype, elements)
@@ -334,3 +341,90 @@ def _numpy_type(elem_type: int, name: str) -> np.dtype[Any]:
 
 def _title(proto: NodeProto, index: int) -> str:
     return f"node {proto.name or index!r} ({proto.op_type})"
+
+
+def read_external(reference: Mapping[str, str], folder: Path | None, tensor: str, *, most: int) -> bytes:
+    """At most ``most`` bytes of a tensor. Its file must be a plain one inside the model's folder, links or not."""
+    location = reference.get("location", "")
+    if folder is None:
+        raise BadModel(f"tensor {tensor!r} is in the file {location!r}; load the model by its path, not its bytes")
+    root = folder.resolve()
+    try:
+        path = (root / location).resolve()
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadModel(f"tensor {tensor!r} is in {location[:80]!r}, which is no file name: {error}") from error
+    if not location or not path.is_relative_to(root) or path == root:
+        raise BadModel(
+            f"tensor {tensor!r} is in {location!r}, outside the model's folder; external data must lie inside it"
+        )
+    try:
+        offset, length = int(reference.get("offset", 0)), int(reference.get("length", -1))
+    except ValueError:
+        raise BadModel(f"tensor {tensor!r} has external data at no number: {dict(reference)}") from None
+    if not is_file:
+        raise BadModel(f"tensor {tensor!r} is in {location!r}, which is not a file")
+    size = path.stat().st_size
+    if length < 0:
+        length = size - offset
+    if offset < 0 or length < 0 or offset + length > size:
+        raise BadModel(
+            f"tensor {tensor!r} takes bytes {offset}..{offset + length} of {location!r}, which has {size}"
+        )
+    return read_file(path, most=most, what=f"tensor {tensor!r}", error=BadModel, offset=offset, nbytes=length)
+
+
+def external_files(source: Path) -> list[Path]:
+    """Files beside a model that hold data of its initializers, each once, as far as they are there."""
+    try:
+        model = ModelProto.FromString(read_model_file(source))
+    except DecodeError:
+        return []  # the reader says what is wrong with it
+    names = {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    paths = [source.parent / name for name in sorted(names)]
+    return [path for path in paths if path.is_file()]
+
+
+# Functions that call functions grow quickly: a small file must not become an endless graph.
+_MAX_NODES = 1 << 18
+
+
+def inlined(proto: Any) -> Any:
+    """The model without functions of its own. Raises BadModel when they call each other in a circle."""
+    if not proto.functions:
+        return proto
+    sizes = _function_sizes(proto)
+    if sum(sizes.get(_operator(node), 1) for node in proto.graph.node) > _MAX_NODES:
+        raise BadModel(f"the model's functions stand for more than {_MAX_NODES} nodes")
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise BadModel(f"the model's functions cannot be put in place of their calls: {error}") from error
+
+
+def _function_sizes(proto: Any) -> dict[tuple[str, str], int]:
+    """How many nodes each function comes to."""
+    functions = {(function.domain, function.name): function for function in proto.functions}
+    calls = {
+        key: {_operator(node) for node in function.node if _operator(node) in functions}
+        for key, function in functions.items()
+    }
+    try:
+        order = list(graphlib.TopologicalSorter(calls).static_order())
+    except graphlib.CycleError as error:
+        names = " -> ".join(name for _, name in error.args[1])
+        raise BadModel(f"functions of the model call each other in a circle: {names}") from None
+    sizes: dict[tuple[str, str], int] = {}
+    for key in order:
+        sizes[key] = sum(sizes.get(_operator(node), 1) for node in functions[key].node)
+    return sizes
+
+
+def _operator(node: Any) -> tuple[str, str]:
+    return node.domain, node.op_type

@@ -15,9 +15,8 @@ from typing import Any
 from onnx import ModelProto, ValueInfoProto, helper, shape_inference
 
 from openhtp.core.errors import FormatError, QnnError, UnsupportedError, UnsupportedFeature
-from openhtp.frontend.local_functions import inlined
 from openhtp.frontend.onnx_import import Imported, import_typed
-from openhtp.frontend.onnx_reader import node_reads, parse_model, read_model
+from openhtp.frontend.onnx_reader import inlined, node_reads, parse_model, read_model
 from openhtp.frontend.probing import with_lifted_constants
 
 # Alone these are not worth the way to the HTP and back.

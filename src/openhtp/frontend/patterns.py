@@ -1,23 +1,24 @@
-"""Recognises groups of ONNX nodes that are one QNN op.
+"""What is recognised in an ONNX model before its nodes become QNN ops.
 
-Each pattern is a module with a function that looks at one node (the one that is rarest in other models) and
-answers with the group around it, if it is one.
+``fuse_patterns`` finds groups of nodes that are one op, ``merge_axes`` transpositions of more axes than QNN has,
+and ``find_targets`` the float values of a QDQ model that are really fixed point.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.frontend.model import MICROSOFT, OnnxNode
+from openhtp.core.dtype import DType
+from openhtp.core.quant import Encoding
+from openhtp.frontend import encodings
+from openhtp.frontend.model import MICROSOFT, OnnxNode, ValueType, is_op
 from openhtp.frontend.typing_pass import TypedModel
 from openhtp.ir.def_use import DefUse
-
-# Who makes and who reads a value: what patterns are found with.
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,33 +138,132 @@ def _products(x: str, grown: str, around: Neighbours) -> tuple[OnnxNode, ...] | 
     return (halved, first) if half is not None and around.is_number(half, 0.5) else None
 
 
-Pattern = Callable[[OnnxNode, Neighbours], PatternMatch | None]
-
-
-_PATTERNS: tuple[Pattern, ...] = (find_gelu,)
-
-
 def fuse_patterns(model: TypedModel) -> TypedModel:
     """Replace each recognised group by one node, at the place of the group's last."""
     around = Neighbours(model)
     gone: set[int] = set()
     instead: dict[int, OnnxNode] = {}
     for node in model.nodes:
-        for pattern in _PATTERNS:
-            group = pattern(node, around)
-            if group is not None and not gone & {id(part) for part in group.nodes}:
-                gone.update(id(part) for part in group.nodes)
-                instead[id(group.nodes[-1])] = group.replacement
-    if not gone:
-        return model
-    return dataclasses.replace(model, nodes=tuple(_replaced(model.nodes, gone, instead)))
+        group = find_gelu(node, around)
+        if group is not None and not gone & {id(part) for part in group.nodes}:
+            gone.update(id(part) for part in group.nodes)
+            instead[id(group.nodes[-1])] = group.replacement
+    nodes = [instead.get(id(node), node) for node in model.nodes if id(node) in instead or id(node) not in gone]
+    return dataclasses.replace(model, nodes=tuple(nodes))
 
 
-def _replaced(nodes: Sequence[OnnxNode], gone: set[int], instead: dict[int, OnnxNode]) -> list[OnnxNode]:
-    found = []
-    for node in nodes:
-        if id(node) in instead:
-            found.append(instead[id(node)])
-        elif id(node) not in gone:
-            found.append(node)
-    return found
+# Cutting an image into windows is a Reshape to six axes, a Transpose, and a Reshape back. Axes that stay
+# neighbours in the transposition are one axis for it, and with those merged five are enough.
+
+MOST_AXES = 5
+_SAME_ELEMENTS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+_SAME_PLACES = ("QuantizeLinear", "DequantizeLinear", "Identity")
+
+
+def merge_axes(model: TypedModel) -> TypedModel:
+    """The model with transpositions of at most five axes, where merging axes can do it."""
+    around = Neighbours(model)
+    types = dict(model.types)
+    nodes = []
+    for node in model.nodes:
+        if node.op_type == "Transpose" and len(types[node.inputs[0]].shape) > MOST_AXES:
+            node = _merged(node, around, types)
+        nodes.append(node)
+    return dataclasses.replace(model, nodes=tuple(nodes), types=types)
+
+
+def _merged(node: OnnxNode, around: Neighbours, types: dict[str, ValueType]) -> OnnxNode:
+    shape = types[node.inputs[0]].shape
+    perm = node.attr("perm") or list(reversed(range(len(shape))))
+    groups = _groups(perm)
+    before, after = _from_reshape(node.inputs[0], around), _to_reshapes(node.outputs[0], around)
+    if len(groups) > MOST_AXES or before is None or after is None:
+        return node
+    in_order = sorted(groups)
+    narrow = tuple(math.prod(shape[axis] for axis in group) for group in in_order)
+    turned = [in_order.index(group) for group in groups]
+    for name in before:
+        types[name] = dataclasses.replace(types[name], shape=narrow)
+    for name in after:
+        types[name] = dataclasses.replace(types[name], shape=tuple(narrow[axis] for axis in turned))
+    return dataclasses.replace(node, attrs={"perm": turned})
+
+
+def _groups(perm: list[int]) -> list[list[int]]:
+    """Axes in their new order, those that were neighbours and still are put together."""
+    groups = [[perm[0]]]
+    for axis in perm[1:]:
+        if axis == groups[-1][-1] + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def _from_reshape(name: str, around: Neighbours) -> list[str] | None:
+    """Values between a Reshape and this one, if nobody else reads them."""
+    names = [name]
+    while around.only_reader(names[-1]) is not None:
+        node = around.maker(names[-1], *_SAME_ELEMENTS, *_SAME_PLACES)
+        if node is None:
+            return None
+        if node.op_type in _SAME_ELEMENTS:
+            return names
+        names.append(node.inputs[0])
+    return None
+
+
+def _to_reshapes(name: str, around: Neighbours) -> list[str] | None:
+    """Values between this one and the Reshape that reads it."""
+    names = [name]
+    while (node := around.only_reader(names[-1], *_SAME_ELEMENTS, *_SAME_PLACES)) is not None:
+        if node.op_type in _SAME_ELEMENTS:
+            return names
+        names.append(node.outputs[0])
+    return None
+
+
+# A quantized model is a float model with QuantizeLinear and DequantizeLinear around its operators. The HTP
+# computes ``DQ -> op -> Q`` as one op on integers, so the op stores its result in the encoding that the Q after it
+# asks for.
+
+_CLAMPS = ("Relu", "Clip")
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationTarget:
+    """The type and encoding that a value is to be stored in, and the name it has after being quantized."""
+
+    dtype: DType
+    quant: Encoding
+    quantized_name: str
+
+
+def find_targets(model: TypedModel) -> dict[str, QuantizationTarget]:
+    """Encodings of float values that are only read by quantizers, directly or after a clamp."""
+    uses = DefUse(model.nodes, model.source.outputs)
+    targets: dict[str, QuantizationTarget] = {}
+    for node in reversed(model.nodes):
+        for name in node.outputs:
+            if name and not uses.is_output(name):
+                target = _target(uses.readers(name), model, targets)
+                if target is not None:
+                    targets[name] = target
+    return targets
+
+
+def _target(
+    readers: Sequence[OnnxNode], model: TypedModel, targets: Mapping[str, QuantizationTarget]
+) -> QuantizationTarget | None:
+    if not readers:
+        return None
+    first = readers[0]
+    if all(is_op(node, "QuantizeLinear") for node in readers):
+        # Readers with another encoding get a conversion from the first one's.
+        fixed = encodings.read_encoding(first, model.types, model.constants)
+        return QuantizationTarget(*encodings.activation(*fixed), first.outputs[0])
+    if len(readers) == 1 and first.op_type in _CLAMPS and not first.domain:
+        # clamp(round(x)) is round(clamp(x)) in one encoding, so the op before the clamp may use it as well.
+        after = targets.get(first.outputs[0])
+        return None if after is None else QuantizationTarget(after.dtype, after.quant, "")
+    return None

@@ -1,17 +1,25 @@
-"""Changes to ONNX files that tools need: more outputs to look at, and open dimensions fixed."""
+"""Changes to ONNX files that tools need: more outputs to look at, open dimensions fixed, finite masks."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto, TensorProto, helper, version_converter
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
 
 from openhtp.core.errors import BadModel
-from openhtp.frontend.external_data import read_external
 from openhtp.frontend.fixing import Ask, Dims, Freeze, fix_inputs
-from openhtp.frontend.onnx_reader import MAX_FILE_BYTES, ModelSource, model_bytes, open_model, parse_model
+from openhtp.frontend.onnx_reader import (
+    MAX_FILE_BYTES,
+    ModelSource,
+    model_bytes,
+    open_model,
+    parse_model,
+    read_external,
+)
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _TAIL = "_DequantizeLinear_Output"
@@ -64,8 +72,7 @@ def with_outputs(model: bytes, names: Iterable[str]) -> bytes:
     proto = ModelProto.FromString(model)
     known = {value.name for value in proto.graph.output}
     proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in known)
-    data: bytes = proto.SerializeToString()
-    return data
+    return model_bytes(proto)
 
 
 def whole_model(source: ModelSource) -> Any:
@@ -74,8 +81,8 @@ def whole_model(source: ModelSource) -> Any:
     left = MAX_FILE_BYTES - proto.ByteSize()
     for tensor in proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
-            place = {item.key: item.value for item in tensor.external_data}
-            tensor.raw_data = read_external(place, folder, tensor.name, most=max(0, left))
+            reference = {item.key: item.value for item in tensor.external_data}
+            tensor.raw_data = read_external(reference, folder, tensor.name, most=max(0, left))
             left -= len(tensor.raw_data)
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
@@ -95,12 +102,11 @@ def with_lifted_constants(model: bytes) -> bytes:
             kept.append(node)
     if len(kept) == len(proto.graph.node):
         return model
-    made = ModelProto()
-    made.CopyFrom(proto)
-    del made.graph.node[:]
-    made.graph.node.extend(kept)
-    data: bytes = made.SerializeToString()
-    return data
+    lifted = ModelProto()
+    lifted.CopyFrom(proto)
+    del lifted.graph.node[:]
+    lifted.graph.node.extend(kept)
+    return model_bytes(lifted)
 
 
 def with_own_biases(model: bytes) -> bytes:
@@ -125,12 +131,11 @@ def with_opset(model: bytes, least: int) -> bytes:
     if version >= least:
         return model
     try:
-        data: bytes = version_converter.convert_version(proto, least).SerializeToString()
+        return model_bytes(version_converter.convert_version(proto, least))
     except (RuntimeError, ValueError, TypeError) as error:
         raise BadModel(
             f"opset {version} cannot be converted to {least}; export the model anew: {error}"
         ) from error
-    return data
 
 
 def with_fixed_inputs(
@@ -145,3 +150,45 @@ def with_fixed_inputs(
     proto = whole_model(model)
     fix_inputs(proto, dims, freeze, ask, may_stay_open=may_stay_open)
     return model_bytes(proto)
+
+
+# Attention masks that can be quantized. Exporters hide positions by adding minus infinity, or the lowest float,
+# before a Softmax. A quantizer that meets such a number makes steps so large that all scores become one. A hundred
+# is as good as infinity there: exp(-100) is nothing.
+
+LOWEST_MASK = -100.0
+# Below this nothing is a weight or a bias.
+_HIDES = -1e4
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+# What masks are made and applied with. A bound of a Clip or a comparison is no mask.
+_MAKE = ("Cast", "CastLike", "Concat", "Expand", "Gather", "Max", "Reshape", "Slice", "Tile", "Trilu", "Unsqueeze")
+MASK_USES = frozenset(("Add", "Mul", "Where", *_MAKE))
+
+
+def with_finite_masks(model: bytes) -> tuple[bytes, int]:
+    """The model with numbers that hide positions brought to -100, and how many constants that were."""
+    proto = parse_model(model)
+    readers: dict[str, set[str]] = defaultdict(set)
+    for node in proto.graph.node:
+        for name in node.input:
+            readers[name].add(node.op_type)
+    changed = 0
+    for tensor in proto.graph.initializer:
+        if readers[tensor.name] and readers[tensor.name] <= MASK_USES:
+            changed += _raise_mask(tensor)
+    for node in proto.graph.node:
+        if node.op_type == "ConstantOfShape":
+            changed += sum(_raise_mask(item.t) for item in node.attribute if item.name == "value")
+    return (proto.SerializeToString(), changed) if changed else (model, 0)
+
+
+def _raise_mask(tensor: Any) -> bool:
+    """Bring what hides to -100, in place; tells whether there was any."""
+    if tensor.data_type not in _FLOATS or tensor.data_location == TensorProto.EXTERNAL:
+        return False
+    array = numpy_helper.to_array(tensor)
+    if not np.any(array <= _HIDES):
+        return False
+    raised = np.where(array <= _HIDES, array.dtype.type(LOWEST_MASK), array)
+    tensor.CopyFrom(numpy_helper.from_array(raised, tensor.name))
+    return True

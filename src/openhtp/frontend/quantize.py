@@ -22,10 +22,15 @@ from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, UnsupportedFeature
 from openhtp.engine.onnxruntime import part
 from openhtp.frontend.fixing import Dims, Freeze
-from openhtp.frontend.masks import with_finite_masks
 from openhtp.frontend.onnx_import import import_model
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes, parse_model, read_model
-from openhtp.frontend.probing import with_fixed_inputs, with_lifted_constants, with_opset, with_own_biases
+from openhtp.frontend.probing import (
+    with_finite_masks,
+    with_fixed_inputs,
+    with_lifted_constants,
+    with_opset,
+    with_own_biases,
+)
 from openhtp.frontend.typing_pass import settle_types
 
 Feeds = Mapping[str, npt.NDArray[Any]]

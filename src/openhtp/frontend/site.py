@@ -76,7 +76,7 @@ class Site:
         return self._around.types[self.node.outputs[index]]
 
     def constant(self, index: int) -> Array | None:
-        """Real numbers of a constant input, else None."""
+        """Real numbers of a constant input, otherwise None."""
         return self._around.value(self.node.inputs[index]).real() if self.has(index) else None
 
     def ints(self, index: int) -> list[int]:
@@ -132,13 +132,13 @@ class Site:
             quant = ScaleOffset(quant.scale * 257.0, round(quant.offset / 257))
         return self.assembly.converted(value, dtype, quant)
 
+    def matched(self, value: OnnxValue) -> OnnxValue:
+        """A value in the type of this node's activations, where they are fixed point."""
+        return self.like(value, self.fixed_type) if self.is_fixed else value
+
     def wide_enough(self, value: OnnxValue) -> OnnxValue:
         """An activation with at least the output's bits: integer kernels give what they take."""
-        return (
-            self.like(value, self.fixed_type)
-            if self.is_fixed and value.dtype.bits < self.fixed_type.bits
-            else value
-        )
+        return self.matched(value) if value.dtype.bits < self.fixed_type.bits else value
 
     @property
     def fixed_type(self) -> DType:
@@ -230,6 +230,13 @@ class Site:
         self.emit(op, inputs, [kept, *outputs[1:]], params)
         self.emit("Convert", [kept], [out])
 
+    def emit_cast(self, op: str, x: TensorSpec, out: TensorSpec, dtype: DType, params: Mapping[str, Any]) -> None:
+        """Add a node that computes in another type than its input and output have."""
+        before, after = (self.assembly.native(f"{s.name}_{dtype.short}", s.shape, dtype, None) for s in (x, out))
+        self.emit("Cast", [x], [before])
+        self.emit(op, [before], [after], params)
+        self.emit("Cast", [after], [out])
+
     def refuse(self, problem: str, advice: str = "") -> NoReturn:
         """The node cannot be represented; ``advice`` names the nearest form that can."""
         raise UnsupportedOp(f"{self.node.title}: {problem}" + (f"; {advice}" if advice else ""))
@@ -238,10 +245,9 @@ class Site:
 
     def axis(self, axis: int, rank: int) -> int:
         """An ONNX axis, counted from the front."""
-        found = axis + rank if axis < 0 else axis
-        if not 0 <= found < rank:
+        if not -rank <= axis < rank:
             self.refuse(f"axis {axis} is out of range for rank {rank}")
-        return found
+        return axis % rank
 
     def common_perm(self, indexes: Sequence[int], rank: int) -> Perm:
         """The order of axes in which most of these inputs exist already; the graph's own when it is a draw."""

@@ -19,8 +19,8 @@ from onnx import helper
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.units import GIB
 from openhtp.core.writing import write_file
-from openhtp.frontend.external_data import read_external
 from openhtp.frontend.model import MICROSOFT, OnnxModel, ValueType
+from openhtp.frontend.onnx_reader import read_external
 
 # No session could hold more.
 _MOST_BINARY_BYTES = 4 * GIB

@@ -17,9 +17,8 @@ from openhtp.config import Source, as_config
 from openhtp.core.checks import shown
 from openhtp.core.errors import Aborted, BadModel, InvalidArgument, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
-from openhtp.frontend.fixing import Dims, Freeze
-from openhtp.frontend.given import check_dims, check_path
-from openhtp.frontend.onnx_reader import ModelSource, model_bytes
+from openhtp.frontend.fixing import Dims, Freeze, check_dims
+from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name

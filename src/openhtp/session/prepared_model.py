@@ -30,8 +30,7 @@ from openhtp.core.files import digest_of
 from openhtp.core.latches import Latch
 from openhtp.core.threads import OwnThread
 from openhtp.core.version import BUILD_ID, VERSION
-from openhtp.frontend.external_files import external_files
-from openhtp.frontend.given import check_path
+from openhtp.frontend.onnx_reader import check_path, external_files
 from openhtp.session.executable import NodeArg, Results
 from openhtp.session.inference import Callback, InferenceSession
 from openhtp.session.on_htp import HtpExecutable

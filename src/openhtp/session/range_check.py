@@ -23,9 +23,8 @@ from openhtp.core.threads import OwnThread
 from openhtp.core.units import MIB
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
-from openhtp.frontend.masks import USES
 from openhtp.frontend.onnx_reader import ModelSource, open_model
-from openhtp.frontend.probing import with_fixed_inputs, with_outputs
+from openhtp.frontend.probing import MASK_USES, with_fixed_inputs, with_outputs
 from openhtp.session.pending import PendingRun
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ Array = npt.NDArray[Any]
 SMALL_BYTES = 32 * MIB
 LARGEST = float(np.finfo(np.float16).max)
 _FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)")
-_HIDE = frozenset((*USES, "Softmax", "LogSoftmax"))
+_HIDE = frozenset((*MASK_USES, "Softmax", "LogSoftmax"))
 
 
 @dataclass(frozen=True, slots=True)

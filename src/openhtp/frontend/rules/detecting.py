@@ -39,9 +39,8 @@ def _non_max_suppression(site: Site) -> None:
 def _roi_align(site: Site) -> None:
     if site.attr("mode", "avg") != "avg":
         site.refuse(f"mode is {site.attr('mode')!r}", "use avg")
-    image, regions = site.value(0), site.value(1)
+    image, regions = site.matched(site.value(0)), site.value(1)
     if site.is_fixed:
-        image = site.like(image, site.fixed_type)
         wide = regions.dtype.bits == 16
         regions = site.like(regions, DType.UFIXED_POINT_16 if wide else DType.UFIXED_POINT_8)
     # Before opset 16 there was no choice.

@@ -79,26 +79,22 @@ def _prelu(site: Site) -> None:
     if [axis for axis, size in enumerate(shape) if size > 1] == [1]:
         # A slope per channel: QNN's channels are last.
         perm = vs.channel_last(len(perm))
-    if site.is_fixed:
-        slope = site.like(slope, site.fixed_type)
-    site.emit("Prelu", [site.take(0, perm), site.aligned(slope, perm)], [site.give(0, perm)])
+    site.emit("Prelu", [site.take(0, perm), site.aligned(site.matched(slope), perm)], [site.give(0, perm)])
 
 
 def _folded(op: str, site: Site) -> None:
     """Operators of any number of inputs as a chain of two-input ops."""
     perm = _perm(site)
-    values = [site.value(index) for index in range(len(site.node.inputs)) if site.has(index)]
-    if site.is_fixed:
-        values = [site.like(value, site.fixed_type) for value in values]
+    values = [site.matched(site.value(index)) for index in range(len(site.node.inputs)) if site.has(index)]
     out = site.give(0, perm)
     if len(values) == 1:
         site.emit("Transpose", [site.assembly.form(values[0], perm)], [out], {"perm": vs.identity(len(perm))})
         return
     current: TensorSpec = site.aligned(values[0], perm)
-    for place, value in enumerate(values[1:], 2):
+    for count, value in enumerate(values[1:], 2):
         other = site.aligned(value, perm)
         shape = np.broadcast_shapes(current.shape, other.shape)
-        target = out if place == len(values) else site.between(shape, out)
+        target = out if count == len(values) else site.between(shape, out)
         site.emit(op, [current, other], [target])
         current = target
 
@@ -165,13 +161,11 @@ def _where(site: Site) -> None:
     chosen = [site.value(1), site.value(2)]
     known = site.constant(0)
     if known is not None and (np.all(known) or not np.any(known)):
-        taken = chosen[0 if np.all(known) else 1]
-        if taken.shape == site.out_type().shape:
-            site.result(0, site.assembly.converted(taken, *site.stored_as()))
+        choice = chosen[0 if np.all(known) else 1]
+        if choice.shape == site.out_type().shape:
+            site.result(0, site.assembly.converted(choice, *site.stored_as()))
             return
-    if site.is_fixed:
-        chosen = [site.like(value, site.fixed_type) for value in chosen]
-    inputs = [site.aligned(site.value(0), perm), *(site.aligned(value, perm) for value in chosen)]
+    inputs = [site.aligned(value, perm) for value in (site.value(0), *map(site.matched, chosen))]
     site.emit("ElementWiseSelect", inputs, [site.give(0, perm)])
 
 

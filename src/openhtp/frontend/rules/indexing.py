@@ -76,9 +76,7 @@ def _scatter(op: str, site: Site) -> None:
         shape = site.type(0).shape
         params["axis"] = site.axis(site.attr("axis", 0), len(shape))
         size = shape[params["axis"]]
-    values = [site.value(0), site.value(2)]
-    if site.is_fixed:
-        values = [site.like(value, site.fixed_type) for value in values]
+    values = (site.matched(site.value(index)) for index in (0, 2))
     data, updates = (site.assembly.form(value, vs.identity(value.rank)) for value in values)
     site.emit(op, [data, _indices(site, 1, size), updates], [site.give()], params)
 

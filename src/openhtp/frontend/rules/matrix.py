@@ -8,7 +8,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import encodings, values as vs
-from openhtp.frontend.rules.convolution import bias
+from openhtp.frontend.rules.windows import bias
 from openhtp.frontend.site import Site
 from openhtp.frontend.values import OnnxValue
 

@@ -41,11 +41,7 @@ def _reduce(op: str, site: Site) -> None:
         site.emit(op, [x], [out], params)
         return
     # Booleans are reduced as numbers.
-    numbers = site.assembly.native(f"{x.name}_numbers", x.shape, DType.INT_32, None)
-    reduced = site.assembly.native(f"{out.name}_numbers", out.shape, DType.INT_32, None)
-    site.emit("Cast", [x], [numbers])
-    site.emit(op, [numbers], [reduced], params)
-    site.emit("Cast", [reduced], [out])
+    site.emit_cast(op, x, out, DType.INT_32, params)
 
 
 def _arg(op: str, site: Site) -> None:

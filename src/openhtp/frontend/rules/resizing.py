@@ -129,9 +129,7 @@ def _grid_sample(site: Site) -> None:
         "mode": _GRID_MODES[mode],
         "padding_mode": site.attr("padding_mode", "zeros").upper(),
     }
-    grid = site.value(1)
-    if site.is_fixed:
-        grid = site.like(grid, site.fixed_type)
+    grid = site.matched(site.value(1))
     perm = vs.channel_last(rank)
     inputs = [site.take(0, perm), site.assembly.form(grid, vs.identity(rank))]
     site.emit("GridSample", inputs, [site.give(0, perm)], params)
