@@ -18,7 +18,7 @@ import numpy as np
 import openhtp as htp
 from openhtp import zoo
 from openhtp.onnx import load
-from openhtp.zoo.transformer import transformer_blocks
+from openhtp.zoo.networks import transformer_blocks
 from tests.conftest import relu_graph
 from tests.hostile.fuzz_files import _NUMBERS
 from tests.hostile.leaks import Holdings

@@ -1,14 +1,11 @@
 """Networks as code: the ones that benchmarks, examples and tests run, with seeded random weights.
 
 Knows ONNX and onnxruntime's quantizer. Must not know graphs, programs or devices: what leaves here is a model
-file like any other. Start at ``_net.py``, then ``vision.py``.
+file like any other. Start at ``_net.py``, then ``networks.py``.
 """
 
-from openhtp.zoo.feeds import random_feeds
-from openhtp.zoo.quantized import quantized
-from openhtp.zoo.small import small_cnn, tiny_mlp
-from openhtp.zoo.transformer import transformer_blocks
-from openhtp.zoo.vision import mobilenet_v2, resnet18, resnet50
+from openhtp.zoo.feeds import quantized, random_feeds
+from openhtp.zoo.networks import mobilenet_v2, resnet18, resnet50, small_cnn, tiny_mlp, transformer_blocks
 
 __all__ = [
     "MODELS",

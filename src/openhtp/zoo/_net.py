@@ -111,5 +111,4 @@ class Net:
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._constants)
         opsets = [helper.make_opsetid("", _OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="openhtp")
-        data: bytes = model.SerializeToString()
-        return data
+        return bytes(model.SerializeToString())
