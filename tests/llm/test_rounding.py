@@ -9,8 +9,7 @@ from openhtp import llm
 from openhtp.core.errors import InvalidArgument
 from openhtp.llm.balancing import Extent
 from openhtp.llm.model import Thin
-from openhtp.llm.quantizing import calibrate, calibration_windows
-from openhtp.llm.rounding import Levels, made_up_for
+from openhtp.llm.quantizing import Levels, calibrate, calibration_windows, made_up_for
 
 TEXT = [3, 90, 17, 17, 4, 60, 8, 33, 71, 2, 45, 12]
 

@@ -23,10 +23,9 @@ from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
 from openhtp.core.files import read_file
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
-from openhtp.llm.checkpoint import our_name
+from openhtp.llm.checkpoint import SafetensorsFile, our_name
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.model import Llama, Thin, product_factor
-from openhtp.llm.safetensors import SafetensorsFile
 
 Array = npt.NDArray[np.float32]
 

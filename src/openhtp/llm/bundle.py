@@ -17,7 +17,7 @@ from openhtp.core.files import read_file
 from openhtp.core.hmx_layout import BLOCK
 from openhtp.core.writing import write_file
 from openhtp.llm.adapter import check_name
-from openhtp.llm.config import LlamaConfig, RopeScaling
+from openhtp.llm.config import LlamaConfig
 
 _ABOUT = "bundle.json"
 _TOKENIZER = "tokenizer.json"
@@ -28,28 +28,11 @@ _MOST_PART = 8 << 30
 _VERSION = 1
 
 
-class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """What generation has to know of the model."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    ffn: int
-    context: int
-    eps: float
-    theta: float
-    scaling: dict[str, float] | None = None
-    tied: bool = True
-
-
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What ``bundle.json`` holds."""
 
     version: int = _VERSION
-    model: Sizes
+    model: LlamaConfig
     contexts: list[int]
     ar: list[int]
     parts: list[list[int]]
@@ -73,7 +56,7 @@ class Bundle:
     @property
     def config(self) -> LlamaConfig:
         """Sizes of the model."""
-        return config_of(self.about.model)
+        return self.about.model
 
     @property
     def context(self) -> int:
@@ -150,7 +133,6 @@ class Bundle:
             ]
             if not binaries or not about.ar or not about.contexts:
                 raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
-            config_of(about.model)
             adapters = {name: _sections(place, name, count) for name in about.adapters}
         return cls(about, binaries, place / _TOKENIZER, adapters)
 
@@ -178,29 +160,3 @@ def _sections(place: Path, adapter: str, count: int) -> list[bytes]:
         )
         for n in range(1, count + 1)
     ]
-
-
-def sizes_of(config: LlamaConfig) -> Sizes:
-    """The sizes as a file holds them."""
-    scaling = config.scaling
-    stored: Mapping[str, Any] = {name: getattr(config, name) for name in Sizes.__struct_fields__}
-    words = None
-    if scaling is not None:
-        words = {name: float(getattr(scaling, name)) for name in ("factor", "low", "high", "original")}
-    return Sizes(**{**stored, "scaling": words})
-
-
-def config_of(sizes: Sizes) -> LlamaConfig:
-    """The sizes, checked."""
-    fields = {name: getattr(sizes, name) for name in Sizes.__struct_fields__}
-    if sizes.scaling is not None:
-        words = sizes.scaling
-        if set(words) != {"factor", "low", "high", "original"}:
-            raise BadModel(f"rope scaling has {', '.join(sorted(words))}; expected factor, low, high, original")
-        original = words["original"]
-        if not original.is_integer():
-            raise BadModel(f"rope scaling has {original} as original; expected a whole number")
-        fields["scaling"] = RopeScaling(
-            factor=words["factor"], low=words["low"], high=words["high"], original=int(original)
-        )
-    return LlamaConfig(**fields)

@@ -23,11 +23,14 @@ class RopeScaling:
     factor: float
     low: float
     high: float
-    original: int
+    # Tokens.
+    original: float
 
     def __post_init__(self) -> None:
         for name in ("factor", "low", "high", "original"):
             _require_positive(f"rope scaling's {name}", getattr(self, name))
+        if not float(self.original).is_integer():
+            raise BadModel(f"rope scaling has {self.original} as original; expected a whole number")
         if self.low == self.high:
             raise BadModel(f"rope scaling goes from {self.low:g} to {self.high:g}; expected two numbers")
 

@@ -15,11 +15,10 @@ from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, round_up, sizes_prob
 from openhtp.core.tensor import TensorSpec
 from openhtp.llm.adapter import Adapter, AdapterPlan, plan_for
 from openhtp.llm.balancing import balanced
-from openhtp.llm.bundle import About, Bundle, graph_name, sizes_of
+from openhtp.llm.bundle import About, Bundle, graph_name
 from openhtp.llm.graphs import PartPlan, part_graph
 from openhtp.llm.model import Llama, Thin
-from openhtp.llm.quantizing import Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
-from openhtp.llm.rounding import Levels
+from openhtp.llm.quantizing import Levels, Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
 from openhtp.program.binary import BinaryInfo, write_binary
 from openhtp.program.sections import pack_section
 
@@ -77,7 +76,7 @@ def export(
     room = _checked_adapters(adapters, model)
     compensates = _compensates(rounding, model)
     about = About(
-        model=sizes_of(model.config),
+        model=model.config,
         contexts=list(lengths),
         ar=list(steps),
         parts=_borders(model.config.layers, count),

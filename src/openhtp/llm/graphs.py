@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import DataFormat
-from openhtp.core.quant import ScaleOffset
-from openhtp.core.tensor import TensorSpec
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import Encoding, ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.llm.adapter import AdapterPlan
 from openhtp.llm.model import Llama
-from openhtp.llm.quantizing import FIXED, Precision, Range, Ranges, activation_encoding, kv_encoding
-from openhtp.llm.rounding import Levels
-from openhtp.llm.scribe import Scribe
+from openhtp.llm.quantizing import FIXED, Levels, Precision, Range, Ranges, activation_encoding, kv_encoding
 
 # Masked scores are this much lower than any other, or more: their share rounds to nothing.
 MASK_DEPTH = 20.0
@@ -108,9 +110,8 @@ class _Part:
         scribe, plan, config = self._scribe, self._plan, self._config
         if plan.is_first:
             ids = scribe.given("input_ids", (1, plan.ar), DType.INT_32)
-            table = self._table()
-            found = scribe.made("embed_out", "Gather", [table, ids], (1, plan.ar, config.hidden), axis=0)
-            hidden = scribe.reshaped("embed_rows", found, (plan.ar, config.hidden))
+            rows = scribe.made("embed_out", "Gather", [self._table(), ids], (1, plan.ar, config.hidden), axis=0)
+            hidden = scribe.reshaped("embed_rows", rows, (plan.ar, config.hidden))
         else:
             shape = (1, 1, plan.ar, config.hidden)
             before = f"layers.{plan.begin - 1}.after_ffn"
@@ -336,24 +337,109 @@ class _Part:
         cos, sin = self._rotations
         product = "ElementWiseMultiply"
         quant = self._encoding(f"{name}_rotated")
-        low = scribe.made(
-            self._name(f"{name}_rotated_low"),
-            "ElementWiseSubtract",
-            [
-                self._binary(f"{name}_low", product, first, cos),
-                self._binary(f"{name}_low_turned", product, second, sin),
-            ],
-            first.shape,
-            quant=quant,
-        )
-        high = scribe.made(
-            self._name(f"{name}_rotated_high"),
-            "ElementWiseAdd",
-            [
-                self._binary(f"{name}_high", product, second, cos),
-                self._binary(f"{name}_high_turned", product, first, sin),
-            ],
-            first.shape,
-            quant=quant,
-        )
-        return scribe.joined(self._name(f"{name}_rotated"), [low, high], 3)
+        halves = []
+        for side, op, by_cos, by_sin in (
+            ("low", "ElementWiseSubtract", first, second),
+            ("high", "ElementWiseAdd", second, first),
+        ):
+            parts = [
+                self._binary(f"{name}_{side}", product, by_cos, cos),
+                self._binary(f"{name}_{side}_turned", product, by_sin, sin),
+            ]
+            halves.append(scribe.made(self._name(f"{name}_rotated_{side}"), op, parts, first.shape, quant=quant))
+        return scribe.joined(self._name(f"{name}_rotated"), halves, 3)
+
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+
+class Scribe:
+    """A graph being written. Nodes are named after what they make."""
+
+    def __init__(self, name: str) -> None:
+        self._builder = GraphBuilder(name)
+
+    def given(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: DType,
+        quant: Encoding | None = None,
+        data_format: DataFormat = DataFormat.DENSE,
+    ) -> TensorSpec:
+        """An input."""
+        return self._added(TensorSpec(name, shape, dtype, quant, TensorKind.APP_WRITE, data_format=data_format))
+
+    def constant(
+        self, name: str, data: Array, dtype: DType, quant: Encoding | None = None, *, updateable: bool = False
+    ) -> TensorSpec:
+        """A constant, written once however often it is asked for; ``updateable``: it can be exchanged later."""
+        known = self._builder.tensors.get(name)
+        if known is not None:
+            return known
+        kind = TensorKind.UPDATEABLE_STATIC if updateable else TensorKind.STATIC
+        spec = TensorSpec(name, data.shape, dtype, quant, kind)
+        self._builder.add_tensor(spec, np.ascontiguousarray(data))
+        return spec
+
+    def made(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[TensorSpec],
+        shape: Shape,
+        *,
+        dtype: DType | None = None,
+        quant: Encoding | None = None,
+        result: DataFormat | None = None,
+        **params: Any,
+    ) -> TensorSpec:
+        """What a node makes of its inputs; type and encoding are those of the first one unless given.
+
+        ``result`` makes it an output of the graph, in that data format.
+        """
+        first = inputs[0]
+        if dtype is None:
+            dtype, quant = first.dtype, first.quant if quant is None else quant
+        kind = TensorKind.NATIVE if result is None else TensorKind.APP_READ
+        spec = TensorSpec(name, shape, dtype, quant, kind, data_format=result or DataFormat.DENSE)
+        self._added(spec)
+        self._builder.add_node(OpCall(op, f"{name}:{op}", tuple(inputs), (spec,), params, "qti.aisw"))
+        return spec
+
+    def reshaped(self, name: str, given: TensorSpec, shape: Shape) -> TensorSpec:
+        """The same elements in another shape."""
+        return self.made(name, "Reshape", [given], shape)
+
+    def transposed(self, name: str, given: TensorSpec, perm: Sequence[int]) -> TensorSpec:
+        """Axes in another order."""
+        shape = tuple(given.shape[axis] for axis in perm)
+        return self.made(name, "Transpose", [given], shape, perm=np.array(perm, np.uint32))
+
+    def sliced(self, name: str, given: TensorSpec, axis: int, begin: int, end: int) -> TensorSpec:
+        """A range of one axis; the tensor itself if that is all of it."""
+        axis %= given.rank
+        if (begin, end) == (0, given.shape[axis]):
+            return given
+        ranges = [[0, size, 1] for size in given.shape]
+        ranges[axis] = [begin, end, 1]
+        shape = (*given.shape[:axis], end - begin, *given.shape[axis + 1 :])
+        return self.made(name, "StridedSlice", [given], shape, ranges=np.array(ranges, np.int32))
+
+    def joined(
+        self, name: str, parts: Sequence[TensorSpec], axis: int, result: DataFormat | None = None
+    ) -> TensorSpec:
+        """Tensors of one encoding behind each other."""
+        axis %= parts[0].rank
+        total = sum(part.shape[axis] for part in parts)
+        shape = (*parts[0].shape[:axis], total, *parts[0].shape[axis + 1 :])
+        return self.made(name, "Concat", parts, shape, axis=axis, result=result)
+
+    def finish(self) -> Graph:
+        """The verified graph."""
+        return self._builder.finish()
+
+    def _added(self, spec: TensorSpec) -> TensorSpec:
+        self._builder.add_tensor(spec)
+        return spec

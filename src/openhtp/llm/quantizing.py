@@ -1,4 +1,4 @@
-"""How an exported model is stored: what each precision means, and encodings from ranges seen in text."""
+"""How an exported model is stored: precisions, encodings from ranges seen in text, and weights in steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 from openhtp.core.checks import shown
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.quant import ScaleOffset
-from openhtp.llm.model import Array, Llama, Thin
-from openhtp.llm.rounding import INPUTS, Moments
+from openhtp.core.quant import AxisScaleOffset, ScaleOffset
+from openhtp.llm.model import Array, Llama, Thin, product_factor
 
 Range = tuple[float, float]
 Ranges = Mapping[str, Range]
+Moments = Mapping[str, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,17 @@ FIXED: Ranges = {"probabilities": (0.0, 1.0), "sigmoid": (0.0, 1.0)}
 # What 16 bits have to spare is given to values that calibration did not see.
 _MARGIN_16 = 0.5
 KV_ZERO = 128
+# Which tensor a matrix is multiplied with.
+INPUTS = {
+    "wq": "attention_norm_out",
+    "wk": "attention_norm_out",
+    "wv": "attention_norm_out",
+    "wo": "attended",
+    "gate": "ffn_norm_out",
+    "up": "ffn_norm_out",
+    "down": "inner",
+    "output": "norm_out",
+}
 _MULTIPLIED = frozenset(INPUTS.values())
 # Texts that a model writes to be calibrated with, and their tokens.
 _SAMPLED_TEXTS, _SAMPLED_TOKENS = 8, 256
@@ -48,10 +59,9 @@ _SAMPLED_TEXTS, _SAMPLED_TOKENS = 8, 256
 
 def precision_named(name: object) -> Precision:
     """The precision, by name."""
-    found = PRECISIONS.get(name) if isinstance(name, str) else None
-    if found is None:
+    if not isinstance(name, str) or name not in PRECISIONS:
         raise InvalidArgument(f"precision is {shown(name)}; expected one of {', '.join(PRECISIONS)}")
-    return found
+    return PRECISIONS[name]
 
 
 def activation_encoding(span: Range, dtype: DType) -> ScaleOffset:
@@ -108,8 +118,7 @@ def calibrate(
         low, high = ranges.get(name, (0.0, 0.0))
         ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
         if moments and name.rpartition(".")[2] in _MULTIPLIED:
-            found = (values.T @ values).astype(np.float64)
-            squares[name] = squares[name] + found if name in squares else found
+            squares[name] = squares.get(name, 0.0) + (values.T @ values).astype(np.float64)
         return values
 
     runs = [(added, ids) for added in adapters or ({},) for ids in windows]
@@ -123,11 +132,72 @@ def calibrate(
 def sampled_texts(model: Llama, texts: int, count: int, seed: int = 0) -> list[list[int]]:
     """Tokens that the model writes by itself, from random starts, ``count`` for each of some texts."""
     rng = np.random.default_rng(seed)
-    found = [[int(token)] for token in rng.integers(model.config.vocab, size=texts)]
+    texts_so_far = [[int(token)] for token in rng.integers(model.config.vocab, size=texts)]
     past = None
-    while len(found[0]) < count:
-        logits, past = model.forward([ids[-1] for ids in found], past, abreast=True)
+    while len(texts_so_far[0]) < count:
+        logits, past = model.forward([ids[-1] for ids in texts_so_far], past, abreast=True)
         power = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-        for ids, row in zip(found, power, strict=True):
+        for ids, row in zip(texts_so_far, power, strict=True):
             ids.append(int(rng.choice(len(row), p=row / row.sum())))
-    return found
+    return texts_so_far
+
+
+# Weights in steps: to the nearest, or so that what one rounding does to the result is made up for by the next.
+# Where inputs of a matrix go together, as they do in a text, an error in one weight can be taken back by its
+# neighbours in the same row. Weight after weight is rounded, and what that changed is spread over those to come,
+# by the inverse of the inputs' second moments (known as GPTQ; arXiv 2210.17323).
+
+_BLOCK = 64
+# Of the mean square of all inputs: how sure one has to be that some go together. More with little text.
+_LEAST_DAMPING = 0.01
+
+
+class Levels:
+    """All matrices of a model in steps, each worked out once, whichever graphs ask for it."""
+
+    def __init__(self, model: Llama, moments: Moments, tokens: int) -> None:
+        """``moments`` of the inputs, by their names, over so many tokens; without them, steps are the nearest."""
+        self._model = model
+        self._moments = moments
+        self._tokens = tokens
+        self._known: dict[tuple[str, int], tuple[npt.NDArray[np.int8], AxisScaleOffset]] = {}
+
+    def of(self, name: str, bits: int) -> tuple[npt.NDArray[np.int8], AxisScaleOffset]:
+        """A matrix [out, in] in signed steps, with one scale for each output; 4-bit steps are stored in 8 bits."""
+        if (name, bits) not in self._known:
+            factor = np.float32(product_factor(name, self._model.config))
+            self._known[name, bits] = self._rounded(name, self._model.weights[name] * factor, bits)
+        return self._known[name, bits]
+
+    def _rounded(self, name: str, matrix: Array, bits: int) -> tuple[npt.NDArray[np.int8], AxisScaleOffset]:
+        highest = (1 << (bits - 1)) - 1
+        scales = np.maximum(np.abs(matrix).max(axis=1), 1e-8) / highest
+        layer, _, kind = name.rpartition(".")
+        moments = self._moments.get(f"{layer}.{INPUTS[kind]}" if layer else INPUTS[kind])
+        steps = matrix / scales[:, None]
+        if moments is not None:
+            steps = made_up_for(steps, moments, highest, max(_LEAST_DAMPING, len(moments) / self._tokens))
+        stored = np.clip(np.rint(steps), -highest, highest).astype(np.int8)
+        return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
+
+
+def made_up_for(steps: Array, moments: npt.NDArray[np.float64], highest: int, damping: float) -> Array:
+    """Whole steps for weights [out, in] that are given in steps, errors of each spread over those after it."""
+    square = moments + np.eye(len(moments)) * max(float(np.diag(moments).mean()) * damping, 1e-12)
+    # What matters most first: then there are most others to make up for it.
+    order = np.argsort(-np.diag(square), kind="stable")
+    spread = np.linalg.cholesky(np.linalg.inv(square[np.ix_(order, order)])).T.astype(np.float32)
+    rest = np.ascontiguousarray(steps[:, order], np.float32)
+    for begin in range(0, rest.shape[1], _BLOCK):
+        end = min(begin + _BLOCK, rest.shape[1])
+        block, errors = rest[:, begin:end], np.empty((len(rest), end - begin), np.float32)
+        for place in range(end - begin):
+            row = spread[begin + place, begin:end]
+            whole = np.clip(np.rint(block[:, place]), -highest, highest)
+            errors[:, place] = (block[:, place] - whole) / row[place]
+            block[:, place + 1 :] -= errors[:, place, None] * row[place + 1 :]
+            block[:, place] = whole
+        rest[:, end:] -= errors @ spread[begin:end, end:]
+    in_place = np.empty_like(rest)
+    in_place[:, order] = rest
+    return in_place
