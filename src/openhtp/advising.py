@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from openhtp.compiler.driver import program_for
-from openhtp.compiler.rewrites.sub_to_conv import sub_to_conv
 from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.compiler.sub_to_conv import sub_to_conv
 from openhtp.core.precision import NumberFormat
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.cost.model import estimate_kernels

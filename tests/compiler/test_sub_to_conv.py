@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from openhtp.compiler.driver import portable_program, program_for
-from openhtp.compiler.rewrites.sub_to_conv import sub_to_conv
+from openhtp.compiler.sub_to_conv import sub_to_conv
 from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given, strategies as st
 
 from openhtp.compiler.sizes import KernelSize
-from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned
 from openhtp.compiler.vtcm.place import place, tiles_of
+from openhtp.compiler.vtcm.spill import ALIGNMENT, Arena, aligned
 from openhtp.core.precision import NumberFormat
 from openhtp.core.units import MIB
 from openhtp.program.placement import Move, Placed, RangeRole

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from openhtp.compiler import checks
-from openhtp.compiler.draft import draft_program
+from openhtp.compiler.kernels import draft_program
 from openhtp.compiler.pass_base import Pass, run_passes
 from openhtp.compiler.passes.assign_kinds import assign_kinds, assign_units
 from openhtp.compiler.passes.find_native_kv import find_native_kv
 from openhtp.compiler.passes.fold_constants import drop_unused, fold_constants, join_constants
-from openhtp.compiler.passes.fuse_activation import fuse_activation
-from openhtp.compiler.passes.fuse_advanced import fuse_advanced
+from openhtp.compiler.passes.fuse_activation import fuse_activation, fuse_advanced, fuse_prelu, fuse_silu
 from openhtp.compiler.passes.fuse_masked_softmax import fuse_masked_softmax
-from openhtp.compiler.passes.fuse_prelu import fuse_prelu
-from openhtp.compiler.passes.fuse_silu import fuse_silu
 from openhtp.compiler.passes.join_rearranging import join_rearranging
 from openhtp.compiler.passes.mark_steps import mark_steps
 from openhtp.compiler.passes.measure_buffers import measure_buffers

@@ -1,12 +1,19 @@
-"""The kernels of a program in numbers: elements, products, and how much of the units' blocks they fill."""
+"""The kernels of a program in numbers: elements, products, and how much of the units' blocks they fill.
+
+The HMX works on blocks of 32 channels and of 8 by 8 pixels (8 by 4 for two bytes); what does not fill a block is
+computed all the same.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Any
 
-from openhtp.compiler import geometry
-from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING
+import numpy as np
+
+from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.core.precision import NumberFormat, precision_of
 from openhtp.ops import Node, find_op
 from openhtp.program.htp_program import HtpProgram, Kernel
@@ -67,14 +74,12 @@ _WITH_BATCH = ("read", "written", "macs", "edge_in", "edge_out", "packed", "slop
 def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
     """The kernels of a program, in running order."""
     makers: dict[str, tuple[int, ...]] = {}
-    found = []
-    for place, kernel in enumerate(program.kernels):
-        given = [makers[name] for name in kernel.inputs if name in makers]
-        reads = tuple(dict.fromkeys(maker for each in given for maker in each))
-        made = reads if kernel.kind == MOVES_NOTHING else (place,)
-        makers.update(dict.fromkeys(kernel.outputs, made))
-        found.append(_size(kernel, program, reads))
-    return tuple(found)
+    sizes = []
+    for index, kernel in enumerate(program.kernels):
+        reads = tuple(dict.fromkeys(maker for name in kernel.inputs for maker in makers.get(name, ())))
+        makers.update(dict.fromkeys(kernel.outputs, reads if kernel.kind == MOVES_NOTHING else (index,)))
+        sizes.append(_size(kernel, program, reads))
+    return tuple(sizes)
 
 
 def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> KernelSize:
@@ -89,7 +94,9 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
     weights = elements if call.op == "Gather" and constants else sum(spec.elements for spec in constants)
     calibrated = kernel.kind is not None
     kind = kernel.kind or ("fully_connected" if work.macs else "unary")
-    size = geometry.size_of(kind, call, work.macs)
+    unit_size = _unit_size(kind, call, work.macs)
+    if not calibrated:
+        unit_size["macs"] = work.macs
     return KernelSize(
         name=kernel.name,
         op=kernel.op,
@@ -100,20 +107,14 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
         weights=weights,
         edge_in=sum(spec.elements for spec in activations if spec.kind.is_input),
         edge_out=sum(spec.elements for spec in written if spec.kind.is_output),
-        vector_padding=geometry.vector_padding(tuple(spec.shape for spec in written)),
-        read_padding=geometry.vector_padding(tuple(spec.shape for spec in activations)),
-        macs=size.macs if calibrated else work.macs,
-        taps=size.taps,
-        packed=size.packed,
+        vector_padding=_vector_padding(tuple(spec.shape for spec in written)),
+        read_padding=_vector_padding(tuple(spec.shape for spec in activations)),
         sloped=elements if kind in MATRIX_KINDS and _has_slopes(kernel) else 0,
-        matrices=size.matrices,
-        planes=size.planes,
-        row_padding=size.row_padding,
-        channel_padding=size.channel_padding,
         precision=precision_of((*activations, *written)),
         calibrated=calibrated,
         reads=reads,
         strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
+        **unit_size,
     )
 
 
@@ -122,10 +123,100 @@ def _has_slopes(kernel: Kernel) -> bool:
     return any(find_op(node.op).kind == "prelu" for node in kernel.nodes[1:])
 
 
+# Sizes as the units see them.
+
+
+_CHANNELS = 32
+_SIDE = 8
+_WIDTHS = (8, 4)
+_MATRIX_ROWS = (64, 32)
+_SHALLOW = 32
+_MOST_TAPS = 25
+
+Shape = tuple[int, ...]
+_CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group", "conv3d"})
+
+
+def _unit_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
+    """What a matrix or window op gives its units to do, as fields of ``KernelSize``."""
+    if kind in _CONVOLUTIONS:
+        return _conv_size(kind, call, macs)
+    if call.op in ("FullyConnected", "MatMul"):
+        return _product_size(call, macs)
+    if kind == "depthwise":
+        weight = call.inputs[1]
+        return {"macs": macs, "taps": 1 if weight is None else math.prod(weight.shape[:-1])}
+    if kind == "pool":
+        window = call.params.get("filter_size")
+        return {"taps": 1 if window is None else min(_MOST_TAPS, int(np.prod(window)))}
+    return {}
+
+
+def _vector_padding(shapes: tuple[Shape, ...]) -> tuple[float, float]:
+    """How much larger tensors are in blocks than by count, for elements of one byte and of two."""
+    elements = max(1, sum(math.prod(shape) for shape in shapes))
+    one, two = (sum(_in_blocks(shape, width) for shape in shapes) / elements for width in _WIDTHS)
+    return one, two
+
+
+def _in_blocks(shape: Shape, width: int) -> int:
+    *front, high, wide, deep = (1, 1, 1, *shape) if len(shape) < 3 else (1, *shape)
+    # What is one row high is laid out as rows of a matrix, and fills its blocks.
+    rows = _round_up(wide, width) if high == 1 else _round_up(high, _SIDE) * _round_up(wide, width)
+    return math.prod(front) * rows * _round_up(deep, _CHANNELS)
+
+
+def _conv_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
+    weight = call.inputs[1]
+    source = call.inputs[0]
+    if weight is None or source is None:
+        return {"macs": macs}
+    image = (source if call.op.startswith("Transpose") else call.outputs[0]).shape
+    depth = source.shape[-1] // int(call.params.get("group", 1))
+    outputs = call.outputs[0].shape[-1]
+    taps = math.prod(weight.shape[:-2])
+    # Few channels leave most of a block empty, so pixels of the window are packed into it.
+    block = _round_up(depth, _CHANNELS) * taps if depth >= _SHALLOW else _round_up(depth * taps, _CHANNELS)
+    high, wide = (1, 1, *image[1:-1])[-2:]
+    # A single row of pixels is computed as rows of a matrix.
+    one, two = (
+        _round_up(wide, _SIDE * width) / wide
+        if high == 1
+        else _round_up(high, _SIDE) * _round_up(wide, width) / (high * wide)
+        for width in _WIDTHS
+    )
+    return {
+        "macs": macs,
+        "taps": taps,
+        "planes": weight.shape[0] if len(weight.shape) > 4 else 1,
+        "packed": math.prod(image[:-1]) * taps * depth if kind == "stem" else 0,
+        "row_padding": (one, two),
+        "channel_padding": _round_up(outputs, _CHANNELS) * block / (outputs * depth * taps),
+    }
+
+
+def _product_size(call: OpCall, macs: int) -> dict[str, Any]:
+    shape = call.outputs[0].shape
+    columns = shape[-1]
+    whole = call.op == "FullyConnected" or len(shape) < 2
+    rows = math.prod(shape[:-1]) if whole else shape[-2]
+    depth = max(1, macs // max(1, math.prod(shape)))
+    one, two = (_round_up(rows, block) / rows for block in _MATRIX_ROWS)
+    return {
+        "macs": macs,
+        "matrices": 1 if whole else math.prod(shape[:-2]),
+        "row_padding": (one, two),
+        "channel_padding": _round_up(depth, _CHANNELS) * _round_up(columns, _CHANNELS) / (depth * columns),
+    }
+
+
+def _round_up(number: int, block: int) -> int:
+    return -(-number // block) * block
+
+
 # In how many pieces an op can be computed, by its own tile rule.
 #
-# Pieces are strips of eight rows of pixels, as the units' blocks are high, or blocks of 32 channels; of what is
-# no
+# Pieces are strips of eight rows of pixels, as the units' blocks are high, or blocks of 32 channels; of what is no
 # picture, 32 rows. An op whose rule lets none of these axes be cut is computed whole.
 
 

@@ -6,7 +6,7 @@ takes is for its runner to say. Outputs keep what is in their memory.
 
 from __future__ import annotations
 
-from openhtp.compiler.vtcm_peak import vtcm_peak_bytes
+from openhtp.compiler.vtcm.place import vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.engine.protocol import Arrays

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from openhtp.compiler.vtcm_peak import vtcm_peak_bytes
+from openhtp.compiler.vtcm.place import vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec

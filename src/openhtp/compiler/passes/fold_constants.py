@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.compiler.joining import join_chains
+from openhtp.compiler.kernels import join_chains
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import needed_nodes

@@ -1,14 +1,10 @@
-"""Fuse a clamp (Relu and its family) into the node that feeds it.
-
-The intermediate tensor disappears, and with it one rounding. That is allowed when the intermediate could hold
-everything that the clamped result can: then the only difference is a result closer to the exact one.
-"""
+"""Fuse activations into what feeds them: clamps, Prelu, SiLU and, if asked for, others."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from openhtp.compiler.joining import join_chains
+from openhtp.compiler.kernels import join_chains
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops import Work, find_op
@@ -19,8 +15,11 @@ Bounds = tuple[float, float]
 
 
 def fuse_activation(program: HtpProgram) -> HtpProgram:
-    """Merge each clamp into its producer where the producer takes one and nobody else reads the producer."""
+    """Merge each clamp (Relu and its family) into its producer, where that takes one and has no other reader.
 
+    The intermediate tensor disappears, and with it one rounding. That is allowed when the intermediate could hold
+    everything that the clamped result can: then the only difference is a result closer to the exact one.
+    """
     off = program.options.fold_relu_activation_into_conv_off
 
     def grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
@@ -74,3 +73,53 @@ def _merge(producer: HtpNode, clamp: HtpNode, bounds: Clamp) -> HtpNode:
         sources=producer.sources + clamp.sources,
         clamp=bounds,
     )
+
+
+def fuse_prelu(program: HtpProgram) -> HtpProgram:
+    """Join each 8-bit convolution with the Prelu that alone reads it, without a rounding in between.
+
+    The vendor's library computes the two as one, from the accumulator on. Rounding in between would cost networks
+    that are made of such pairs several decibels.
+    """
+
+    def grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
+        conv, prelu = kernel.nodes[-1], reader.nodes[0]
+        if (conv.op, prelu.op) != ("Conv2d", "Prelu") or conv.clamp is not None:
+            return None
+        between = program.tensors[conv.outputs[0]]
+        # It is the input alone: as slopes, too, it would be read as it is stored.
+        if prelu.inputs[0] != between.name or prelu.inputs.count(between.name) != 1:
+            return None
+        eight_bits = between.dtype.is_fixed_point and between.dtype.bits == 8
+        if not eight_bits or not isinstance(between.quant, ScaleOffset) or between.kind is not TensorKind.NATIVE:
+            return None
+        return dataclasses.replace(kernel, nodes=(dataclasses.replace(conv, rounds=False), *reader.nodes))
+
+    return join_chains(program, grow)
+
+
+def fuse_silu(program: HtpProgram) -> HtpProgram:
+    """Join each Sigmoid with the product of it and its input: one look-up."""
+    return join_chains(program, _grow_silu)
+
+
+def _grow_silu(kernel: Kernel, reader: Kernel) -> Kernel | None:
+    if (kernel.op, reader.op, len(kernel.nodes)) != ("Sigmoid", "ElementWiseMultiply", 1):
+        return None
+    if kernel.nodes[0].inputs[0] not in reader.nodes[0].inputs:
+        return None
+    return Kernel((*kernel.nodes, *reader.nodes), "silu")
+
+
+_ACTIVATIONS = ("unary", "silu", "prelu", "clamp")
+
+
+def fuse_advanced(program: HtpProgram) -> HtpProgram:
+    """If asked for, join each op with weights and the activation that alone reads it. All results are rounded."""
+    return join_chains(program, _grow_advanced) if program.options.advanced_activation_fusion else program
+
+
+def _grow_advanced(kernel: Kernel, reader: Kernel) -> Kernel | None:
+    if find_op(kernel.op).weights is None or len(kernel.nodes) != 1 or reader.kind not in _ACTIVATIONS:
+        return None
+    return dataclasses.replace(kernel, nodes=(*kernel.nodes, *reader.nodes))

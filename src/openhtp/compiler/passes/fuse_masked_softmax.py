@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.compiler.draft import htp_node
+from openhtp.compiler.kernels import htp_node
 from openhtp.core.dtype import DType
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import needed_nodes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.compiler.joining import join_chains
+from openhtp.compiler.kernels import join_chains
 from openhtp.core.opcall import OpCall
 from openhtp.program.htp_program import HtpProgram, Kernel
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openhtp.compiler.sizes import KernelSize
-from openhtp.compiler.vtcm.arena import ALIGNMENT, Arena, aligned
-from openhtp.compiler.vtcm.spill import Lump, walk
+from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.compiler.vtcm.spill import ALIGNMENT, Arena, Lump, aligned, walk
 from openhtp.core.opcall import MOVES_NOTHING
 from openhtp.core.precision import NumberFormat
+from openhtp.program.htp_program import HtpProgram
 from openhtp.program.placement import DmaTransfer, Move, Placed, Placement, RangeRole
 
 # Weights are fetched ahead of their kernel into a ring at the end of VTCM: as far ahead as it holds them.
@@ -159,3 +159,15 @@ def _lump(kernel: KernelSize, form: NumberFormat, touched: int, tiles: int, vtcm
         strip=aligned(strip),
         tiled=kernel.strips > 1,
     )
+
+
+def vtcm_peak_bytes(program: HtpProgram) -> int:
+    """The most bytes in VTCM at once, at most what the graph has of it.
+
+    Where several placements are left to choose from, that of the one with the most: any of them may be chosen.
+    """
+    sizes = sizes_of(program)
+    formats = [size.precision or NumberFormat.FLOAT for size in sizes]
+    vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
+    ways = placements(sizes, formats, vtcm_bytes, program.options.optimization_level)
+    return max(placed.peak_bytes for placed in ways)
