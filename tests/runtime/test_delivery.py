@@ -17,7 +17,7 @@ from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.calls.queue import most_untold
 from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def until_idle(context: htp.Context) -> None:
@@ -144,6 +144,15 @@ def test_free_from_within_a_callback(backend: htp.Backend) -> None:
     assert freed.wait(PATIENCE_S)
     assert later.wait(PATIENCE_S)
     backend.__init__()  # type: ignore[misc]  # so that the fixture has something to free
+
+
+def test_a_notifier_that_is_told_twice_to_end_ends() -> None:
+    notifier, may_go = Notifier(), threading.Event()
+    notifier.post(may_go.wait)
+    notifier.stop()
+    notifier.stop()
+    may_go.set()
+    wait_until(lambda: notifier._thread is None)
 
 
 def test_who_asks_after_the_end_is_answered_and_no_thread_is_left() -> None:

@@ -11,6 +11,7 @@ from openhtp.abi.numbers import BACKEND_ID_HTP
 from openhtp.abi.reading import call_of, static_inputs, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import handles, identity
+from openhtp.capi.client_backend import ClientBackend
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.capi.rowless import warn_of_no_effect
@@ -18,7 +19,6 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import CUSTOM, BackendOption
 from openhtp.ops import PACKAGE, op_names, resolve_for
-from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.property import has_capability
 
 __all__ = ["BACKEND_ID_HTP", "BackendHeld"]
@@ -31,7 +31,7 @@ class BackendHeld(HandleEntry):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backend = Backend()
+        self.backend = ClientBackend()
         # What was made with it on devices, which are no backend's.
         self.contexts: set[Any] = set()
 

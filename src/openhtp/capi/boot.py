@@ -37,11 +37,11 @@ _SYSTEM_ROOMS = ("system", "system_profile")
 _held: list[object] = []
 
 
-def start(say: int, shut: int, power: int) -> list[entries.Answer]:
+def start(say: int, shut: int, power: int, delivery: int) -> list[entries.Answer]:
     """The answers by number; what is given are functions of the stub's, by address."""
     for room in (*_ROOMS, *_SYSTEM_ROOMS):
         importlib.import_module(f"openhtp.capi.{room}")
-    natives.append(NativeCalls(say, shut, power))
+    natives.append(NativeCalls(say, shut, power, delivery))
     library = library_at(say)
     saves = library.name == SAVER_NAME
     if saves:

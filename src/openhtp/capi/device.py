@@ -14,6 +14,7 @@ from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
 from openhtp.capi.chip_choice import read_wish
+from openhtp.capi.client_backend import ClientBackend
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.capi.logs import LogHeld
@@ -25,7 +26,6 @@ from openhtp.core.precision import FloatPrecision
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.options.device import TRANSPORTS
-from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.device import Device
 
 log = logging.getLogger("openhtp.capi")
@@ -83,7 +83,7 @@ class DeviceHeld(HandleEntry):
         ``vtcm_mb`` is how much VTCM the client wants of it, 0 for all.
         """
         super().__init__(backend)
-        self._backend = Backend()
+        self._backend = ClientBackend()
         named = soc or _named_soc()
         self.soc = named or _FIRST_SOC
         self.spec = _with_vtcm(find_soc(self.soc), vtcm_mb)

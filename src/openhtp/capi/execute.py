@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import logging
 import math
@@ -17,6 +16,7 @@ from openhtp.abi.memory import BatchedReader, PresenceProbe
 from openhtp.abi.numbers import VERSION_2, MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
+from openhtp.capi.client_backend import ClientFunction
 from openhtp.capi.entries import answers, bad_handle
 from openhtp.capi.graph import TENSOR_BYTES, GraphHeld, carried
 from openhtp.capi.memories import MemHeld
@@ -38,7 +38,6 @@ _MOST_KEPT = 64
 _MOST_BOUND = 16  # each may hold memory for what is between the graph's steps
 _MOST_BATCH = 4096
 _DIM_BYTES = 4
-_NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
 
 Arrays = dict[str, Any]
 # Where a client's input structures are and how many, and its output structures.
@@ -348,19 +347,7 @@ def graph_execute_async(
     if notify:
         memory.check_code(notify, "the notify function")
     call.run_async(
-        _teller(_client_function(notify), param) if notify else None,
+        ClientFunction(notify, param) if notify else None,
         None if sheet is None else sheet.profile,
         None if cut is None else cut.signal,
     )
-
-
-@functools.lru_cache(maxsize=_MOST_KEPT)
-def _client_function(address: int) -> Any:
-    return _NOTIFY(address)
-
-
-def _teller(call: Any, param: int) -> Any:
-    def tell(_: object, status: int) -> None:
-        call(param, status)
-
-    return tell

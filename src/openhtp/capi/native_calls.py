@@ -1,4 +1,4 @@
-"""What only C can do: call a logger that takes a va_list, and shut the stub before the interpreter goes."""
+"""What only C can do: call loggers with a va_list, call clients without the interpreter's lock, shut the stub."""
 
 from __future__ import annotations
 
@@ -13,16 +13,31 @@ natives: list[NativeCalls] = []
 class NativeCalls:
     """Functions of one copy of the stub, by address."""
 
-    def __init__(self, say: int, shut: int, power: int) -> None:
+    def __init__(self, say: int, shut: int, power: int, delivery: int) -> None:
         self._say: Any = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
         )(say)
         self.shut: Any = ctypes.CFUNCTYPE(None)(shut)
         self.power_entries = power
+        self.delivery = DeliveryCalls(delivery)
 
     def say(self, callback: int, level: int, nanoseconds: int, text: str) -> None:
         """Hand a line to a client's logger."""
         self._say(callback, level, nanoseconds, text.encode("utf-8", "replace"))
+
+
+class DeliveryCalls:
+    """The functions of ``native/delivery.h``, by the address of their table; ``deliver`` lets others go on."""
+
+    def __init__(self, table: int) -> None:
+        word, number = ctypes.c_void_p, ctypes.c_uint64
+        make, free, put, deliver, await_returns, drop = (number * 6).from_address(table)
+        self.make: Any = ctypes.PYFUNCTYPE(word)(make)
+        self.free: Any = ctypes.PYFUNCTYPE(None, word)(free)
+        self.put: Any = ctypes.PYFUNCTYPE(number, word, word, word, number, ctypes.c_int)(put)
+        self.deliver: Any = ctypes.CFUNCTYPE(ctypes.c_int, word)(deliver)
+        self.await_returns: Any = ctypes.PYFUNCTYPE(number, word, number)(await_returns)
+        self.drop: Any = ctypes.PYFUNCTYPE(number, word)(drop)
 
 
 class _Where(ctypes.Structure):

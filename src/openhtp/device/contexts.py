@@ -70,13 +70,19 @@ class DeviceGraph:
         self.replacement: PackedGraph | None = None
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
-        self.last_step_ns = 1_000_000_000
+        # How long a step takes, as far as is known.
+        self.step_ns = self._last_step_ns = 1_000_000_000
         # Whether an execution has begun, and whether one that was queued has.
         self.started = self.queued_started = False
         self.pace: Pace | None = None
         # Testing: the next execution fails with this after that step.
         self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
+
+    def note_step(self, took_ns: int) -> None:
+        """A step took so long. One that took much longer than the one before it may have waited for a core."""
+        self.step_ns = min(took_ns, self._last_step_ns) if self.steps == 1 else took_ns
+        self._last_step_ns = took_ns
 
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
         """Runs bound to the memory that ``key`` names: kept ones if any are idle, else new ones."""
@@ -206,7 +212,7 @@ class DeviceApp:
     """A client that is no graph: it computes nothing here, but holds VTCM and HVX while it runs."""
 
     steps = 1
-    last_step_ns = 1_000_000_000
+    step_ns = 1_000_000_000
     switch = None
 
     def __init__(self, number: int, context: DeviceContext, name: str) -> None:
@@ -217,6 +223,9 @@ class DeviceApp:
         self.started = self.queued_started = False
         self.pace: Pace | None = None
         self.fault: tuple[int, QnnError] | None = None
+
+    def note_step(self, took_ns: int) -> None:
+        """How long it holds resources is given, and says nothing."""
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
         """Nothing was bound."""

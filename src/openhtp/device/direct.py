@@ -16,7 +16,7 @@ from openhtp.core.errors import ExecutionError, QnnError, error_for_status
 from openhtp.core.latches import Latch
 from openhtp.device.answers import in_words
 from openhtp.device.binding import bind_ports
-from openhtp.device.contexts import DeviceGraph
+from openhtp.device.contexts import DeviceApp, DeviceGraph
 from openhtp.device.executions import BoundOrder
 from openhtp.device.runner import SHORT_STEP_NS
 from openhtp.engine.protocol import Arrays, LoadedProgram, Run
@@ -78,7 +78,7 @@ class DirectRun:
         now, graph = self._core.clock.now, self._graph
         self._session.executions += 1
         graph.started = True
-        seat.soon_free = not last and graph.last_step_ns < SHORT_STEP_NS
+        seat.soon_free = not last and graph.step_ns < SHORT_STEP_NS
         step = 0
         try:
             began_ns = now()
@@ -87,7 +87,7 @@ class DirectRun:
                 if seat.wanted and step < last:
                     return self._hand_over(step + 1)
             if not last:
-                graph.last_step_ns = now() - began_ns
+                graph.note_step(now() - began_ns)
         except QnnError:
             raise
         except Exception as error:
@@ -109,9 +109,9 @@ def _nothing() -> None:
     """What a loop does that is only woken."""
 
 
-def is_short(graph: DeviceGraph) -> bool:
+def is_short(graph: DeviceGraph | DeviceApp) -> bool:
     """Whether an execution is computed sooner than it is handed to another thread."""
-    return graph.steps == 1 and graph.last_step_ns < SHORT_STEP_NS
+    return graph.steps == 1 and graph.step_ns < SHORT_STEP_NS
 
 
 def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:

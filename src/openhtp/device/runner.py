@@ -167,7 +167,7 @@ class InlineRunner:
                 now = clock()
                 compute_step(job, step)
                 end = clock()
-        job.graph.last_step_ns = end - now
+        job.graph.note_step(end - now)
         return Ended(number, step, token, steps=steps, told=go_on is not None)
 
     def soon(self, now: int) -> bool:
@@ -175,7 +175,7 @@ class InlineRunner:
         if not self._ready:
             return False
         job = self._jobs.get(self._ready[0].job)
-        return job is not None and job.graph.last_step_ns < SHORT_STEP_NS
+        return job is not None and job.graph.step_ns < SHORT_STEP_NS
 
 
 class ModelledRunner:
@@ -343,12 +343,12 @@ class SideBySideRunner(InlineRunner):
     def _is_short(self, action: Start) -> bool:
         job = self._jobs.get(action.job)
         # The steps of a graph that was cut are long, whatever the one was that ran last.
-        return job is None or (job.graph.steps == 1 and job.graph.last_step_ns < SHORT_STEP_NS)
+        return job is None or (job.graph.steps == 1 and job.graph.step_ns < SHORT_STEP_NS)
 
     def _note_time(self, ended: Ended) -> None:
         job = self._jobs.get(ended.job)
         if job is not None and ended.began_ns is not None and ended.ended_ns is not None:
-            job.graph.last_step_ns = ended.ended_ns - ended.began_ns
+            job.graph.note_step(ended.ended_ns - ended.began_ns)
 
 
 # Ends that were replaced or belong to jobs that are over are thrown away when there are many.

@@ -245,6 +245,7 @@ typedef uint8_t u8;
         CALL(id, W(a), W(b), W(c), W(d), W(e), W(f), W(g), W(h), W(i))
 
 #include "entries.h"
+#include "delivery.h"
 
 /* ---- providers -------------------------------------------------------------------------------------------------- */
 
@@ -323,7 +324,7 @@ API word QnnSaver_initialize(const void **config)
 static int load_handlers(void)
 {
     /* What Python needs of us, by address. It answers with its functions in order. */
-    const word given[] = {W(say), W(shut), W(power_entries)};
+    const word given[] = {W(say), W(shut), W(power_entries), W(delivery_functions)};
     enum { GIVEN = sizeof given / sizeof *given };
     PyObject *values[GIVEN], *list = NULL;
     PyObject *start = python_start(root_of((void *)dispatch));

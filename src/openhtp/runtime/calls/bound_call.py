@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from openhtp.core import tidying
@@ -11,7 +10,8 @@ from openhtp.core.errors import QnnError
 from openhtp.runtime.calls.arguments import Arguments
 from openhtp.runtime.calls.bound import Shortcut, shortcut
 from openhtp.runtime.calls.call import Call
-from openhtp.runtime.calls.notify import Notification, Notifier, own_niceness
+from openhtp.runtime.calls.notify import Notifier
+from openhtp.runtime.calls.queue import Told
 from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.instruments.instrument import Watched
 
@@ -125,8 +125,7 @@ class BoundCall:
                 code = error.code
             places.give_back(run, untold=notify is not None)
             if notify is not None:
-                told = Notification(notify, own_niceness(), 0, callee.link.now)
-                callee.notifier.post(told, None, code, after=partial(places.told, run))
+                callee.notifier.tell(notify, code, Told(places, run))
         except BaseException:
             tidying.post((places.give_back, (run,)))
             tidying.post((places.told, (run,)))

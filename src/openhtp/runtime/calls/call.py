@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.execution import Execution, Notify
     from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.notify import Notifier
+    from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.calls.slots import Slot, SlotPool
     from openhtp.runtime.links.link import Link
@@ -164,7 +165,7 @@ class Call:
     def finish(self, record: Record | None, *, untold: bool = False) -> None:
         """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent.
 
-        ``untold``: somebody is still to be notified, after which ``told`` is called.
+        ``untold``: somebody is still to be notified, after which its places are told.
         """
         callee, profile = self.callee, self.profile
         if self._pool is not None:
@@ -187,9 +188,10 @@ class Call:
         callee.end_call(self)
         callee.places.give_back(self, untold=untold)
 
-    def told(self) -> None:
-        """Whoever was to be notified was."""
-        self.callee.places.told(self)
+    @property
+    def places(self) -> Places:
+        """The queue of its context."""
+        return self.callee.places
 
     def settle(self) -> None:
         """After an interrupt, on a thread that has none: see to it that the call ends if it may have been sent."""

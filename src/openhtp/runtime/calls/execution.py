@@ -18,6 +18,7 @@ from openhtp.records.profile import DeviceProfile
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.notify import Notification
+from openhtp.runtime.calls.queue import Told
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
 
@@ -189,13 +190,13 @@ class Execution:
                 wake()
             except BaseException:
                 self._report("waking those who wait for execution %d", self.job)
-        last = len(callbacks) if untold else 0
+        last, told = len(callbacks) if untold else 0, Told(call.places, call)
         if call.notify is not None:
             code = 0 if self._error is None else self._error.code
             notification = Notification(call.notify, call.niceness, call.timeout_at, call.link.now)
-            self._notifier.post(notification, call.notify_param, code, after=None if last else call.told)
+            self._notifier.post(notification, call.notify_param, code, after=None if last else told)
         for number, function in enumerate(callbacks, 1):
-            self._notifier.post(function, self, after=call.told if number == last else None)
+            self._notifier.post(function, self, after=told if number == last else None)
 
     def _outcome(self, call: Call | AppRun, record: Record, text: str) -> tuple[Outputs | None, QnnError | None]:
         if record.status:

@@ -21,6 +21,7 @@ SLOW_CALLBACK_NS = 10_000_000
 
 
 Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] | None]
+"""What to call, with what, and what to do when that has returned."""
 
 
 def own_niceness() -> int:
@@ -35,27 +36,27 @@ class Notification:
     process gets back the urgency that a thread had before a less urgent caller.
     """
 
-    __slots__ = ("_function", "_niceness", "_now", "_timeout_at")
+    __slots__ = ("_now", "function", "niceness", "timeout_at")
 
     def __init__(
         self, function: Callable[..., object], niceness: int, timeout_at: int, now: Callable[[], int]
     ) -> None:
-        self._function = function
-        self._niceness = niceness
-        self._timeout_at = timeout_at  # 0: none
+        self.function = function
+        self.niceness = niceness
+        self.timeout_at = timeout_at  # 0: none
         self._now = now
 
     def __call__(self, param: object, status: int) -> None:
         """On the notify thread."""
-        if own_niceness() != self._niceness:
+        if own_niceness() != self.niceness:
             with contextlib.suppress(PermissionError):
-                os.setpriority(os.PRIO_PROCESS, 0, self._niceness)
-        if not status and self._timeout_at and self._now() >= self._timeout_at:
+                os.setpriority(os.PRIO_PROCESS, 0, self.niceness)
+        if not status and self.timeout_at and self._now() >= self.timeout_at:
             status = st.QNN_GRAPH_ERROR_TIMED_OUT.code
-        self._function(param, status)
+        self.function(param, status)
 
     def __repr__(self) -> str:
-        return repr(self._function)
+        return repr(self.function)
 
 
 @hooked(post="notification")
@@ -78,9 +79,13 @@ class Notifier:
 
         ``after`` is run when the function has returned or raised.
         """
-        self._queue.put((function, args, after))
+        self._put((function, args, after))
         if self._thread is None:
             self._ensure_thread()
+
+    def tell(self, function: Callable[..., object], status: int, after: Callable[[], object]) -> None:
+        """Run ``function(None, status)`` soon, as urgently as this thread is."""
+        self.post(Notification(function, own_niceness(), 0, time.monotonic_ns), None, status, after=after)
 
     def close(self, timeout: float | None = None) -> None:
         """End the thread after the callbacks already posted, and wait for them, unless called by one of them.
@@ -103,12 +108,24 @@ class Notifier:
 
     def stop(self) -> None:
         """End the thread after the callbacks already posted; does not wait."""
-        self._queue.put(None)
+        self._put(None)
 
     def is_this_thread(self) -> bool:
         """Whether the caller is a callback."""
         thread = self._thread
         return thread is not None and thread.ident == threading.get_ident()
+
+    def _put(self, item: Posted | None) -> None:
+        """Queue something to call, or the word to end."""
+        self._queue.put(item)
+
+    def _next(self) -> Posted | None:
+        """Wait for what is next in the queue, on the notify thread."""
+        return self._queue.get()
+
+    def _is_empty(self) -> bool:
+        """Whether nothing is queued."""
+        return self._queue.empty()
 
     def _drop(self) -> int:
         """Forget what was not begun, and end after what was; returns how many callbacks that is."""
@@ -140,42 +157,48 @@ class Notifier:
             return self._thread is me
 
     def _may_end(self) -> bool:
-        """Whether nothing was posted behind the word to end; if so, the thread is over."""
+        """Whether nothing is left behind the word to end; if so, the thread is over."""
         with self._start:
-            if self._queue.empty():
-                self._thread = None
+            me, self._thread = self._thread, None  # first, so that whoever posts from now on starts another
+            if self._is_empty():
                 return True
-        self.stop()
+            self._thread = me
         return False
 
     def _run(self) -> None:
         if not self._is_the_one():
             return
-        clock = time.monotonic_ns
+        is_to_end = False
         while True:
-            item = self._queue.get()
+            item = self._next()
             if item is None:
-                if self._may_end():
-                    return
-                continue
-            function, args, after = item
-            begin = clock()
+                is_to_end = True
+            else:
+                self._call(*item)
+                del item
+            if is_to_end and self._may_end():
+                return
+
+    def _call(
+        self, function: Callable[..., object], args: tuple[object, ...], after: Callable[[], object] | None
+    ) -> None:
+        begin = time.monotonic_ns()
+        try:
+            function(*args)
+        except BaseException:
+            # A callback's failure is its author's to see; the executions behind it are not at fault.
+            with contextlib.suppress(BaseException):
+                log.exception("notify callback %r raised", function)
+        took_ns = time.monotonic_ns() - begin
+        if took_ns > SLOW_CALLBACK_NS:
+            self._report_slow(function, took_ns)
+        if after is not None:
             try:
-                function(*args)
+                after()
             except BaseException:
-                # A callback's failure is its author's to see; the executions behind it are not at fault.
                 with contextlib.suppress(BaseException):
-                    log.exception("notify callback %r raised", function)
-            took = clock() - begin
-            if took > SLOW_CALLBACK_NS:
-                with contextlib.suppress(BaseException):
-                    log.warning(
-                        "notify callback %r took %.1f ms; later notifications waited", function, took / 1e6
-                    )
-            if after is not None:
-                try:
-                    after()
-                except BaseException:
-                    with contextlib.suppress(BaseException):
-                        log.exception("what comes after a notify callback failed")
-            del item, function, args, after
+                    log.exception("what comes after a notify callback failed")
+
+    def _report_slow(self, function: object, took_ns: int) -> None:
+        with contextlib.suppress(BaseException):
+            log.warning("notify callback %r took %.1f ms; later notifications waited", function, took_ns / 1e6)

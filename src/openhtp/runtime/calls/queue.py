@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -51,6 +52,30 @@ class PlaceHolder(Protocol):
         """What delivers its notification."""
 
 
+class NoticeQueue(Protocol):
+    """Where notifications are numbered, and called in that order by a thread that does not tell of each."""
+
+    def returned(self) -> tuple[int, int]:
+        """The number of the last one that has returned, and when that was on the monotonic clock."""
+
+    def await_return(self, number: int, places: Places) -> int:
+        """Have places look again when this one has returned; the number of the last one that has."""
+
+
+class Told:
+    """What comes after the notification of a request: its places learn that its callback returned."""
+
+    __slots__ = ("holder", "places")
+
+    def __init__(self, places: Places, holder: PlaceHolder) -> None:
+        self.places = places
+        self.holder = holder
+
+    def __call__(self) -> None:
+        """On the notify thread."""
+        self.places.told(self.holder)
+
+
 def check_depth(depth: object) -> int:
     """A valid queue depth, or an error that says what is valid."""
     number: int = CONTEXT.read({"queue_depth": depth}).queue_depth
@@ -70,6 +95,9 @@ class Places:
         self._waiters: dict[PlaceHolder, _Waiter] = {}
         # Finished executions whose callbacks have not returned, and when one last did, or might have.
         self._untold: set[PlaceHolder] = set()
+        # The same for those whose return is only to be seen in a queue of notices: their numbers there.
+        self._notices: deque[int] = deque()
+        self._notice_queue: NoticeQueue | None = None
         self._most_untold = most_untold(depth)
         self._held_back = False
         self._told_ns = 0
@@ -124,7 +152,7 @@ class Places:
         """
         with self._lock:
             if untold:
-                if len(self._untold) < self._most_untold:
+                if len(self._untold) + len(self._notices) < self._most_untold:
                     self._told_ns = time.monotonic_ns()
                 self._untold.add(holder)
             self._held.discard(holder)
@@ -141,6 +169,22 @@ class Places:
             self._told_ns = time.monotonic_ns()
             if self._waiters:
                 self._hand_out()
+
+    def noticed(self, holder: PlaceHolder, number: int, notices: NoticeQueue) -> None:
+        """The notification of a finished request is on its way; nobody calls ``told`` for it."""
+        self._notice_queue = notices
+        self._notices.append(number)
+        if self._untold:
+            self._untold.discard(holder)
+        if self._waiters:
+            with self._lock:
+                if self._is_behind():
+                    self._tell_all()  # as in ``give_back``
+
+    def look_again(self) -> None:
+        """Notifications have returned that somebody waited for."""
+        with self._lock:
+            self._hand_out()
 
     def wake_all(self) -> None:
         """Let every waiter ask again whether it should go on waiting."""
@@ -170,11 +214,29 @@ class Places:
 
         Threads that let each other go on for one call at a time would only take turns.
         """
-        if len(self._untold) >= self._most_untold:
-            self._held_back = True
-        elif len(self._untold) <= self._most_untold // 2:
-            self._held_back = False
+        for _ in range(2):
+            untold = self._count_untold()
+            if untold >= self._most_untold:
+                self._held_back = True
+            elif untold <= self._most_untold // 2:
+                self._held_back = False
+            if not self._held_back or not self._notices or self._notice_queue is None:
+                break
+            returns = min(untold - self._most_untold // 2, len(self._notices))
+            number = self._notices[returns - 1]
+            if self._notice_queue.await_return(number, self) < number:
+                break  # it is told when half of them have
         return self._held_back
+
+    def _count_untold(self) -> int:
+        notices = self._notices
+        if notices and self._notice_queue is not None:
+            last, returned_ns = self._notice_queue.returned()
+            if notices[0] <= last:
+                self._told_ns = max(self._told_ns, returned_ns)
+            while notices and notices[0] <= last:
+                notices.popleft()
+        return len(self._untold) + len(notices)
 
     def _is_stuck(self) -> bool:
         """Whether no callback returned for too long. That lets one request through, and the time begins anew."""
@@ -187,7 +249,9 @@ class Places:
 
     def _seconds_to_wait(self, until_ns: int | None) -> float:
         """Until when to wait for news: -1 for ever."""
-        if self._is_behind():
+        with self._lock:
+            is_behind = self._is_behind()
+        if is_behind:
             stuck_ns = self._told_ns + TELLING_PATIENCE_NS
             return _seconds_to(stuck_ns if until_ns is None else min(until_ns, stuck_ns))
         return -1 if until_ns is None else _seconds_to(until_ns)
@@ -199,7 +263,7 @@ class Places:
             log.warning(
                 "%d finished executions wait for their notifications, and no callback returned for %.1f s; one"
                 " more execution is accepted, as the callback may be waiting for that",
-                len(self._untold),
+                len(self._untold) + len(self._notices),
                 TELLING_PATIENCE_NS / 1e9,
             )
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
 from openhtp.core.errors import QnnError
-from openhtp.device.direct import DirectRun, direct_run, run_frame
+from openhtp.device.direct import DirectRun, direct_run, is_short, run_frame
 from openhtp.device.sessions import Session
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc.frames import Record
@@ -26,6 +26,9 @@ from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import HandedGraph, Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.links.thread_npus import NpuLease
+
+# How long a caller waits until nothing is before it: a few short executions.
+_MOMENT_S = 0.001
 
 
 class ThreadLink(RpcLink):
@@ -135,6 +138,19 @@ class ThreadLink(RpcLink):
         """Whether no execution is on its way: one that is computed at once would overtake it."""
         return not self._pending
 
+    def is_soon_clear(self) -> bool:
+        """The same after waiting a moment for executions, if all that the NPU has to do are short ones.
+
+        A client that goes on queueing short ones behind others would never be ahead of the loop again, and each of
+        them costs more to hand over than to compute.
+        """
+        if not self._pending:
+            return True
+        if not all(is_short(job.graph) for job in list(self._core.executions.jobs.values())):
+            return False
+        last = next(reversed(list(self._pending.values())), None)
+        return (last is None or block(last, _MOMENT_S)) and not self._pending
+
     def sitting(self, run: Callable[[object], bool]) -> bool:
         """Let ``run`` compute in the loop's seat, which is given up whatever it raises."""
         caller, seat = object(), self._lease.host.seat
@@ -183,7 +199,7 @@ class BoundRun:
     @property
     def is_short(self) -> bool:
         """Whether it is computed sooner than it is queued, as far as is known."""
-        return self._link.is_clear and self._direct.is_short
+        return self._direct.is_short and self._link.is_soon_clear()
 
     def run(self) -> bool:
         """Compute on this thread; False if it has to go through the queue."""

@@ -24,6 +24,7 @@ from openhtp.runtime.objects.signal import Signal
 if TYPE_CHECKING:
     from openhtp.runtime.calls.interrupt import Interrupt
     from openhtp.runtime.calls.notify import Notifier
+    from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.objects.open_context import OpenContext
 
@@ -79,9 +80,10 @@ class AppRun:
         if self.signal is not None:
             self.signal.attach(self, self.link, job)
 
-    def told(self) -> None:
-        """Whoever was to be notified was."""
-        self.context.places.told(self)
+    @property
+    def places(self) -> Places:
+        """The queue of its context."""
+        return self.context.places
 
     def settle(self) -> None:
         """After an interrupt: see to it that the run ends if it may have been sent."""

@@ -69,12 +69,14 @@ class Backend:
         >>> backend.free()
     """
 
+    _notifier_kind: type[Notifier] = Notifier
+
     def __init__(self, library: str | os.PathLike[str] | None = None) -> None:
         """``library`` makes Qualcomm's the devices: the path of a ``libQnnHtp.so``, or ``"vendor"`` to find it."""
         _heed_environment()
         self._library = None if library is None else vendor_library(library)
         self._life = Life("backend", "")
-        self.notifier = Notifier()
+        self.notifier = self._notifier_kind()
         self.devices: set[Device] = set()
         # A backend that is dropped without being freed: its devices see to their processes.
         self._end_of_notifier = weakref.finalize(self, self.notifier.stop)
