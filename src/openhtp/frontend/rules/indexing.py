@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.site import Site
 
+log = logging.getLogger(__name__)
 # Operators that pick from a table by indices.
 TABLES = ("Gather", "GatherElements", "GatherND")
 _REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
@@ -25,6 +27,11 @@ def _indices(site: Site, index: int, size: int | None) -> TensorSpec:
         if data.size and (data.min() < -size or data.max() >= size):
             site.refuse(f"an index is out of range for an axis of size {size}")
         return site.static(np.where(data < 0, data + size, data).astype(np.int32), DType.INT_32)
+    log.info(
+        "node %r (%s): its indices are computed; the HTP takes none below 0, the emulator does as ONNX does",
+        site.node.name,
+        site.node.op_type,
+    )
     return site.take(index)
 
 
