@@ -10,7 +10,7 @@ from rich.console import Console
 
 import openhtp as htp
 from openhtp import llm
-from openhtp.bench import language, llm_memory
+from openhtp.bench import language
 from openhtp.bench.language import PlainLoop
 from openhtp.cli._bench_tables import language_sheet
 
@@ -39,8 +39,8 @@ def test_all_is_measured() -> None:
 
 @pytest.mark.slow
 def test_three_graphs_have_the_weights_of_one() -> None:
-    *_, found = llm_memory.measure(1024)
-    assert isinstance(found, llm_memory.WeightMemory)
+    *_, found = language.measure_weight_memory(1024)
+    assert isinstance(found, language.WeightMemory)
     assert found.one_bytes > 0.9 * found.weights
     # Their own copies would make it two or three.
     assert found.ratio < 1.5
@@ -48,7 +48,7 @@ def test_three_graphs_have_the_weights_of_one() -> None:
 
 def test_every_figure_is_shown() -> None:
     result = language.LanguageResult(update_us={512: 10.0, 8192: 11.0}, times_plain=0.73, urgent_share_p99=0.09)
-    result.weights = llm_memory.WeightMemory(weights=47_000_000, one_bytes=94_000_000, three_bytes=98_700_000)
+    result.weights = language.WeightMemory(weights=47_000_000, one_bytes=94_000_000, three_bytes=98_700_000)
     console = Console(width=120, file=io.StringIO())
     console.print(language_sheet(result).fitted(console))
     text = console.file.getvalue()

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.queueing import Progress
+from openhtp.bench.preemption import UrgentRow, urgent_row
+from openhtp.bench.quiet import Progress, QuietResult
 from openhtp.bench.subjects import quantized_network
-from openhtp.bench.urgency import UrgentRow, urgent_row
 from openhtp.capi.paths import backend_path, lib_dir
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, UnsupportedFeature
@@ -34,16 +34,14 @@ class CallsRow(msgspec.Struct, frozen=True):
     vendor_us: float | None = None
 
 
-class CCallsResult(msgspec.Struct, kw_only=True):
+class CCallsResult(QuietResult, kw_only=True):
     """Everything ``openhtp bench c`` measured. All times are of the wall clock."""
 
-    calls: list[CallsRow] = []
-    urgent: list[UrgentRow] = []
+    calls: list[CallsRow] = msgspec.field(default_factory=list)
+    urgent: list[UrgentRow] = msgspec.field(default_factory=list)
     network: str = ""
     long_ms: float = 0.0
     vendor_installed: bool = False
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -56,14 +54,14 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 def run(*, pieces: int = 15, samples: int = 300, network: str = "resnet50") -> Iterator[Progress | CCallsResult]:
     """Measure; yields progress, and the result last."""
-    found = find_library()
-    result = CCallsResult(vendor_installed=found is not None, network=network)
+    vendor = find_library()
+    result = CCallsResult(vendor_installed=vendor is not None, network=network)
     with tempfile.TemporaryDirectory(prefix="openhtp-bench-") as folder:
         program = _compile(Path(folder))
         yield Progress("calls of a trivial graph", 0, 3)
         ours = _pieces(program, backend_path(), "calls", str(pieces))
         yield Progress("the same on the vendor's library", 1, 3)
-        theirs = [] if found is None else _pieces(program, str(found), "calls", str(pieces))
+        theirs = [] if vendor is None else _pieces(program, str(vendor), "calls", str(pieces))
         result.calls = [
             CallsRow(words, _median(ours, what), _median(theirs, what) if _of(theirs, what) else None)
             for what, words in _WORDS.items()
@@ -148,8 +146,8 @@ def _of(pieces: Sequence[CallPiece], what: str) -> list[float]:
 
 
 def _median(pieces: Sequence[CallPiece], what: str) -> float:
-    found = _of(pieces, what)
-    return found[len(found) // 2]
+    times = _of(pieces, what)
+    return times[len(times) // 2]
 
 
 def _urgent_row(pieces: Sequence[CallPiece], what: str, words: str, long_us: float) -> UrgentRow:

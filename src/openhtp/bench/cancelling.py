@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Progress
 from openhtp.bench.subjects import import_network, quantized_network
 
 CONTEXTS = 4

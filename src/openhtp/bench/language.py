@@ -6,6 +6,8 @@ The model is as large as that of ``examples/llm/austen``, with random weights: w
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -17,9 +19,8 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import llm
-from openhtp.bench import llm_memory
-from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Measurement, Quiet, median
+from openhtp.bench.loading import kernel_says, warm
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median, p99
 from openhtp.bench.subjects import trivial_graph
 from openhtp.compiler.driver import program_for
 from openhtp.core.quant import ScaleOffset
@@ -51,7 +52,7 @@ class _PrefillWait(NamedTuple):
     prefill_ms: float
 
 
-class LanguageResult(msgspec.Struct, kw_only=True):
+class LanguageResult(QuietResult, kw_only=True):
     """Everything ``openhtp bench llm`` measured. Times are of the wall clock, ratios medians of the rounds.
 
     Prefill passes into which an urgent graph came and that took notably longer than they should, pauses not
@@ -67,10 +68,10 @@ class LanguageResult(msgspec.Struct, kw_only=True):
     pass_native_ms: float = 0.0
     pass_flat_ms: float = 0.0
     native_to_flat: float = 0.0
-    update_us: dict[int, float] = {}
+    update_us: dict[int, float] = msgspec.field(default_factory=dict)
     update_ratio: float = 0.0
     binary_ratio: float = 0.0
-    weights: llm_memory.WeightMemory | None = None
+    weights: WeightMemory | None = None
     prefill_ms: float = 0.0
     prefill_steps: int = 0
     urgent_wait_ms_p50: float = 0.0
@@ -82,8 +83,6 @@ class LanguageResult(msgspec.Struct, kw_only=True):
     loop_held_cpu_ms_max: float = 0.0
     urgent_samples: int = 0
     urgent_samples_all: int = 0
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
 
 def small_llama() -> llm.Llama:
@@ -112,12 +111,12 @@ def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator
         urgent.set_config(priority="high")
         yield from _waits(result, chats[True], urgent, text, samples, 2 + 2 * rounds, total)
     if memory:
-        for step in llm_memory.measure():
+        for step in measure_weight_memory():
             if isinstance(step, Progress):
                 yield step
             else:
                 result.weights = step
-    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    quiet.tell(result)
     yield result
 
 
@@ -137,18 +136,18 @@ def _rates(
         "alike": lambda: loops[1].decode_ms(prompt, _TOKENS),
         "flat": lambda: _decode_ms(chats[False], prompt),
     }
-    found: dict[str, list[Measurement[float]]] = {way: [] for way in ways}
+    samples_of: dict[str, list[Measurement[float]]] = {way: [] for way in ways}
     for number in range(2 * rounds):
         yield Progress("tokens per second", 1 + number, total)
         if number >= rounds:  # each of them has been warm for a while
             for way, measure in ways.items():
-                found[way].append(quiet.measure(measure))
+                samples_of[way].append(quiet.measure(measure))
         else:
             list(ways.values())[number % len(ways)]()
-    times = {way: median(samples) for way, samples in found.items()}
+    times = {way: median(samples) for way, samples in samples_of.items()}
 
     def to_ours(way: str) -> float:
-        pairs = zip(found[way], found["ours"], strict=True)
+        pairs = zip(samples_of[way], samples_of["ours"], strict=True)
         return statistics.median(other.value / ours.value for other, ours in pairs)
 
     result.tokens_per_s, result.plain_tokens_per_s = 1e3 / times["ours"], 1e3 / times["plain"]
@@ -173,13 +172,13 @@ def _updates(result: LanguageResult, config: llm.LlamaConfig) -> None:
         part = PartCache(0, *(np.zeros(shape, np.uint8) for shape in shapes))
         caches[context] = KvCache(config, [part], context, native=True)
     keys, values = (np.full(shape, 7, np.uint8) for shape in part_shapes(config, config.layers, 1))
-    taken: dict[int, list[int]] = {context: [] for context in _CONTEXTS}
+    times_ns: dict[int, list[int]] = {context: [] for context in _CONTEXTS}
     for number in range(_UPDATES):
         for context, cache in caches.items():
             began = time.perf_counter_ns()
             cache.write(0, number % min(_CONTEXTS), keys, values, 1)
-            taken[context].append(time.perf_counter_ns() - began)
-    result.update_us = {context: statistics.median(times) / 1e3 for context, times in taken.items()}
+            times_ns[context].append(time.perf_counter_ns() - began)
+    result.update_us = {context: statistics.median(times) / 1e3 for context, times in times_ns.items()}
     result.update_ratio = result.update_us[_CONTEXTS[1]] / result.update_us[_CONTEXTS[0]]
 
 
@@ -203,20 +202,15 @@ def _waits(
         yield Progress("urgent graph during prefill", done + number, total)
         after = result.prefill_ms * float(dice.uniform(0.05, 0.85)) / 1e3
         every.append(asyncio.run(_urgent(chat, prompt, urgent, feeds, after)))
-    kept = [wait for wait in every if wait.prefill_ms <= result.prefill_ms * _DISTURBED] or every
-    result.urgent_samples, result.urgent_samples_all = len(kept), len(every)
-    result.urgent_wait_ms_p50 = statistics.median(wait.wait_ms for wait in kept)
-    result.urgent_wait_ms_p99 = _p99([wait.wait_ms for wait in kept])
+    undisturbed = [wait for wait in every if wait.prefill_ms <= result.prefill_ms * _DISTURBED] or every
+    result.urgent_samples, result.urgent_samples_all = len(undisturbed), len(every)
+    result.urgent_wait_ms_p50 = statistics.median(wait.wait_ms for wait in undisturbed)
+    result.urgent_wait_ms_p99 = p99([wait.wait_ms for wait in undisturbed])
     result.urgent_share_p99 = result.urgent_wait_ms_p99 / result.prefill_ms
-    result.urgent_share_p99_all = _p99([wait.wait_ms for wait in every]) / result.prefill_ms
-    result.loop_held_ms_p99 = _p99([wait.held_ms for wait in kept])
-    result.loop_held_ms_max = max(wait.held_ms for wait in kept)
+    result.urgent_share_p99_all = p99([wait.wait_ms for wait in every]) / result.prefill_ms
+    result.loop_held_ms_p99 = p99([wait.held_ms for wait in undisturbed])
+    result.loop_held_ms_max = max(wait.held_ms for wait in undisturbed)
     result.loop_held_cpu_ms_max = max(wait.held_cpu_ms for wait in every)
-
-
-def _p99(values: list[float]) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
 async def _prefill(chat: llm.Generator, prompt: list[int]) -> float:
@@ -298,25 +292,75 @@ class PlainLoop:
         """Time of one token, after the prompt was read token by token."""
         for name, array in self._arrays.items():
             array[...] = 128 if name.startswith("past") else 0
-        for place, known in enumerate(prompt):
-            self.written = [self._step(known, place)]
+        for position, known in enumerate(prompt):
+            self.written = [self._step(known, position)]
         began = time.perf_counter()
-        for place in range(len(prompt), len(prompt) + tokens):
-            self.written.append(self._step(self.written[-1], place))
+        for position in range(len(prompt), len(prompt) + tokens):
+            self.written.append(self._step(self.written[-1], position))
         return (time.perf_counter() - began) * 1e3 / tokens
 
-    def _step(self, token: int, place: int) -> int:
+    def _step(self, token: int, position: int) -> int:
         """One token: the cache is used as it lies, the new token right behind the others."""
         arrays = self._arrays
         arrays["input_ids"][0, 0] = token
-        arrays["cache_index"][0] = place
-        arrays["attention_mask"][..., place] = np.iinfo(arrays["attention_mask"].dtype).max
+        arrays["cache_index"][0] = position
+        arrays["attention_mask"][..., position] = np.iinfo(arrays["attention_mask"].dtype).max
         for name, values in zip(
-            ("position_ids_cos", "position_ids_sin"), self._config.rotations(place, 1), strict=True
+            ("position_ids_cos", "position_ids_sin"), self._config.rotations(position, 1), strict=True
         ):
             arrays[name][0, 0] = np.clip(np.rint(values / self._turns.scale) - self._turns.offset, 0, 65535)
-        found = dict(zip(self._names, self._session.run(self._outputs, self._feeds), strict=True))
+        outputs = dict(zip(self._names, self._session.run(self._outputs, self._feeds), strict=True))
         for layer in range(self._config.layers):
-            arrays[f"past_key_{layer}_in"][..., place] = found[f"past_key_{layer}_out"][..., 0]
-            arrays[f"past_value_{layer}_in"][..., place, :] = found[f"past_value_{layer}_out"][..., 0, :]
-        return int(np.argmax(found["logits"][0, 0]))
+            arrays[f"past_key_{layer}_in"][..., position] = outputs[f"past_key_{layer}_out"][..., 0]
+            arrays[f"past_value_{layer}_in"][..., position, :] = outputs[f"past_value_{layer}_out"][..., 0, :]
+        return int(np.argmax(outputs["logits"][0, 0]))
+
+
+_NARROW, _WIDE = 256, 2048
+_ONE, _THREE = (1,), (128, 32, 1)
+
+
+class WeightMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that so many more weights take in the device's process, by how many graphs share them."""
+
+    weights: int
+    one_bytes: int
+    three_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Three graphs, of one."""
+        return self.three_bytes / self.one_bytes if self.one_bytes > 0 else math.nan
+
+
+def measure_weight_memory(width: int = _WIDE) -> Iterator[Progress | WeightMemory]:
+    """Load four bundles; yields progress, and the result last."""
+    grown = []
+    for number, (ar, hidden) in enumerate(itertools.product((_ONE, _THREE), (_NARROW, width))):
+        yield Progress("memory of weights", number, 4)
+        grown.append(_bytes_grown(hidden, ar))
+    more = _weights(width) - _weights(_NARROW)
+    yield WeightMemory(weights=more, one_bytes=grown[1] - grown[0], three_bytes=grown[3] - grown[2])
+
+
+def _memory_model(hidden: int) -> llm.Llama:
+    return llm.Llama(
+        layers=2, hidden=hidden, heads=8, kv_heads=2, head_dim=64, vocab=512, ffn=3 * hidden, context=256
+    )
+
+
+def _weights(hidden: int) -> int:
+    return sum(math.prod(shape) for shape in llm.Llama.shapes(_memory_model(hidden).config).values())
+
+
+def _bytes_grown(hidden: int, ar: tuple[int, ...]) -> int:
+    """By how many bytes a fresh device grows that loads a model of this width."""
+    text = [int(token) for token in np.random.default_rng(0).integers(0, 512, 64)]
+    bundle = llm.export(_memory_model(hidden), ar=ar, calibration=text, rounding="nearest")
+    with htp.Backend() as backend:
+        device = backend.create_device(soc="SM8650", threads=1)
+        warm(device)
+        before = kernel_says(device, "smaps_rollup", "Pss")
+        # Not run yet: what lies between ops is no weight.
+        with llm.Generator(bundle, device):
+            return kernel_says(device, "smaps_rollup", "Pss") - before

@@ -17,11 +17,9 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Measurement, Quiet, median
-from openhtp.bench.subjects import NETWORKS, import_network
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.subjects import NETWORKS, import_network, plain_session, registered_arrays
 from openhtp.config import BackendConfig
-from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.session.accuracy import closeness
 from openhtp.vendor.library import find_library
 
@@ -52,13 +50,11 @@ class NetworkRow(msgspec.Struct, frozen=True, kw_only=True):
     times_vendor: float | None
 
 
-class NetworksResult(msgspec.Struct, kw_only=True):
+class NetworksResult(QuietResult, kw_only=True):
     """Everything ``openhtp bench networks`` measured. All times are of the wall clock."""
 
-    rows: list[NetworkRow] = []
+    rows: list[NetworkRow] = msgspec.field(default_factory=list)
     vendor_installed: bool | None = None  # None if nobody asked
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
 
 def run(
@@ -92,7 +88,7 @@ def run(
                 result.rows.append(race.row(name, activation))
                 race.close()
                 done += rounds + 2
-    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    quiet.tell(result)
     yield result
 
 
@@ -120,17 +116,17 @@ class _NetworkRace:
             self._times[name].append(quiet.measure(lambda i=infer, c=calls: _piece_ms(i, c), tries=tries))  # type: ignore[misc]
 
     def row(self, network: str, activation: str) -> NetworkRow:
-        """What was found."""
-        found = {name: Contender(median(times), self._sqnr[name]) for name, times in self._times.items()}
-        theirs = found.get(VENDOR)
+        """The medians of all rounds."""
+        runtimes = {name: Contender(median(times), self._sqnr[name]) for name, times in self._times.items()}
+        theirs = runtimes.get(VENDOR)
         return NetworkRow(
             network=network,
             activation=activation,
-            openhtp=found[OURS],
-            onnxruntime=found[PLAIN],
+            openhtp=runtimes[OURS],
+            onnxruntime=runtimes[PLAIN],
             vendor=theirs,
-            times_onnxruntime=found[PLAIN].ms / found[OURS].ms,
-            times_vendor=None if theirs is None else theirs.ms / found[OURS].ms,
+            times_onnxruntime=runtimes[PLAIN].ms / runtimes[OURS].ms,
+            times_vendor=None if theirs is None else theirs.ms / runtimes[OURS].ms,
         )
 
     def close(self) -> None:
@@ -152,21 +148,13 @@ def _calls_per_piece(infer: Infer) -> int:
 
 
 def _on_onnxruntime(model: bytes, feed: dict[str, Array]) -> Infer:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = plain_session(model)
     return lambda: np.asarray(session.run(None, feed)[0])
 
 
 def _on_device(graph: htp.Graph, feed: dict[str, Array]) -> Infer:
     """Synchronous execution on registered memory."""
-    needed = sum(tensor.nbytes + 64 for tensor in (*graph.inputs, *graph.outputs))
-    memory = graph.context.register_memory(needed)
-    inputs = {tensor.name: memory.array(tensor) for tensor in graph.inputs}
-    outputs = {tensor.name: memory.array(tensor) for tensor in graph.outputs}
-    for name, array in inputs.items():
-        array[:] = feed[name]
+    inputs, outputs = registered_arrays(graph, feed)
     result = outputs[graph.outputs[0].name]
 
     def infer() -> Array:

@@ -6,11 +6,8 @@ import os
 import time
 from collections.abc import Iterator
 
-import msgspec
-
 import openhtp as htp
-from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Measurement, Quiet, median
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median, median_ratio
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
 from openhtp.config import BackendConfig
 from openhtp.hw.catalog import find_soc
@@ -20,7 +17,7 @@ _SOC = find_soc("SM8650")
 _RUNS = 4
 
 
-class ParallelResult(msgspec.Struct, kw_only=True):
+class ParallelResult(QuietResult, kw_only=True):
     """Two executions of a network, one of each of two graphs: medians of the wall clock."""
 
     network: str
@@ -28,8 +25,6 @@ class ParallelResult(msgspec.Struct, kw_only=True):
     in_turns_ms: float = 0.0
     side_by_side_ms: float = 0.0
     speedup: float = 0.0
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
 
 def run(
@@ -48,10 +43,8 @@ def run(
             in_turns.append(quiet.measure(lambda: _in_turns_ms(subjects)))
             side_by_side.append(quiet.measure(lambda: _side_by_side_ms(subjects)))
     result.in_turns_ms, result.side_by_side_ms = median(in_turns), median(side_by_side)
-    # Of each round, since both halves of it met the same minute.
-    pairs = zip(in_turns, side_by_side, strict=True)
-    result.speedup = median([Measurement(a.value / b.value, a.quiet and b.quiet) for a, b in pairs])
-    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    result.speedup = median_ratio(in_turns, side_by_side)
+    quiet.tell(result)
     yield result
 
 

@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
-from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Measurement, Quiet, median
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
 from openhtp.core.units import MS
 from openhtp.planning.parsing import parse_scenario
 from openhtp.planning.scenario import Pattern, Scenario
@@ -35,7 +32,7 @@ duration: 60000
 """
 
 
-class PlanRates(msgspec.Struct, kw_only=True):
+class PlanRates(QuietResult, kw_only=True):
     """Rates per second of one core's processor time, medians. A run is one execution of one client."""
 
     scenario_seconds: float
@@ -44,8 +41,6 @@ class PlanRates(msgspec.Struct, kw_only=True):
     events_per_second: float = 0.0
     runs_per_second: float = 0.0
     simpy_runs_per_second: float | None = None
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
     @property
     def ratio_to_simpy(self) -> float | None:
@@ -73,7 +68,7 @@ def run(*, rounds: int = 15, seconds: float = 60.0) -> Iterator[Progress | PlanR
     result.events_per_second = result.events / took
     result.runs_per_second = result.runs / took
     result.simpy_runs_per_second = 1 / median(theirs) if theirs else None
-    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    quiet.tell(result)
     yield result
 
 

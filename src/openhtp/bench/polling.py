@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 import openhtp as htp
-from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Measurement, Quiet, median
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median, median_ratio
 from openhtp.bench.subjects import Arrays, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.hw.power import MAX_RPC_POLLING_US
@@ -32,14 +31,12 @@ class PollingRow(msgspec.Struct, kw_only=True):
     ratio: float
 
 
-class PollingResult(msgspec.Struct, kw_only=True):
+class PollingResult(QuietResult, kw_only=True):
     """``execute`` of a trivial graph with a vote of 0, and with the longest polling time."""
 
     processors: int
     polling_time_us: int = MAX_RPC_POLLING_US
-    rows: list[PollingRow] = []
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
+    rows: list[PollingRow] = msgspec.field(default_factory=list)
 
 
 def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Progress | PollingResult]:
@@ -61,12 +58,11 @@ def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Pr
                 yield Progress(f"calls {calls}: asleep, and polling", number, rounds)
                 asleep.append(_measured(quiet, power, 0, piece))
                 polling.append(_measured(quiet, power, MAX_RPC_POLLING_US, piece))
-            pairs = zip(asleep, polling, strict=True)
-            ratio = median([Measurement(b.value / a.value, a.quiet and b.quiet) for a, b in pairs])
+            ratio = median_ratio(polling, asleep)
             result.rows.append(
                 PollingRow(calls=calls, asleep_us=median(asleep), polling_us=median(polling), ratio=ratio)
             )
-    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    quiet.tell(result)
     yield result
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 import openhtp as htp
-from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Progress, p99
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.device.config import DeviceConfig
@@ -77,7 +77,7 @@ def run(
     model = quantized_network(network)
     dice = random.Random(1)
     costs: list[tuple[float, float]] = []
-    found: list[_UrgentWait] = []
+    waits: list[_UrgentWait] = []
     lengths: list[list[float]] = []
     loads = min(_LOADS, rounds)
     for load in range(loads):
@@ -88,17 +88,17 @@ def run(
             # The client holds a whole network as Python objects; looking through them takes longer than a step.
             gc.collect()
             gc.freeze()
-            yield Progress("cost of yield points", len(found) + 1, steps)
+            yield Progress("cost of yield points", len(waits) + 1, steps)
             costs.append(_best_ms(cut, whole, _part(rounds, load, loads)))
             lengths += _step_shares(cut)
             result.latency_ms = statistics.median(with_points for with_points, _ in costs)
             for _ in range(_part(samples, load, loads)):
-                yield Progress("urgent graph against a running one", len(found) + 1, steps)
-                found.append(_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
+                yield Progress("urgent graph against a running one", len(waits) + 1, steps)
+                waits.append(_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
     result.yield_points_cost = statistics.median(cut / whole for cut, whole in costs) - 1
     longest = max(zip(*lengths, strict=True), key=statistics.median)
-    result.longest_step_share, result.longest_step_share_p99 = statistics.median(longest), _p99(longest)
-    _judge_waits(result, found)
+    result.longest_step_share, result.longest_step_share_p99 = statistics.median(longest), p99(longest)
+    _judge_waits(result, waits)
     yield result
 
 
@@ -108,19 +108,14 @@ def _part(total: int, load: int, loads: int) -> int:
 
 
 def _judge_waits(result: PreemptResult, every: list[_UrgentWait]) -> None:
-    kept = [wait for wait in every if wait.run_ms <= result.latency_ms * _DISTURBED] or every
-    result.samples, result.samples_all = len(kept), len(every)
-    result.preempted = sum(wait.yields for wait in kept)
-    result.wait_ms_p50 = statistics.median(wait.wait_ms for wait in kept)
-    result.wait_ms_p99 = _p99([wait.wait_ms for wait in kept])
-    result.wait_ms_max = max(wait.wait_ms for wait in kept)
+    undisturbed = [wait for wait in every if wait.run_ms <= result.latency_ms * _DISTURBED] or every
+    result.samples, result.samples_all = len(undisturbed), len(every)
+    result.preempted = sum(wait.yields for wait in undisturbed)
+    result.wait_ms_p50 = statistics.median(wait.wait_ms for wait in undisturbed)
+    result.wait_ms_p99 = p99([wait.wait_ms for wait in undisturbed])
+    result.wait_ms_max = max(wait.wait_ms for wait in undisturbed)
     result.wait_share_p99 = result.wait_ms_p99 / result.latency_ms
-    result.wait_share_p99_all = _p99([wait.wait_ms for wait in every]) / result.latency_ms
-
-
-def _p99(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    result.wait_share_p99_all = p99([wait.wait_ms for wait in every]) / result.latency_ms
 
 
 def _load(
@@ -189,3 +184,24 @@ def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _UrgentWait:
     ran = low.record.finished_ns - low.record.started_ns - low.record.paused_ns
     waited = high.record.started_ns - submitted_ns
     return _UrgentWait(waited / 1e6, ran / 1e6, low.record.yields)
+
+
+class UrgentRow(msgspec.Struct, frozen=True):
+    """How long an urgent graph took beside a long one, in parts of the long one's run.
+
+    From its call to its end, its own time included. ``samples`` were not disturbed by anything else on the
+    machine; those that were count in ``p99_share_all`` alone.
+    """
+
+    what: str
+    median_share: float
+    p99_share: float
+    p99_share_all: float
+    samples: int
+
+
+def urgent_row(what: str, undisturbed_us: Sequence[float], every_us: Sequence[float], long_us: float) -> UrgentRow:
+    """A row of times of undisturbed samples and of all."""
+    middle = sorted(undisturbed_us)[len(undisturbed_us) // 2]
+    p99_shares = p99(undisturbed_us) / long_us, p99(every_us) / long_us
+    return UrgentRow(what, middle / long_us, *p99_shares, len(undisturbed_us))

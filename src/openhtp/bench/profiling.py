@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.queueing import Progress
+from openhtp.bench.quiet import Progress
 from openhtp.bench.subjects import import_network, prepare, quantized_network
 from openhtp.config import BackendConfig
 

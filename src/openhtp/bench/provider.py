@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,11 +15,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from openhtp import zoo
-from openhtp.bench.queueing import Progress
-from openhtp.bench.quiet import Measurement, Quiet, median
+from openhtp.bench.preemption import UrgentRow, urgent_row
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
 from openhtp.bench.subjects import NETWORKS, quantized_network
-from openhtp.bench.two_sessions import measure as measure_two_sessions
-from openhtp.bench.urgency import UrgentRow
 from openhtp.capi.check import provider_session
 from openhtp.capi.paths import backend_path
 from openhtp.core.errors import UnsupportedFeature
@@ -38,16 +39,14 @@ class ProviderRow(msgspec.Struct, frozen=True):
     create_ms: float
 
 
-class ProviderResult(msgspec.Struct, kw_only=True):
+class ProviderResult(QuietResult, kw_only=True):
     """Everything ``openhtp bench ort`` measured. All times are of the wall clock."""
 
-    rows: list[ProviderRow] = []
-    urgent: list[UrgentRow] = []
+    rows: list[ProviderRow] = msgspec.field(default_factory=list)
+    urgent: list[UrgentRow] = msgspec.field(default_factory=list)
     long_network: str = ""
     long_ms: float = 0.0
     vendor_installed: bool = False
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
 
 
 def one_operation(kind: str) -> onnx.ModelProto:
@@ -85,9 +84,9 @@ def run(
     long_network: str = "resnet50",
 ) -> Iterator[Progress | ProviderResult]:
     """Measure; yields progress, and the result last. Without ``samples``, no two sessions are on one NPU."""
-    found = find_library()
-    libraries = {"openhtp": backend_path()} | ({} if found is None else {"vendor": str(found)})
-    result = ProviderResult(vendor_installed=found is not None)
+    vendor = find_library()
+    libraries = {"openhtp": backend_path()} | ({} if vendor is None else {"vendor": str(vendor)})
+    result = ProviderResult(vendor_installed=vendor is not None)
     models = [(kind, f"one operation, {kind}") for kind in operations] + [(name, name) for name in networks]
     quiet = Quiet()
     for done, (name, shown) in enumerate(models):
@@ -104,7 +103,7 @@ def run(
         urgent = one_operation("u8").SerializeToString()
         result.long_network = long_network
         result.long_ms, result.urgent = measure_two_sessions(urgent, long_network, samples)
-    result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+    quiet.tell(result)
     yield result
 
 
@@ -149,8 +148,94 @@ class _LibraryRace:
         return float(np.median(times)) / 1e3
 
     def row(self, shown: str) -> ProviderRow:
-        """What was found."""
+        """The medians of all rounds."""
         ours = median(self._times["openhtp"])
         theirs = median(self._times["vendor"]) if "vendor" in self._times else None
         ratio = None if theirs is None else ours / theirs
         return ProviderRow(shown, ours, theirs, ratio, self._created["openhtp"])
+
+
+# A long run that takes this much longer than usual, what the urgent ones in it compute not counted, was disturbed.
+_DISTURBED = 1.08
+_ALONE = 10
+_PRIORITIES = {
+    "equal priorities, session.run on two threads": ("normal", "normal"),
+    "low and high, session.run on two threads": ("low", "high"),
+}
+
+
+class SpanNs(NamedTuple):
+    """When a run began and ended."""
+
+    begin: int
+    end: int
+
+
+def measure_two_sessions(urgent_model: bytes, network: str, samples: int) -> tuple[float, list[UrgentRow]]:
+    """How long the network takes alone, in milliseconds, and the urgent model beside it."""
+    model, rows, alone_ns = quantized_network(network), [], 0.0
+    long_feeds, urgent_feeds = (zoo.random_feeds(each, 1, seed=7)[0] for each in (model, urgent_model))
+    for words, (background, urgent) in _PRIORITIES.items():
+        slow = provider_session(model, backend_path(), {"qnn_context_priority": background})
+        quick = provider_session(urgent_model, backend_path(), {"qnn_context_priority": urgent})
+        urgent_alone_ns = min(_run_ns(quick, urgent_feeds) for _ in range(_ALONE))
+        alone_ns = statistics.median(_run_ns(slow, long_feeds) for _ in range(_ALONE))
+        long_runs, urgent_runs = _beside(slow, long_feeds, quick, urgent_feeds, samples, alone_ns)
+        every = [span.end - span.begin for span in urgent_runs]
+        usual = _Usual(alone_ns, urgent_alone_ns)
+        undisturbed = [
+            span.end - span.begin for span in urgent_runs if not usual.is_disturbed(span, long_runs, urgent_runs)
+        ]
+        rows.append(urgent_row(words, undisturbed or every, every, alone_ns))
+        del slow, quick
+    return alone_ns / 1e6, rows
+
+
+def _run_ns(session: Any, feeds: Any) -> int:
+    begin = time.perf_counter_ns()
+    session.run(None, feeds)
+    return time.perf_counter_ns() - begin
+
+
+def _beside(
+    slow: Any, long_feeds: Any, quick: Any, urgent_feeds: Any, samples: int, alone_ns: float
+) -> tuple[list[SpanNs], list[SpanNs]]:
+    """Run one model all the time, and another now and then; tells when each of them ran."""
+    clock, dice, goes_on = time.perf_counter_ns, random.Random(1), [True]
+    long_runs: list[SpanNs] = msgspec.field(default_factory=list)
+    urgent_runs: list[SpanNs] = msgspec.field(default_factory=list)
+
+    def keep_running() -> None:
+        while goes_on:
+            begin = clock()
+            slow.run(None, long_feeds)
+            long_runs.append(SpanNs(begin, clock()))
+
+    thread = threading.Thread(target=keep_running)
+    thread.start()
+    try:
+        for _ in range(samples):
+            time.sleep(alone_ns / 1e9 * dice.uniform(0.2, 1.5))
+            begin = clock()
+            quick.run(None, urgent_feeds)
+            urgent_runs.append(SpanNs(begin, clock()))
+    finally:
+        goes_on.clear()
+        thread.join()
+    return long_runs, urgent_runs
+
+
+class _Usual(NamedTuple):
+    """How long the runs take alone, in nanoseconds."""
+
+    long: float
+    urgent: float
+
+    def is_disturbed(self, urgent: SpanNs, long_runs: list[SpanNs], urgent_runs: list[SpanNs]) -> bool:
+        """Whether a long run into which an urgent one came took longer than the urgent ones in it explain."""
+        for run in long_runs:
+            if run.begin < urgent.end and urgent.begin < run.end:
+                inside = sum(run.begin < span.end and span.begin < run.end for span in urgent_runs)
+                if run.end - run.begin > self.long * _DISTURBED + self.urgent * inside:
+                    return True
+        return False

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
+from onnx import TensorProto, helper
 
 import openhtp as htp
-from openhtp.bench.quiet import Measurement, Quiet, median
-from openhtp.bench.subjects import Subject, client_work, import_network, prepare, quantized_network, trivial_graph
+from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.subjects import (
+    Subject,
+    client_work,
+    import_network,
+    plain_session,
+    prepare,
+    quantized_network,
+    trivial_graph,
+)
 from openhtp.config import BackendConfig
 from openhtp.core import interpreter
+from openhtp.engine.onnxruntime import onnxruntime
 
 _PIECE_SECONDS = 0.25
 MEMORIES = ("raw", "registered")
@@ -33,26 +46,16 @@ class Row(msgspec.Struct, frozen=True):
     ratio: float
 
 
-class Result(msgspec.Struct, kw_only=True):
+class Result(QuietResult, kw_only=True):
     """Everything ``openhtp bench async`` measured. All times are of the wall clock."""
 
-    rows: list[Row] = []
+    rows: list[Row] = msgspec.field(default_factory=list)
     submit_us_p50: float = 0.0
     roundtrip_us_p50: float = 0.0
     efficiency_vs_ort: float = 0.0
     cold_start_s: float = 0.0
-    trivial_us: dict[str, float] = {}
-    inference_ms: dict[str, float] = {}
-    quiet_pieces: int = 0
-    noisy_pieces: int = 0
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """What is being measured now, and how far the run is."""
-
-    what: str
-    done: int
-    total: int
+    trivial_us: dict[str, float] = msgspec.field(default_factory=dict)
+    inference_ms: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 # depth, network, fractions of client work
@@ -99,7 +102,7 @@ def run(
             result.efficiency_vs_ort = _efficiency(subjects["mobilenet_v2"], models["mobilenet_v2"], quiet, rounds)
         yield Progress("cold start", len(groups) + 2, total)
         result.cold_start_s = _cold_start()
-        result.quiet_pieces, result.noisy_pieces = quiet.kept, quiet.dropped
+        quiet.tell(result)
     yield result
 
 
@@ -195,19 +198,11 @@ def _trivial_us(rows: list[Row]) -> float:
 
 def _efficiency(subject: Subject, model: bytes, quiet: Quiet, rounds: int) -> float:
     """Our inferences per second, asynchronous at depth 10, over plain ONNX Runtime's on the same file."""
-    from openhtp.engine.onnxruntime import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds: dict[str, Any] = {
-        item.name: next(array for array in subject.raw.values() if array.size == _elements(item.shape))
-        for item in session.get_inputs()
-    }
-    feeds = {
-        item.name: feeds[item.name].astype(_NUMPY_OF[item.type]).reshape(item.shape)
-        for item in session.get_inputs()
-    }
+    session = plain_session(model)
+    feeds: dict[str, Any] = {}
+    for item in session.get_inputs():
+        values = next(array for array in subject.raw.values() if array.size == math.prod(item.shape))
+        feeds[item.name] = values.astype(_NUMPY_OF[item.type]).reshape(item.shape)
     calls = max(20, int(_PIECE_SECONDS * 1e9 / subject.inference_ns))
 
     def plain() -> float:
@@ -225,13 +220,6 @@ def _efficiency(subject: Subject, model: bytes, quiet: Quiet, rounds: int) -> fl
 
 
 _NUMPY_OF = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(uint16)": "uint16"}
-
-
-def _elements(shape: list[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 _COLD = """
@@ -261,3 +249,79 @@ def _cold_start() -> float:
         )
         times.append(float(done.stdout))
     return statistics.median(times)
+
+
+_CALLS = 2000
+_DEPTH = 50
+
+
+def _trivial_model() -> bytes:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])
+    graph = helper.make_graph([node], "trivial", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _onnxruntime() -> Callable[[], float]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2  # run_async needs a thread beside the caller's
+    session = onnxruntime.InferenceSession(_trivial_model(), options, providers=["CPUExecutionProvider"])
+    feeds = {"x": np.zeros((1, 8), np.float32)}
+    places = threading.Semaphore(_DEPTH)
+
+    def done(result: object, user_data: object, error: str) -> None:
+        places.release()
+
+    def piece() -> float:
+        begin = time.perf_counter_ns()
+        for _ in range(_CALLS):
+            places.acquire()
+            session.run_async(None, feeds, done, None)
+        for _ in range(_DEPTH):
+            places.acquire()
+        took = time.perf_counter_ns() - begin
+        for _ in range(_DEPTH):
+            places.release()
+        return took / _CALLS / 1e3
+
+    return piece
+
+
+def _openvino() -> Callable[[], float] | None:
+    try:
+        import openvino
+    except ImportError:
+        return None
+    core = openvino.Core()
+    model = core.compile_model(core.read_model(_trivial_model()), "CPU", {"NUM_STREAMS": "1"})
+    jobs: Any = openvino.AsyncInferQueue(model, _DEPTH)
+    jobs.set_callback(lambda request, data: None)
+    feeds = {0: np.zeros((1, 8), np.float32)}
+
+    def piece() -> float:
+        begin = time.perf_counter_ns()
+        for _ in range(_CALLS):
+            jobs.start_async(feeds)
+        jobs.wait_all()
+        return (time.perf_counter_ns() - begin) / _CALLS / 1e3
+
+    return piece
+
+
+def compare_peers(ours: Callable[[], float], rounds: int = 5) -> dict[str, float | None]:
+    """Microseconds per inference of the trivial model, all measured in turns; None where a peer is missing."""
+    contenders: dict[str, Callable[[], float] | None] = {
+        "openhtp, depth 50, registered": ours,
+        "onnxruntime run_async, 50 under way": _onnxruntime(),
+        "OpenVINO AsyncInferQueue, 50 jobs": _openvino(),
+    }
+    quiet = Quiet()
+    times: dict[str, list[Measurement[float]]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, piece in contenders.items():
+            if piece is not None:
+                times[name].append(quiet.measure(piece))
+    return {name: median(samples) if samples else None for name, samples in times.items()}

@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from openhtp.core.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -29,6 +31,21 @@ _PATIENCE_SECONDS = 0.5
 _PATIENCE_OF_A_RUN = 45.0
 # For machines that are known not to become quiet: seconds instead of those of a run.
 PATIENCE_SWITCH = "OPENHTP_BENCH_PATIENCE_S"
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What is being measured now, and how far the run is."""
+
+    what: str
+    done: int
+    total: int
+
+
+class QuietResult(msgspec.Struct, kw_only=True):
+    """The common part of gated results: how many pieces met a quiet moment, and how many did not."""
+
+    quiet_pieces: int = 0
+    noisy_pieces: int = 0
 
 
 class Quiet:
@@ -76,6 +93,10 @@ class Quiet:
         self.dropped += 1
         return Measurement(value, False)
 
+    def tell(self, result: QuietResult) -> None:
+        """Write into a result how the measurements went."""
+        result.quiet_pieces, result.noisy_pieces = self.kept, self.dropped
+
     def _await_quiet(self) -> bool:
         """Wait a little for a quiet moment, as long as the run's patience lasts."""
         begin = time.monotonic()
@@ -88,15 +109,15 @@ class Quiet:
 
 
 def _patience() -> float:
-    given = os.environ.get(PATIENCE_SWITCH, "")
-    if not given:
+    text = os.environ.get(PATIENCE_SWITCH, "")
+    if not text:
         return _PATIENCE_OF_A_RUN
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
-        raise InvalidArgument(f"{PATIENCE_SWITCH} is {given!r}; expected seconds, 0 or more")
+        raise InvalidArgument(f"{PATIENCE_SWITCH} is {text!r}; expected seconds, 0 or more")
     return seconds
 
 
@@ -111,3 +132,15 @@ def median(samples: Sequence[Measurement[float]]) -> float:
     """Median of the values of quiet moments, or of all where there are hardly any."""
     quiet = [sample.value for sample in samples if sample.quiet]
     return statistics.median(quiet if len(quiet) >= 2 else [sample.value for sample in samples])
+
+
+def median_ratio(samples: Sequence[Measurement[float]], others: Sequence[Measurement[float]]) -> float:
+    """Median of the ratios round by round: both halves of a round met the same minute."""
+    pairs = zip(samples, others, strict=True)
+    return median([Measurement(one.value / other.value, one.quiet and other.quiet) for one, other in pairs])
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile: a value that occurred."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.engine.onnxruntime import onnxruntime
 
 Arrays = dict[str, npt.NDArray[Any]]
 NETWORKS = ("mobilenet_v2", "resnet50")
@@ -38,7 +40,7 @@ class Subject:
 
 
 def trivial_graph(context: htp.Context) -> htp.Graph:
-    """The least that a graph can do: the float Relu that ``peers.py`` gives to the others too."""
+    """The least that a graph can do: the float Relu that other runtimes get too (``queueing.compare_peers``)."""
     graph = context.create_graph("trivial")
     x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
     y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
@@ -62,6 +64,27 @@ def import_network(context: htp.Context, model: bytes, name: str, **options: Any
     return graph
 
 
+def registered_arrays(graph: htp.Graph, values: Arrays) -> tuple[Arrays, Arrays]:
+    """Inputs with these values and outputs, on registered memory of their own."""
+    needed = sum(tensor.nbytes + 64 for tensor in (*graph.inputs, *graph.outputs))
+    memory = graph.context.register_memory(needed)
+    inputs = {tensor.name: memory.array(tensor) for tensor in graph.inputs}
+    for name, array in inputs.items():
+        array[:] = values[name]
+    return inputs, {tensor.name: memory.array(tensor) for tensor in graph.outputs}
+
+
+def plain_session(model: bytes, save_to: Path | None = None) -> Any:
+    """ONNX Runtime alone, on one thread; ``save_to`` is an ``.ort`` file, for quick loading."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if save_to is not None:
+        options.optimized_model_filepath = str(save_to)
+        options.add_session_config_entry("session.save_model_format", "ORT")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def prepare(name: str, graph: htp.Graph, depth: int) -> Subject:
     """Make feeds, register memory for ``depth`` calls at once, and warm up."""
     rng = np.random.default_rng(0)
@@ -71,13 +94,7 @@ def prepare(name: str, graph: htp.Graph, depth: int) -> Subject:
         raw[tensor.name] = np.clip(values, 0, 255).astype(tensor.dtype.numpy)
     subject = Subject(name, graph, raw)
     for _ in range(depth):
-        needed = sum(tensor.nbytes + 64 for tensor in (*graph.inputs, *graph.outputs))
-        memory = graph.context.register_memory(needed)
-        inputs = {tensor.name: memory.array(tensor) for tensor in graph.inputs}
-        outputs = {tensor.name: memory.array(tensor) for tensor in graph.outputs}
-        for key, array in inputs.items():
-            array[:] = raw[key]
-        subject.registered.append((inputs, outputs))
+        subject.registered.append(registered_arrays(graph, raw))
     for _ in range(3):
         graph.execute(raw)
     times = []

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from openhtp.bench.binaries import BinaryFigures
 from openhtp.bench.cancelling import CancelResult
 from openhtp.bench.language import LanguageResult
-from openhtp.bench.loading import LoadResult
+from openhtp.bench.loading import BinaryFigures, LoadResult
 from openhtp.bench.networks import Contender, NetworksResult
 from openhtp.bench.queueing import Result
 from openhtp.cli._text_table import TextTable, figures

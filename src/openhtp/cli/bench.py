@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
+from msgspec import Struct
 from rich.progress import Progress as Bar
 
 import openhtp as htp
@@ -25,8 +27,9 @@ from openhtp.bench import (
     provider,
     queueing,
 )
+from openhtp.bench.preemption import UrgentRow
+from openhtp.bench.quiet import Progress, QuietResult
 from openhtp.bench.subjects import NETWORKS
-from openhtp.bench.urgency import UrgentRow
 from openhtp.cli._bench_tables import (
     HOW_TO_INSTALL,
     NOT_PREPARED,
@@ -43,22 +46,9 @@ from openhtp.cli._bench_tables import (
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_json
 from openhtp.cli._text_table import TextTable, figures
+from openhtp.config import BackendConfig
 
-R = TypeVar(
-    "R",
-    queueing.Result,
-    preemption.PreemptResult,
-    whole.NetworksResult,
-    planning.PlanRates,
-    loading.LoadResult,
-    parallelism.ParallelResult,
-    polling.PollingResult,
-    profiling.ProfilingResult,
-    cancelling.CancelResult,
-    provider.ProviderResult,
-    c_calls.CCallsResult,
-    language.LanguageResult,
-)
+R = TypeVar("R")
 
 
 def _known(network: str) -> str:
@@ -95,15 +85,15 @@ def async_(
     unknown = [name for name in chosen if name not in ("trivial", "small_cnn", "mobilenet_v2")]
     if unknown:
         raise typer.BadParameter(f"unknown network {unknown[0]!r}")
-    with errors_reported():
-        result = _last(queueing.run(rounds=rounds, networks=chosen, config=preset_of(config_file, perf_profile)))
-        compared = _compare_peers(rounds) if peers else {}
+    result = _measured(
+        lambda config: queueing.run(rounds=rounds, networks=chosen, config=config), config_file, perf_profile
+    )
+    compared = _compare_peers(rounds) if peers else {}
     show(rows_sheet(result))
     show(figures_sheet(result))
     if compared:
         show(peers_sheet(compared))
-    _warn_of_noise(result)
-    write_json(json_file, {**msgspec.to_builtins(result), "peers_us": compared})
+    _finish(result, json_file, peers_us=compared)
 
 
 @app.command()
@@ -116,10 +106,11 @@ def preempt(
     config_file: ConfigFile = None,
 ) -> None:
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
-    with errors_reported():
-        result = _last(
-            preemption.run(network, samples=samples, rounds=rounds, config=preset_of(config_file, perf_profile))
-        )
+    result = _measured(
+        lambda config: preemption.run(network, samples=samples, rounds=rounds, config=config),
+        config_file,
+        perf_profile,
+    )
     table = figures(f"pre-emption of {network} (measured, wall clock)")
     table.add("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
     table.add("steps (a yield point after each)", str(result.steps))
@@ -134,7 +125,7 @@ def preempt(
     table.add("runs that were pre-empted", f"{result.preempted} of {result.samples}")
     table.add("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
     show(table)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command()
@@ -146,16 +137,16 @@ def parallel(
     config_file: ConfigFile = None,
 ) -> None:
     """Measure what it brings to compute two graphs side by side rather than one after the other."""
-    with errors_reported():
-        result = _last(parallelism.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
+    result = _measured(
+        lambda config: parallelism.run(network, rounds=rounds, config=config), config_file, perf_profile
+    )
     title = f"two graphs of {network}, {result.processors} processors (measured, wall clock)"
     table = figures(title)
     table.add("one after the other", f"{result.in_turns_ms:.2f} ms")
     table.add("side by side", f"{result.side_by_side_ms:.2f} ms")
     table.add("ratio, median of the rounds", f"{result.speedup:.2f}x")
     show(table)
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command("ort")
@@ -173,8 +164,7 @@ def ort_(
     unknown = [name for name in chosen if name not in NETWORKS]
     if unknown:
         raise typer.BadParameter(f"unknown network {unknown[0]!r}; expected {', '.join(NETWORKS)} or none")
-    with errors_reported():
-        result = _last(provider.run(networks=chosen, rounds=rounds, samples=samples))
+    result = _measured(lambda _: provider.run(networks=chosen, rounds=rounds, samples=samples))
     columns = ("model", "OpenHTP\nus", "vendor\nus", "ratio", "times\nvendor")
     sheet = TextTable(
         "session.run of ONNX Runtime's QNN provider (measured, wall clock, medians, in turns)", columns
@@ -188,8 +178,7 @@ def ort_(
         _show_urgent(result.urgent, result.long_network, result.long_ms)
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 def _show_urgent(rows: Sequence[UrgentRow], network: str, long_ms: float) -> None:
@@ -209,8 +198,7 @@ def c_(
     network: ZooNetwork = "resnet50",
 ) -> None:
     """Measure a program in C: calls of a trivial graph, and an urgent graph beside a long one."""
-    with errors_reported():
-        result = _last(c_calls.run(pieces=pieces, samples=samples, network=network))
+    result = _measured(lambda _: c_calls.run(pieces=pieces, samples=samples, network=network))
     calls = TextTable(
         "calls of a trivial graph from C (measured, wall clock, medians)",
         ("call", "OpenHTP\nus", "vendor\nus", "ratio"),
@@ -223,8 +211,7 @@ def c_(
     _show_urgent(result.urgent, network, result.long_ms)
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command("polling")
@@ -234,8 +221,7 @@ def polling_(
     config_file: ConfigFile = None,
 ) -> None:
     """Measure what RPC polling brings: the round trip of a trivial graph asleep and polling, in turns."""
-    with errors_reported():
-        result = _last(polling.run(rounds=rounds, config=preset_of(config_file, None)))
+    result = _measured(lambda config: polling.run(rounds=rounds, config=config), config_file)
     columns = ("calls", "asleep\nus", "polling\nus", "ratio")
     title = f"execute of a trivial graph, {result.processors} processors (measured, wall clock, medians)"
     sheet = TextTable(title, columns)
@@ -244,8 +230,7 @@ def polling_(
     show(sheet)
     best = min(row.ratio for row in result.rows)
     say(f"polling takes {best:.2f}x of the time asleep; the goal is at most 0.5x, with cores to spare")
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command("profiling")
@@ -257,14 +242,15 @@ def profiling_(
     config_file: ConfigFile = None,
 ) -> None:
     """Measure what a profile adds to a run, level by level."""
-    with errors_reported():
-        result = _last(profiling.run(network, rounds=rounds, config=preset_of(config_file, perf_profile)))
+    result = _measured(
+        lambda config: profiling.run(network, rounds=rounds, config=config), config_file, perf_profile
+    )
     columns = ("level", "one run\nms", "added\n%", "events read\nus")
     sheet = TextTable(f"{network} under a profile (measured, CPU time of client and device, medians)", columns)
     for row in result.rows:
         sheet.add(row.level, f"{row.cpu_ms:.3f}", f"{row.percent:+.2f}", f"{row.read_us:.0f}")
     show(sheet)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command()
@@ -273,8 +259,7 @@ def plan(
     rounds: Annotated[int, typer.Option(min=1, help="Repeats; medians are shown.")] = 15,
 ) -> None:
     """Measure how many scheduling events the planner handles per second, beside SimPy."""
-    with errors_reported():
-        result = _last(planning.run(rounds=rounds))
+    result = _measured(lambda _: planning.run(rounds=rounds))
     table = figures("planner: three cameras, one LLM (measured, processor time of one core)")
     table.add("scheduling events per second", f"{result.events_per_second:,.0f}")
     table.add("executions per second", f"{result.runs_per_second:,.0f}")
@@ -284,8 +269,7 @@ def plan(
     else:
         table.add("SimPy", "not installed: pip install 'openhtp[bench]'")
     show(table)
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command()
@@ -300,25 +284,19 @@ def networks(
 ) -> None:
     """Compare whole quantized networks with plain ONNX Runtime and the vendor's simulator."""
     names, types = tuple(network or NETWORKS), tuple(activation or whole.ACTIVATIONS)
-    for given, known in ((names, zoo.MODELS), (types, whole.ACTIVATIONS)):
-        for word in given:
+    for words, known in ((names, zoo.MODELS), (types, whole.ACTIVATIONS)):
+        for word in words:
             if word not in known:
                 raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(known)}")
-    with errors_reported():
-        result = _last(
-            whole.run(
-                networks=names,
-                activations=types,
-                rounds=rounds,
-                vendor=vendor,
-                config=preset_of(config_file, perf_profile),
-            )
-        )
+    result = _measured(
+        lambda config: whole.run(networks=names, activations=types, rounds=rounds, vendor=vendor, config=config),
+        config_file,
+        perf_profile,
+    )
     show(networks_sheet(result))
     if result.vendor_installed is False:
         say(HOW_TO_INSTALL, "yellow")
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command()
@@ -336,18 +314,18 @@ def load(
     names = tuple(network or NETWORKS)
     for word in names:
         _known(word)
-    with errors_reported():
-        result = _last(
-            loading.run(networks=names, rounds=rounds, large=large, config=preset_of(config_file, perf_profile))
-        )
+    result = _measured(
+        lambda config: loading.run(networks=names, rounds=rounds, large=large, config=config),
+        config_file,
+        perf_profile,
+    )
     show(load_sheet(result))
     show(list_sheet(result))
     if result.binaries is not None:
         show(binaries_sheet(result.binaries))
     if not result.prepared:
         say(NOT_PREPARED, "yellow")
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
 @app.command("abort")
@@ -357,10 +335,9 @@ def abort(
     moments: Annotated[int, typer.Option(min=1, help="At how many moments each is stopped.")] = 20,
 ) -> None:
     """Measure how soon finalizing and creating contexts end at their signal, and what is left of them."""
-    with errors_reported():
-        result = _last(cancelling.run(network, moments))
+    result = _measured(lambda _: cancelling.run(network, moments))
     show(cancel_sheet(result))
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
     if any(row.left_over for row in result.rows):
         say("something that was stopped is still held on the device", "red")
         raise typer.Exit(1)
@@ -373,45 +350,37 @@ def llm_(
     samples: Annotated[int, typer.Option(min=10, help="Urgent executions during prefill.")] = 200,
 ) -> None:
     """Measure a small language model: beside plain ONNX Runtime, native beside flat, urgent graphs in prefill."""
-    with errors_reported():
-        result = _last(language.run(rounds=rounds, samples=samples))
+    result = _measured(lambda _: language.run(rounds=rounds, samples=samples))
     show(language_sheet(result))
-    _warn_of_noise(result)
-    write_json(json_file, msgspec.to_builtins(result))
+    _finish(result, json_file)
 
 
-def _last(steps: Iterator[queueing.Progress | R]) -> R:
+def _measured(
+    run: Callable[[BackendConfig | None], Iterator[Progress | R]],
+    config_file: Path | None = None,
+    perf_profile: str | None = None,
+) -> R:
     """Show progress until the result comes."""
-    with Bar(console=progress_console, transient=True) as bar:
+    with errors_reported(), Bar(console=progress_console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
-        for step in steps:
-            if not isinstance(step, queueing.Progress):
+        for step in run(preset_of(config_file, perf_profile)):
+            if not isinstance(step, Progress):
                 return step
             bar.update(task, description=step.what, completed=step.done, total=step.total)
     raise AssertionError("a run ends with its result")
 
 
-def _warn_of_noise(
-    result: queueing.Result
-    | planning.PlanRates
-    | whole.NetworksResult
-    | loading.LoadResult
-    | parallelism.ParallelResult
-    | polling.PollingResult
-    | provider.ProviderResult
-    | c_calls.CCallsResult
-    | language.LanguageResult,
-) -> None:
-    if result.noisy_pieces:
+def _finish(result: Struct, json_file: Path | None, **more: Any) -> None:
+    """Say whether others used the machine, and write the result if a file is wanted."""
+    if isinstance(result, QuietResult) and result.noisy_pieces:
         say(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
             " others use this machine, and the numbers are worse than they should be",
             "yellow",
         )
+    write_json(json_file, {**msgspec.to_builtins(result), **more})
 
 
 def _compare_peers(rounds: int) -> dict[str, float | None]:
-    from openhtp.bench import peers
-
-    with htp.Backend() as backend, progress_console.status("peers"):
-        return peers.compare(queueing.trivial_piece(backend.create_device()), rounds)
+    with errors_reported(), htp.Backend() as backend, progress_console.status("peers"):
+        return queueing.compare_peers(queueing.trivial_piece(backend.create_device()), rounds)
