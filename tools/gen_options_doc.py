@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.core.value_kinds import GroupRegistration
 '''
 

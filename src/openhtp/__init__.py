@@ -40,8 +40,7 @@ _NAMES_OF = {
         "WrongState",
     ),
     "openhtp.core.value_kinds": ("GroupRegistration",),
-    "openhtp.core.enumerations": ("LogLevel", "NotifyType", "ProfileLevel"),
-    "openhtp.core.priority": ("Priority",),
+    "openhtp.core.enumerations": ("LogLevel", "NotifyType", "Priority", "ProfileLevel"),
     "openhtp.core.quant": ("AxisScaleOffset", "ScaleOffset"),
     "openhtp.core.status": ("Status",),
     "openhtp.core.tensor": ("TensorKind", "TensorSpec"),
@@ -82,6 +81,7 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
     from openhtp.core.enumerations import (
         LogLevel as LogLevel,
         NotifyType as NotifyType,
+        Priority as Priority,
         ProfileLevel as ProfileLevel,
     )
     from openhtp.core.errors import (
@@ -107,7 +107,6 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
         UsageError as UsageError,
         WrongState as WrongState,
     )
-    from openhtp.core.priority import Priority as Priority
     from openhtp.core.quant import AxisScaleOffset as AxisScaleOffset, ScaleOffset as ScaleOffset
     from openhtp.core.status import Status as Status
     from openhtp.core.tensor import TensorKind as TensorKind, TensorSpec as TensorSpec

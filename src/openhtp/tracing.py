@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from openhtp.core.checks import path_of, shown
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
-from openhtp.core.priority import Priority
-from openhtp.core.writing import write_file
+from openhtp.core.files import write_file
 from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import Flow, Instant, Mark, TimelineSpan, named_track, trace_to_marks

@@ -11,7 +11,7 @@ LOADERS = ("np", "numpy", "onnx")
 
 # Who reads files that no caller named, or writes.
 OWN = {
-    "core/files.py": "the one place",
+    "core/files.py": "the one place; it also writes",
     "abi/mappings.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
     "abi/memory.py": "/proc",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
@@ -20,11 +20,10 @@ OWN = {
     "capi/system_profile.py": "writes",
     "cli/doctor.py": "/proc and /sys",
     "cli/device.py": "/proc",
-    "cli/_running.py": "opens members of an archive that it writes",
+    "cli/run.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null",
     "cli/main.py": "the package's own files",
     "core/status.py": "a resource of the package",
-    "core/writing.py": "writes",
     "cost/accuracy.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/connection.py": "/dev/null",

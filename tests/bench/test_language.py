@@ -12,7 +12,7 @@ import openhtp as htp
 from openhtp import llm
 from openhtp.bench import language
 from openhtp.bench.language import PlainLoop
-from openhtp.cli._bench_tables import language_sheet
+from openhtp.cli.bench import language_sheet
 
 
 def test_the_plain_loop_computes_the_same_model() -> None:

@@ -22,10 +22,10 @@ from openhtp.capi import handles
 from openhtp.capi.device import DeviceHeld
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.vendor import backend as client, context as client_context, graph as client_graph
 from openhtp.vendor.forms import params_of

@@ -9,10 +9,9 @@ from hypothesis import given, strategies as some
 
 from openhtp.core import option_numbers
 from openhtp.core.dtype import DType
-from openhtp.core.enumerations import LogLevel, ProfileLevel
+from openhtp.core.enumerations import LogLevel, Priority, ProfileLevel
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH, MAX_QUEUE_DEPTH, SESSION_LIMIT_BYTES
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import GIB, KIB, MIB, bytes_in_words
 from openhtp.records.profile import EVENT_NAMES, EVENT_UNITS

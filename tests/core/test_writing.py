@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from openhtp.core import writing
-from openhtp.core.writing import write_file
+from openhtp.core import files
+from openhtp.core.files import write_file
 
 
 def test_who_has_the_old_file_open_keeps_it(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "_PATIENCE_S", 0.0)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match=r"cannot write '.*pipe': nobody reads from it"):
         write_file(tmp_path / "pipe", b"x")

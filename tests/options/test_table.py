@@ -12,8 +12,8 @@ import pytest
 
 from openhtp import options
 from openhtp.core import status as st
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.priority import Priority
 from openhtp.options import CONTEXT, GRAPH, PROVIDER, TABLES, Flag, Number, Option, PreparedWhere, Table, Whole
 
 _ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.planning import optimize, parse_scenario
 from openhtp.planning.optimize import overload
 

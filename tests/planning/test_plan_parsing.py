@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import openhtp
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.core.units import MIB
 from openhtp.planning import BadScenario, load_scenario, parse_scenario
 from openhtp.planning.scenario import Pattern

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.planning import BadScenario, parse_scenario, reading
 from openhtp.planning.reading import rewritten
 from openhtp.sched.policy import EarliestDeadline, Fair

@@ -16,7 +16,7 @@ from tests.planning.test_plan_ranges import scenario_with
 
 from openhtp.planning import keys, parse_scenario
 from openhtp.planning.keys import RANGES, TIME
-from openhtp.planning.schema import PATH, schema
+from openhtp.planning.schema import PATH
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -54,7 +54,7 @@ def test_the_file_in_the_package_is_up_to_date_and_a_schema() -> None:
     command = [sys.executable, str(ROOT / "tools" / "gen_scenario_schema.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.Draft202012Validator.check_schema(CHECK.schema)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -121,7 +121,7 @@ def test_every_key_is_described() -> None:
                 found |= described(value)
         return found
 
-    assert described(schema()) == {
+    assert described(CHECK.schema) == {
         *keys.TOP,
         *keys.DEVICE,
         *keys.CLIENT,

@@ -374,7 +374,7 @@ def test_every_value_is_taken_or_refused_in_words(
 def test_errors_can_be_printed_and_copied() -> None:
     with pytest.raises(htp.InvalidArgument) as caught:
         htp.Priority.parse(10**5000)  # type: ignore[arg-type]
-    assert "a int" in str(copy.copy(caught.value))
+    assert "an int" in str(copy.copy(caught.value))
 
 
 def test_what_is_no_context_no_graph_and_no_flag_is_refused(shared_device: htp.Device) -> None:

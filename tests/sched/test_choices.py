@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scheduler_tables import scheduler
 
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.priority import Priority
 from openhtp.core.units import MIB
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.events import (

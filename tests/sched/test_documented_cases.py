@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.core.units import MIB
 from openhtp.records.phases import Phase, Phases, client_phases
 from openhtp.sched.actions import AskYield

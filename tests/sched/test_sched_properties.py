@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.core.units import MIB
 from openhtp.records.phases import Phase, Phases
 from openhtp.sched.actions import AskYield, Finish, Grant

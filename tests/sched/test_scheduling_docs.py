@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.sched.jobs import legal_changes_as_text
 
 DOCS = Path(__file__).parents[2] / "docs"

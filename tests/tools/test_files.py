@@ -15,8 +15,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.tools.input_list import read_input_list, split_lists
-from openhtp.tools.raw import Form, read_piece, to_floats, to_stored
-from openhtp.tools.results import file_stems
+from openhtp.tools.raw import Form, file_stems, read_piece, to_floats, to_stored
 from openhtp.tools.throughput import read_test_case
 from tests.tools.test_throughput import CASE
 

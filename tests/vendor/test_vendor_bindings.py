@@ -11,7 +11,7 @@ import pytest
 from vendor_cases import add_case, build, conv_case
 
 from openhtp.core.dtype import DType
-from openhtp.core.enumerations import ProfileLevel
+from openhtp.core.enumerations import Priority, ProfileLevel
 from openhtp.core.errors import (
     BadBinary,
     InvalidArgument,
@@ -22,7 +22,6 @@ from openhtp.core.errors import (
     WrongState,
 )
 from openhtp.core.opcall import OpCall
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.hw.power import DcvsVote, VoltageCorner
 from openhtp.vendor.backend import LibraryDevice

@@ -11,10 +11,10 @@ import pytest
 
 from openhtp.compiler.driver import CompileOptions, portable_program, program_for
 from openhtp.core.dtype import DType
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.precision import FloatPrecision
-from openhtp.core.priority import Priority
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder

@@ -109,7 +109,7 @@ def _compile(folder: Path) -> Path:
 
 
 def _describe(folder: Path, network: str) -> str:
-    """A file that tells the program what there is to run: a context binary, and the tensors of its graph."""
+    """A file that describes the run to the program: a context binary, and the tensors of its graph."""
     with htp.Backend() as backend, backend.create_device().create_context() as context:
         context.compose_graph(htp.onnx.load(quantized_network(network)), "long").finalize()
         blob = context.get_binary()

@@ -279,6 +279,12 @@ def _processor_seconds(device: htp.Device) -> float:
     return time.process_time() + time.clock_gettime(~device.pid << 3 | 2)
 
 
+# Large context binaries: the time until their metadata is known, and memory of the device process.
+#
+# All measured. Memory is what the kernel counts for the device process: its share (PSS) before and after, and its
+# peak while a binary is loaded, which ``/proc/PID/clear_refs`` sets back before.
+
+
 _ROUNDS = 7
 BUDGET_MB = 25
 _LAYERS, _WIDTH, _BATCH = 12, 3072, 64

@@ -1,4 +1,4 @@
-"""What computing side by side brings: two networks one after the other, and at the same time, on one device."""
+"""The gain of computing side by side: two networks one after the other, and at once, on one device."""
 
 from __future__ import annotations
 

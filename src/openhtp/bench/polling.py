@@ -1,4 +1,4 @@
-"""What RPC polling brings: the round trip of a trivial graph asleep and polling, in turns in one run."""
+"""The gain of RPC polling: the round trip of a trivial graph asleep and polling, in turns in one run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _measured(
     quiet: Quiet, power: htp.PowerConfig, polling_us: int, piece: Callable[[], float]
 ) -> Measurement[float]:
     power.set(rpc_polling_us=polling_us)
-    piece()  # whoever was asleep before is awake now, or the other way round
+    piece()  # both sides now sleep, or poll, as this vote asks
     return quiet.measure(piece)
 
 

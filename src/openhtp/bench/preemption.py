@@ -1,4 +1,4 @@
-"""What pre-emption costs and brings: how soon an urgent graph starts while a long one runs, and at what price."""
+"""The gain and cost of pre-emption: how soon an urgent graph starts while a long one runs, and at what price."""
 
 from __future__ import annotations
 

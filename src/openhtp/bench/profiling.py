@@ -1,6 +1,6 @@
-"""What profiling costs: one network without a profile and with each level, in turns.
+"""The cost of profiling: one network without a profile and with each level, in turns.
 
-CPU time of client and device together, so that what else the machine does counts for little.
+CPU time of client and device together, so that other work on the machine counts for little.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(
         profiles = {level: None if level == "off" else backend.create_profile(level) for level in LEVELS}
         for number in range(rounds + 1):
             yield Progress("with and without a profile", number, rounds + 1)
-            # Another first one in each round: none always follows the same.
+            # Each round begins with another level, so that none always follows the same one.
             for level in LEVELS[number % len(LEVELS) :] + LEVELS[: number % len(LEVELS)]:
                 profile = profiles[level]
                 begin = _cpu_ns(device.pid)

@@ -122,7 +122,7 @@ class _LibraryRace:
         self._compare()
 
     def _compare(self) -> None:
-        """The first runs, which also warm up: who is quick by doing something else is not measured."""
+        """The first runs, which also warm up. A library that computes something else is not measured."""
         outputs = {name: session.run(None, self._feeds) for name, session in self._sessions.items()}
         for name, arrays in outputs.items():
             for ours, theirs in zip(outputs["openhtp"], arrays, strict=True):
@@ -153,6 +153,9 @@ class _LibraryRace:
         theirs = median(self._times["vendor"]) if "vendor" in self._times else None
         ratio = None if theirs is None else ours / theirs
         return ProviderRow(shown, ours, theirs, ratio, self._created["openhtp"])
+
+
+# Two sessions on one NPU: a short model is called while a long one runs.
 
 
 # A long run that takes this much longer than usual, what the urgent ones in it compute not counted, was disturbed.

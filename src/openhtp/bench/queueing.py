@@ -251,6 +251,9 @@ def _cold_start() -> float:
     return statistics.median(times)
 
 
+# The same trivial model on other asynchronous runtimes, for ``openhtp bench async --peers``.
+
+
 _CALLS = 2000
 _DEPTH = 50
 

@@ -25,7 +25,7 @@ _PHASES = 8
 
 @dataclass(slots=True)
 class ShowPart:
-    """What was seen in one part of the show."""
+    """The figures of one part of the show."""
 
     name: str
     latency_ms: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Others:
         self._subjects = subjects
         self._stage = stage
         self._stopping = False
-        self._lock = threading.RLock()  # a run that is over at once tells so from within the asking
+        self._lock = threading.RLock()  # a run that is over at once calls back from within execute_async
         self._under_way: dict[tuple[str, int], htp.Execution] = {}
 
     def __enter__(self) -> _Others:

@@ -1,4 +1,4 @@
-"""What is measured: a graph with memory of both kinds at hand, and client work of a chosen length."""
+"""Subjects of measurements: a graph with memory of both kinds, and client work of a chosen length."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def open_device(backend: Backend, config: BackendConfig | None, soc: str | None)
 
 
 def modelled_config(path: Path | None, perf_profile: str | None = None) -> tuple[BackendConfig | None, str | None]:
-    """Of a command whose times are modelled: the config and the perf profile. Says what of it they leave out."""
+    """Config and perf profile of a command whose times are modelled. Names the keys that change no time."""
     config, named = config_of(path, perf_profile)
     if config is not None and config.unmodelled:
         keys = " and ".join(config.unmodelled)
@@ -63,7 +63,7 @@ def modelled_config(path: Path | None, perf_profile: str | None = None) -> tuple
 
 
 def soc_of(config: BackendConfig | None, soc: str | None, default: str) -> str:
-    """The chip of a command that has one: as it was given, else the config's, else its own."""
+    """The chip of a command: the one given, otherwise the config's, otherwise the command's default."""
     if soc is not None:
         return soc
     named: str | None = None if config is None else config.device_options().get("soc")

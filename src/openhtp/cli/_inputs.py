@@ -1,25 +1,21 @@
-"""Samples for a model from files: options that commands share."""
+"""Options about a model that commands share: samples from files, dimensions to fix, inputs to freeze."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy.typing as npt
 import typer
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.frontend.calibration import Normalization, read_samples
+from openhtp.frontend.calibration import Normalization
 
 Feeds = dict[str, npt.NDArray[Any]]
 Mean = Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")]
+Dim = Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1 or --dim x.0=1.")]
+Freeze = Annotated[list[str] | None, typer.Option(help="Make an input a constant: --freeze sr=16000.")]
 Std = Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")]
-
-
-def samples_from(path: Path, model: bytes, normalization: Normalization) -> list[Feeds]:
-    """Samples from files."""
-    return read_samples(path, model, normalization)
 
 
 def normalization_of(mean: str, std: str) -> Normalization:
@@ -29,9 +25,47 @@ def normalization_of(mean: str, std: str) -> Normalization:
 
 def _numbers(text: str, option: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(word) for word in text.split(","))
+        numbers = tuple(float(word) for word in text.split(","))
     except ValueError:
-        found = ()
-    if not found or not all(math.isfinite(number) for number in found) or (option == "std" and 0.0 in found):
+        numbers = ()
+    if not numbers or not all(map(math.isfinite, numbers)) or (option == "std" and 0.0 in numbers):
         raise InvalidArgument(f"--{option} {text!r}; expected numbers like 0.5 or 0.485,0.456,0.406")
-    return found
+    return numbers
+
+
+def parse_dims(options: list[str] | None) -> dict[str, int]:
+    """Sizes by name; raises InvalidArgument for anything that is not NAME=SIZE."""
+    sizes = {}
+    for item in options or ():
+        # The names that exporters make up may have a = themselves.
+        name, equals, size = item.rpartition("=")
+        if not name or not equals or not size.isdecimal() or int(size) < 1:
+            raise InvalidArgument(f"--dim {item!r}; expected NAME=SIZE, like batch=1")
+        sizes[name] = int(size)
+    return sizes
+
+
+def parse_freeze(options: list[str] | None) -> dict[str, float | list[float]]:
+    """Values by input: one number, or several with commas between them."""
+    values: dict[str, float | list[float]] = {}
+    for item in options or ():
+        name, equals, text = item.rpartition("=")
+        try:
+            numbers = [_number(word) for word in text.split(",")]
+        except ValueError:
+            numbers = []
+        if not name or not equals or not numbers:
+            raise InvalidArgument(f"--freeze {item!r}; expected INPUT=VALUE, like sr=16000 or size=640,480")
+        values[name] = numbers[0] if len(numbers) == 1 else numbers
+    return values
+
+
+def _number(word: str) -> float:
+    """A whole number, a fraction, or a truth value."""
+    truth = {"true": 1, "false": 0}.get(word.strip().lower())
+    if truth is not None:
+        return truth
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)

@@ -13,17 +13,19 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-from openhtp.cli._text_table import TextTable
-from openhtp.core import writing
+from openhtp.core import files
 from openhtp.core.errors import QnnError
 from openhtp.core.foreign_text import PrintableFormatter, printable
 
@@ -77,7 +79,7 @@ def _show_traceback(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def end_of_pipe() -> NoReturn:
-    """Whoever read our output has seen enough: end, with no word about what was not written."""
+    """The reader of our output has closed it: end, and say nothing about the rest."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit goes there
     raise SystemExit(BROKEN_PIPE)
@@ -144,7 +146,7 @@ def complain(text: str, style: str) -> None:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file and say so."""
-    writing.write_file(path, content.encode() if isinstance(content, str) else content)
+    files.write_file(path, content.encode() if isinstance(content, str) else content)
     confirm_written(path)
 
 
@@ -163,3 +165,71 @@ def write_json(path: Path | None, value: dict[str, Any]) -> None:
         sys.stdout.flush()
     else:
         write_file(path, text)
+
+
+# Tables that fit: one that is wider than the terminal goes on below, with its first column again.
+
+
+_ANY_WIDTH = 10_000
+_FOLDED = 24
+
+
+class TextTable:
+    """A title, columns, and rows of plain text; a column that holds words is on the left, numbers on the right.
+
+    ``words`` names the columns with words; their cells may be folded, those of numbers never are.
+    """
+
+    def __init__(self, title: str, columns: Sequence[str], words: Sequence[str] = ()) -> None:
+        self._title = title
+        self._columns = list(columns)
+        self._words = {columns[0], *words}
+        self._rows: list[list[Text]] = []
+        self.note = ""
+
+    def add(self, *cells: str | Text) -> None:
+        """One more row. Names that users gave are no markup, and have no lines of their own."""
+        self._rows.append([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells])
+
+    def fitted(self, console: Console) -> Group:
+        """The tables, as many columns in each as the terminal has room for."""
+        parts: list[list[int]] = []
+        for column in range(1, len(self._columns)):
+            if parts and self._width(console, [0, *parts[-1], column]) <= console.width:
+                parts[-1].append(column)
+            else:
+                parts.append([column])
+        lines: list[Text | Table] = [Text(printable(self._title), style="bold")] if self._title else []
+        for part in parts or [[]]:
+            lines += [self._table([0, *part]), Text()]
+        if self.note:
+            lines[-1] = Text(printable(self.note) + "\n", style="dim")
+        return Group(*lines)
+
+    def _width(self, console: Console, columns: Sequence[int]) -> int:
+        """What these columns need; words can be folded."""
+        wide = console.options.update(width=_ANY_WIDTH)
+        return console.measure(self._table(columns, words_at_most=_FOLDED), options=wide).maximum
+
+    def _table(self, columns: Sequence[int], words_at_most: int | None = None) -> Table:
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            collapse_padding=True,
+            show_header=any(self._columns),
+        )
+        for column in columns:
+            name = self._columns[column]
+            if name in self._words:
+                table.add_column(Text(name), overflow="fold", max_width=words_at_most)
+            else:
+                table.add_column(Text(name), justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*(row[column] for column in columns))
+        return table
+
+
+def figures(title: str) -> TextTable:
+    """A sheet without headings: what, and how much."""
+    return TextTable(title, ("", ""))

@@ -25,6 +25,11 @@ LOG_LEVELS = {"error": 40, "warn": 30, "info": 20, "debug": 10, "verbose": 5}
 _UNUSED = "Accepted for the sake of scripts; "
 
 
+def option(name: str, words: str, **rest: Any) -> Any:
+    """An option spelled with underscores, as the vendor's are."""
+    return typer.Option(f"--{name}", help=words, **rest)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         say(f"QNN SDK {identity.build_id()}")
@@ -33,57 +38,41 @@ def _print_version(wanted: bool) -> None:
 
 
 Models = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="ONNX file or zoo:NAME; several with commas: each is a graph, named as its file."
-    ),
+    str | None, option("model", "ONNX file or zoo:NAME; several with commas: each is a graph, named as its file.")
 ]
 BackendPath = Annotated[
     str | None,
-    typer.Option(
-        "--backend", help="Any libQnnHtp.so, ours or Qualcomm's; without it, or by name alone: the emulator."
-    ),
+    option("backend", "Any libQnnHtp.so, ours or Qualcomm's; without it, or by name alone: the emulator."),
 ]
-OutputDir = Annotated[Path, typer.Option("--output_dir", help="Folder for what is written; made if missing.")]
+OutputDir = Annotated[Path, option("output_dir", "Folder for what is written; made if missing.")]
 ToolConfig = Annotated[
-    Path | None,
-    typer.Option("--config_file", help="JSON: backend extensions, contexts, graphs; see docs/config.md."),
+    Path | None, option("config_file", "JSON: backend extensions, contexts, graphs; see docs/config.md.")
 ]
 DataFormats = Annotated[
-    Path | None,
-    typer.Option("--data_format_config", help="JSON: tensors in HMX weight layout (docs/llm.md)."),
+    Path | None, option("data_format_config", "JSON: tensors in HMX weight layout (docs/llm.md).")
 ]
 SetOutputs = Annotated[
-    str | None,
-    typer.Option("--set_output_tensors", help="More outputs: graph0:t0,t1;graph1:t0. Not with a context binary."),
+    str | None, option("set_output_tensors", "More outputs: graph0:t0,t1;graph1:t0. Not with a context binary.")
 ]
 ProfilingLevel = Annotated[
-    str | None,
-    typer.Option("--profiling_level", help="basic, detailed, client (only this tool), or backend (config)."),
+    str | None, option("profiling_level", "basic, detailed, client (only this tool), or backend (config).")
 ]
-ProfilingOption = Annotated[
-    str | None, typer.Option("--profiling_option", help="optrace; needs --profiling_level detailed.")
-]
+ProfilingOption = Annotated[str | None, option("profiling_option", "optrace; needs --profiling_level detailed.")]
 PerfProfile = Annotated[
-    str | None,
-    typer.Option("--perf_profile", help=f"Comes before the config's: default, {', '.join(PERF_PROFILES)}."),
+    str | None, option("perf_profile", f"Comes before the config's: default, {', '.join(PERF_PROFILES)}.")
 ]
-LogLevel = Annotated[str | None, typer.Option("--log_level", help=f"One of {', '.join(LOG_LEVELS)}.")]
-Soc = Annotated[str | None, typer.Option("--soc", help="Chip to emulate; SM8650, unless the config says so.")]
+LogLevel = Annotated[str | None, option("log_level", f"One of {', '.join(LOG_LEVELS)}.")]
+Soc = Annotated[str | None, option("soc", "Chip to emulate; SM8650, unless the config says so.")]
 SaverFolder = Annotated[
-    Path | None, typer.Option("--saver", help="Record all calls of the API in this folder (openhtp replay).")
+    Path | None, option("saver", "Record all calls of the API in this folder (openhtp replay).")
 ]
 PlatformOptions = Annotated[
-    str | None, typer.Option("--platform_options", help=f"{_UNUSED}k:v;k:v, no key has an effect here.")
+    str | None, option("platform_options", f"{_UNUSED}k:v;k:v, no key has an effect here.")
 ]
-OpPackages = Annotated[
-    str | None, typer.Option("--op_packages", help="Refused: packages hold code for Qualcomm's chip.")
-]
-DlcPath = Annotated[str | None, typer.Option("--dlc_path", help="Refused: give the ONNX file.")]
-AdapterConfig = Annotated[
-    Path | None, typer.Option("--adapter_weight_config", help="Refused: adapters are made in Python.")
-]
-ModelPrefix = Annotated[str | None, typer.Option("--model_prefix", help=f"{_UNUSED}ONNX files have no symbols.")]
+OpPackages = Annotated[str | None, option("op_packages", "Refused: packages hold code for Qualcomm's chip.")]
+DlcPath = Annotated[str | None, option("dlc_path", "Refused: give the ONNX file.")]
+AdapterConfig = Annotated[Path | None, option("adapter_weight_config", "Refused: adapters are made in Python.")]
+ModelPrefix = Annotated[str | None, option("model_prefix", f"{_UNUSED}ONNX files have no symbols.")]
 Version = Annotated[
     bool,
     typer.Option("--version", callback=_print_version, is_eager=True, help="Print the SDK that is stood for."),

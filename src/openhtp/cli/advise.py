@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,8 @@ import typer
 
 from openhtp.advising import Finding, advise as find_advice
 from openhtp.cli._config import ConfigFile, modelled_config, soc_of
-from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._inputs import Dim, Freeze, parse_dims, parse_freeze
+from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, show, write_json
 from openhtp.cost import NumberFormat
 from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
@@ -54,7 +54,7 @@ def advise(
                 "soc": chip.name,
                 "times": "modelled",
                 "total_us": round(now.total_us, 3),
-                "findings": [_as_json(each) for each in found],
+                "findings": [{**asdict(each), "gain_us": round(each.gain_us, 3)} for each in found],
             },
         )
 
@@ -68,13 +68,3 @@ def _table(title: str, found: list[Finding], total_us: float) -> TextTable:
         share = f"{each.gain_us / total_us:.1%}" if each.gain_us else "-"
         sheet.add(f"{each.rule}: {each.what}", gain, share, each.change, nodes or "all")
     return sheet
-
-
-def _as_json(each: Finding) -> dict[str, object]:
-    return {
-        "rule": each.rule,
-        "what": each.what,
-        "change": each.change,
-        "gain_us": round(each.gain_us, 3),
-        "nodes": list(each.nodes),
-    }

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import JsonFile, complain, confirm_written, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, complain, confirm_written, show, write_json
+from openhtp.cli._tool_options import option
 from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import bytes_in_words
@@ -17,20 +17,13 @@ from openhtp.tools.generating import GeneratedFiles, Generation, generate
 from openhtp.tools.models import Changes, ToolTarget, library_of, unused_keys
 from openhtp.tools.profiling import profiling_of
 
-
-def _option(name: str, words: str, **rest: Any) -> Any:
-    return typer.Option(f"--{name}", help=words, **rest)
-
-
-BinaryFile = Annotated[str, _option("binary_file", "Stem of the file: .bin is appended, always.")]
-EnableGraphs = Annotated[str | None, _option("enable_graphs", "Only these graphs, with commas.")]
-Intermediate = Annotated[bool, _option("enable_intermediate_outputs", "All tensors become outputs.")]
-MemType = Annotated[
-    str, _option("input_output_tensor_mem_type", "raw or memhandle; either can be used with both.")
-]
-Socs = Annotated[str | None, _option("htp_socs", "Chips, with commas: a file for each, <stem>.<SOC>.bin.")]
-Vtcm = Annotated[int | None, _option("vtcm_override", "MB of VTCM of all graphs; 0: all that there is.", min=0)]
-Hvx = Annotated[int | None, _option("hvx_threads_override", "HVX threads of all graphs.", min=1)]
+BinaryFile = Annotated[str, option("binary_file", "Stem of the file: .bin is appended, always.")]
+EnableGraphs = Annotated[str | None, option("enable_graphs", "Only these graphs, with commas.")]
+Intermediate = Annotated[bool, option("enable_intermediate_outputs", "All tensors become outputs.")]
+MemType = Annotated[str, option("input_output_tensor_mem_type", "raw or memhandle; either can be used with both.")]
+Socs = Annotated[str | None, option("htp_socs", "Chips, with commas: a file for each, <stem>.<SOC>.bin.")]
+Vtcm = Annotated[int | None, option("vtcm_override", "MB of VTCM of all graphs; 0: all that there is.", min=0)]
+Hvx = Annotated[int | None, option("hvx_threads_override", "HVX threads of all graphs.", min=1)]
 Sharing = Annotated[
     bool | None,
     typer.Option(
@@ -38,9 +31,9 @@ Sharing = Annotated[
     ),
 ]
 SharingOverride = Annotated[
-    str | None, _option("reference_weight_sharing_enabled_override", "The same: true or false.")
+    str | None, option("reference_weight_sharing_enabled_override", "The same: true or false.")
 ]
-OpMapping = Annotated[bool, _option("save_backend_op_mapping", "Write <graph>_bottom_mapping.json, for Netron.")]
+OpMapping = Annotated[bool, option("save_backend_op_mapping", "Write <graph>_bottom_mapping.json, for Netron.")]
 
 
 def context_binary_generator(

@@ -10,8 +10,16 @@ import typer
 
 from openhtp.capi import identity
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import STANDARD_OUTPUT, JsonFile, errors_reported, say, show, write_file, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import (
+    STANDARD_OUTPUT,
+    JsonFile,
+    TextTable,
+    errors_reported,
+    say,
+    show,
+    write_file,
+    write_json,
+)
 from openhtp.core.units import MIB, bytes_in_words
 from openhtp.memory.needs import backup_of
 from openhtp.program.binary import ContextBinary

@@ -14,8 +14,16 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.bench.showcase import ACTORS, ALONE, BY_PRIORITY, EQUAL, Showcase
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
-from openhtp.cli._terminal import JsonFile, errors_reported, progress_console, say, show, write_file, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import (
+    JsonFile,
+    TextTable,
+    errors_reported,
+    progress_console,
+    say,
+    show,
+    write_file,
+    write_json,
+)
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 

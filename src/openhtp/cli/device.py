@@ -15,8 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, preset_of
-from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, console, errors_reported, say, show, write_json
 from openhtp.core.errors import UsageError
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words

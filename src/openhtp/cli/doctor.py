@@ -18,8 +18,7 @@ import typer
 from rich.text import Text
 
 import openhtp as htp
-from openhtp.cli._terminal import JsonFile, progress_console, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, progress_console, show, write_json
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.engine import native

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config
-from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_file, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._inputs import Dim, Freeze, parse_dims, parse_freeze
+from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, show, write_file, write_json
 from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import MIB

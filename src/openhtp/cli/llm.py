@@ -17,6 +17,7 @@ from openhtp import llm as lm
 from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config, open_device, preset_of, soc_of
 from openhtp.cli._terminal import (
     JsonFile,
+    TextTable,
     confirm_written,
     console,
     errors_reported,
@@ -25,7 +26,6 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
-from openhtp.cli._text_table import TextTable
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file

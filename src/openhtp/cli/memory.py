@@ -11,8 +11,7 @@ import yaml
 from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, config_of, soc_of
-from openhtp.cli._terminal import JsonFile, console, errors_reported, say, show, write_file, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, console, errors_reported, say, show, write_file, write_json
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import JsonFile, complain, confirm_written, say, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, complain, confirm_written, say, show, write_json
+from openhtp.cli._tool_options import option
 from openhtp.config import BackendConfig, read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.runtime.instruments.saving_calls import saved
@@ -20,58 +20,52 @@ from openhtp.tools.input_list import Repetition, split_lists
 from openhtp.tools.models import Changes, ToolTarget, is_binary, library_of, unused_keys
 from openhtp.tools.net_run import NetRunOrder
 from openhtp.tools.profiling import profiling_of
-from openhtp.tools.results import METADATA, Written
+from openhtp.tools.raw import METADATA, Written
 
 # The options of ``qnn-net-run`` that no other tool has, and the order that all of them make up.
 
 _FORMS = tuple(form.value for form in Written)
 
 
-def _option(name: str, words: str, **rest: Any) -> Any:
-    return typer.Option(f"--{name}", help=words, **rest)
-
-
 InputLists = Annotated[
     str,
-    _option("input_list", "Raw files, a line per inference: files, or name:=file. One list per graph; __: none."),
+    option("input_list", "Raw files, a line per inference: files, or name:=file. One list per graph; __: none."),
 ]
 Retrieve = Annotated[
-    str | None, _option("retrieve_context", "Context binary instead of --model; several with commas.")
+    str | None, option("retrieve_context", "Context binary instead of --model; several with commas.")
 ]
-Debug = Annotated[bool, _option("debug", "All tensors become outputs. Not with a context binary.")]
-NativeIn = Annotated[bool, _option("use_native_input_files", "Files are in the tensors' own types, not float32.")]
-NativeNames = Annotated[
-    str | None, _option("native_input_tensor_names", "Only these are: graph0:t0,t1;graph1:t0.")
-]
-NativeOut = Annotated[bool, _option("use_native_output_files", "Write the tensors' own types, not float32.")]
-InType = Annotated[str, _option("input_data_type", "float or native: the older spelling.")]
-OutType = Annotated[str | None, _option("output_data_type", f"One of {', '.join(_FORMS)}.")]
+Debug = Annotated[bool, option("debug", "All tensors become outputs. Not with a context binary.")]
+NativeIn = Annotated[bool, option("use_native_input_files", "Files are in the tensors' own types, not float32.")]
+NativeNames = Annotated[str | None, option("native_input_tensor_names", "Only these are: graph0:t0,t1;graph1:t0.")]
+NativeOut = Annotated[bool, option("use_native_output_files", "Write the tensors' own types, not float32.")]
+InType = Annotated[str, option("input_data_type", "float or native: the older spelling.")]
+OutType = Annotated[str | None, option("output_data_type", f"One of {', '.join(_FORMS)}.")]
 Delay = Annotated[
-    float | None, _option("graph_profiling_start_delay", "Seconds before executions are profiled.", min=0.0)
+    float | None, option("graph_profiling_start_delay", "Seconds before executions are profiled.", min=0.0)
 ]
-Profiled = Annotated[int | None, _option("graph_profiling_num_executions", "Executions that are profiled.", min=0)]
-SharedBuffer = Annotated[bool, _option("shared_buffer", "Inputs and outputs lie in shared memory.")]
-HandleType = Annotated[str | None, _option("io_tensor_mem_handle_type", "The same: ion or dma_buf.")]
-Synchronous = Annotated[bool, _option("synchronous", "Wait for each inference instead of queueing them.")]
-Asynchronous = Annotated[bool, _option("asynchronous", "Queue inferences, as without it.")]
-Inferences = Annotated[int | None, _option("num_inferences", "Go over the list until so many are done.", min=1)]
-Duration = Annotated[float | None, _option("duration", "Go over the list for so many seconds.", min=0.0)]
-Keep = Annotated[int | None, _option("keep_num_outputs", "Write so many results.", min=0)]
-Batch = Annotated[int, _option("batch_multiplier", "Times the graph's own batch, in each execution.", min=1)]
-Timeout = Annotated[int | None, _option("timeout", "Most microseconds of an inference.", min=1)]
+Profiled = Annotated[int | None, option("graph_profiling_num_executions", "Executions that are profiled.", min=0)]
+SharedBuffer = Annotated[bool, option("shared_buffer", "Inputs and outputs lie in shared memory.")]
+HandleType = Annotated[str | None, option("io_tensor_mem_handle_type", "The same: ion or dma_buf.")]
+Synchronous = Annotated[bool, option("synchronous", "Wait for each inference instead of queueing them.")]
+Asynchronous = Annotated[bool, option("asynchronous", "Queue inferences, as without it.")]
+Inferences = Annotated[int | None, option("num_inferences", "Go over the list until so many are done.", min=1)]
+Duration = Annotated[float | None, option("duration", "Go over the list for so many seconds.", min=0.0)]
+Keep = Annotated[int | None, option("keep_num_outputs", "Write so many results.", min=0)]
+Batch = Annotated[int, option("batch_multiplier", "Times the graph's own batch, in each execution.", min=1)]
+Timeout = Annotated[int | None, option("timeout", "Most microseconds of an inference.", min=1)]
 RetrieveTimeout = Annotated[
-    int | None, _option("retrieve_context_timeout", "Most microseconds that a binary may take to load.", min=1)
+    int | None, option("retrieve_context_timeout", "Most microseconds that a binary may take to load.", min=1)
 ]
 CacheSets = Annotated[
-    int | None, _option("max_input_cache_tensor_sets", "Sets of inputs that stay in memory; -1: all.", min=-1)
+    int | None, option("max_input_cache_tensor_sets", "Sets of inputs that stay in memory; -1: all.", min=-1)
 ]
-CacheSize = Annotated[int | None, _option("max_input_cache_size_mb", "MB of them; 512 unless given.", min=0)]
-Mmap = Annotated[bool, _option("use_mmap", "Read of a binary what is needed, as without it.")]
-Validate = Annotated[bool, _option("validate_binary", "Look at every byte of a binary first.")]
+CacheSize = Annotated[int | None, option("max_input_cache_size_mb", "MB of them; 512 unless given.", min=0)]
+Mmap = Annotated[bool, option("use_mmap", "Read of a binary what is needed, as without it.")]
+Validate = Annotated[bool, option("validate_binary", "Look at every byte of a binary first.")]
 Updates = Annotated[
-    str | None, _option("binary_updates", "Sections of a binary to apply first: graph:=file, or file,file.")
+    str | None, option("binary_updates", "Sections of a binary to apply first: graph:=file, or file,file.")
 ]
-Direct = Annotated[bool, _option("direct_mode", "Refused: there is no LPAI.")]
+Direct = Annotated[bool, option("direct_mode", "Refused: there is no LPAI.")]
 
 Given = Mapping[str, Any]
 

@@ -6,8 +6,7 @@ import dataclasses
 
 import typer
 
-from openhtp.cli._terminal import JsonFile, complain, progress_console, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, complain, progress_console, show, write_json
 from openhtp.core.errors import QnnError
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from openhtp.cli._config import ConfigFile, modelled_config
 from openhtp.cli._terminal import (
     JsonFile,
+    TextTable,
     console,
     errors_reported,
     progress_console,
@@ -25,12 +26,10 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
-from openhtp.cli._text_table import TextTable
 from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
-from openhtp.planning.limits import Exceeded, exceeded, read_limit
 from openhtp.planning.parsing import expected_requests
 from openhtp.planning.reading import file_text, rewritten
-from openhtp.planning.result import ClientSummary, side_by_side
+from openhtp.planning.result import ClientSummary, Exceeded, exceeded, read_limit, side_by_side
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png
 from openhtp.report.timeline import marks_to_html

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from openhtp.capi import identity
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import JsonFile, complain, say, write_file, write_json
+from openhtp.cli._tool_options import option
 from openhtp.core.errors import InvalidArgument
-from openhtp.tools.results import make_folder
+from openhtp.tools.raw import make_folder
 from openhtp.tools.validating import (
     BACKENDS,
     COLUMNS,
@@ -25,26 +26,22 @@ from openhtp.tools.validating import (
 _HERE = ("localhost", "127.0.0.1")
 
 
-def _option(name: str, words: str, **rest: Any) -> Any:
-    return typer.Option(f"--{name}", help=words, **rest)
-
-
 def platform_validator(
-    backend: Annotated[str, _option("backend", "dsp (the HTP), gpu, or all.")] = "dsp",
+    backend: Annotated[str, option("backend", "dsp (the HTP), gpu, or all.")] = "dsp",
     directory: Annotated[
-        Path | None, _option("directory", "Folder of an SDK whose library is looked at; without it, the emulator.")
+        Path | None, option("directory", "Folder of an SDK whose library is looked at; without it, the emulator.")
     ] = None,
-    dsp_type: Annotated[str | None, _option("dsp_type", "Architecture, as v75.")] = None,
-    test_backend: Annotated[bool, _option("testBackend", "Compute something and look at the result.")] = False,
-    core_version: Annotated[bool, _option("coreVersion", "Tell the architecture.")] = False,
-    lib_version: Annotated[bool, _option("libVersion", "Tell the library's version.")] = False,
-    target_path: Annotated[Path, _option("targetPath", "Folder for the result.")] = Path("output"),
+    dsp_type: Annotated[str | None, option("dsp_type", "Architecture, as v75.")] = None,
+    test_backend: Annotated[bool, option("testBackend", "Compute something and look at the result.")] = False,
+    core_version: Annotated[bool, option("coreVersion", "Tell the architecture.")] = False,
+    lib_version: Annotated[bool, option("libVersion", "Tell the library's version.")] = False,
+    target_path: Annotated[Path, option("targetPath", "Folder for the result.")] = Path("output"),
     build_variant: Annotated[
-        str | None, _option("buildVariant", "Accepted; it is this computer that is looked at.")
+        str | None, option("buildVariant", "Accepted; it is this computer that is looked at.")
     ] = None,
-    device_id: Annotated[str | None, _option("deviceId", "Accepted; there is one device.")] = None,
-    remote_host: Annotated[str, _option("remoteHost", "Only this computer.")] = "localhost",
-    debug: Annotated[bool, _option("debug", "Tell of every step.")] = False,
+    device_id: Annotated[str | None, option("deviceId", "Accepted; there is one device.")] = None,
+    remote_host: Annotated[str, option("remoteHost", "Only this computer.")] = "localhost",
+    debug: Annotated[bool, option("debug", "Tell of every step.")] = False,
     version: opt.Version = False,
     json_file: JsonFile = None,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 import openhtp as htp
 from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
-from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
+from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -22,9 +22,10 @@ from openhtp.cli._terminal import (
 )
 from openhtp.cli._tool_options import DataFormats
 from openhtp.config import BackendConfig
-from openhtp.core import writing
+from openhtp.core import files
 from openhtp.core.errors import BadProfile
 from openhtp.estimation import ZOO, zoo_model
+from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.ir.graph import Graph
@@ -33,10 +34,8 @@ from openhtp.runtime.objects.profile_log import ProfileLog
 from openhtp.session.options import soc_of
 from openhtp.zoo.feeds import random_feeds
 
-FOLDER = Path("profile")
 LEVELS = ("basic", "detailed", "linting", "optrace")
 _READERS = {"linting": Reader.CHROMETRACE, "optrace": Reader.OPTRACE}
-_OUTPUTS = {"linting": "chrometrace.json", "optrace": "chrometrace.json"}
 
 
 def profile(
@@ -76,15 +75,15 @@ def profile(
         request = ViewRequest(
             logs=(log.path,),
             reader=_READERS.get(level, Reader.DEFAULT),
-            output=output / _OUTPUTS.get(level, "profile.csv"),
+            output=output / ("chrometrace.json" if level in _READERS else "profile.csv"),
             schematic=next(iter(log.schematics.values()), None),
             features=Features(qhas_json=True),
         )
-        found = view(request)
-        console.out(found.text, highlight=False, end="")
-        for path, content in found.files.items():
-            writing.write_file(path, content)
-        written = [log.path, *log.schematics.values(), *found.files]
+        result = view(request)
+        console.out(result.text, highlight=False, end="")
+        for path, content in result.files.items():
+            files.write_file(path, content)
+        written = [log.path, *log.schematics.values(), *result.files]
         for path in written:
             confirm_written(path)
         if level == "optrace":
@@ -104,7 +103,7 @@ def profile(
 def _samples(inputs: Path | None, model: bytes, mean: str, std: str) -> list[Feeds]:
     if inputs is None:
         return random_feeds(model, 1, seed=0)
-    return samples_from(inputs, model, normalization_of(mean, std))
+    return read_samples(inputs, model, normalization_of(mean, std))
 
 
 def _level_of(config: BackendConfig | None) -> str:
@@ -145,7 +144,7 @@ def profile_model(
             ready.execute(dict(samples[number % len(samples)]), profile=profile)
             if profile.schematic() is None and profile.level is not htp.ProfileLevel.BASIC:
                 raise htp.UnsupportedFeature(
-                    f"{device.soc} has no half precision, so nothing can be told of a float model there;"
+                    f"{device.soc} has no half precision, so a float model cannot be profiled there;"
                     " quantize it (openhtp quantize), or profile at the level basic"
                 )
             log.add(profile)

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from openhtp.cli._terminal import JsonFile, errors_reported, say, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, show, write_json
 from openhtp.report.profile_diff import Change, Comparison, ProfileSide, compare, read_side
 
 
@@ -53,7 +52,7 @@ def _print(found: Comparison, threshold: float, top: int) -> None:
 
 
 def _print_measured(found: Comparison) -> None:
-    """What both sides were measured to take, wherever they ran; that is told, and not judged."""
+    """The measured times of both sides, wherever they ran. They are shown, and not judged."""
     before, after = found.before.measured, found.after.measured
     both = [name for name in before if name in after]
     if not both:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from openhtp.cli._terminal import (
     errors_reported,
     write_json,
 )
-from openhtp.core import writing
+from openhtp.core import files
 from openhtp.core.errors import BadProfile
 from openhtp.report.viewing import Features, Reader, ViewRequest, read_features, view
 
@@ -68,21 +68,16 @@ def profile_viewer(
         )
         if not request.logs:
             raise BadProfile(f"--input_log {input_log!r} names no file")
-        found = view(request)
-        console.out(found.text, highlight=False, end="")
+        result = view(request)
+        console.out(result.text, highlight=False, end="")
         if dlc is not None:
-            found.notes.append("--dlc is not read: the names of the model's nodes are in the schematic")
-        for note in found.notes:
+            result.notes.append("--dlc is not read: the names of the model's nodes are in the schematic")
+        for note in result.notes:
             complain(f"note: {note}", "dim")
-        for path, data in found.files.items():
-            writing.write_file(path, data)
+        for path, data in result.files.items():
+            files.write_file(path, data)
             confirm_written(path, f"({len(data):,} bytes)")
         if json_file is not None:
-            write_json(json_file, _told(request, list(found.files), found.text, json_file))
-
-
-def _told(request: ViewRequest, files: list[Path], text: str, json_file: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {"reader": request.reader.name.lower(), "files": [str(path) for path in files]}
-    if json_file == STANDARD_OUTPUT:
-        told["text"] = text
-    return told
+            shown = {"text": result.text} if json_file == STANDARD_OUTPUT else {}
+            paths = [str(path) for path in result.files]
+            write_json(json_file, {"reader": request.reader.name.lower(), "files": paths, **shown})

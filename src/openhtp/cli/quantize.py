@@ -12,10 +12,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from openhtp.cli._config import ConfigFile, preset_of
-from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._inputs import Mean, Std, normalization_of, samples_from
+from openhtp.cli._inputs import Dim, Freeze, Mean, Std, normalization_of, parse_dims, parse_freeze
 from openhtp.cli._terminal import (
     JsonFile,
+    TextTable,
     confirm_written,
     errors_reported,
     progress_console,
@@ -23,9 +23,9 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
-from openhtp.cli._text_table import TextTable
-from openhtp.core import writing
+from openhtp.core import files
 from openhtp.core.errors import InvalidArgument
+from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.probing import LOWEST_MASK, with_fixed_inputs
 from openhtp.frontend.quantize import (
     ACTIVATIONS,
@@ -99,7 +99,7 @@ def quantize(
                 progress=lambda done: bar.update(task, completed=done),
             )
             target = output or model.with_suffix(".qdq.onnx")
-            writing.write_file(target, made.model)
+            files.write_file(target, made.model)
             checked = bar.add_task("running on the emulated HTP", total=len(samples))
             where: Any = {"soc": soc, "backend_config": config}
             reports = compare_outputs(
@@ -133,7 +133,7 @@ def _samples(
     normalization = normalization_of(mean, std)
     if calibration is None:
         return random_feeds(source, count)
-    return samples_from(calibration, source, normalization)
+    return read_samples(calibration, source, normalization)
 
 
 def _print_overflows(overflows: list[Overflow]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import JsonFile, say, show, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, say, show, write_json
 from openhtp.tools.models import library_of
 from openhtp.tools.replay import Compared, ReplayResult, Tolerance, replay as make_again
 
@@ -65,21 +65,15 @@ def _as_json(outcome: ReplayResult) -> dict[str, Any]:
         "holds": outcome.holds,
         "calls": outcome.calls,
         "executions": outcome.executions,
-        "outputs": [
-            {
-                "graph": row.graph,
-                "output": row.output,
-                "executions": row.executions,
-                "elements": row.elements,
-                "equal": row.equal,
-                "worst": row.worst,
-                "unit": "steps" if row.in_steps else "share of the largest",
-                "holds": row.holds,
-            }
-            for row in outcome.compared.values()
-        ],
+        "outputs": [_row_json(row) for row in outcome.compared.values()],
         "differing": outcome.differing,
     }
+
+
+def _row_json(row: Compared) -> dict[str, Any]:
+    document = dataclasses.asdict(row)
+    unit = "steps" if document.pop("in_steps") else "share of the largest"
+    return {**document, "unit": unit}
 
 
 app = opt.plain_app(replay)

@@ -3,39 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
-from collections.abc import Sequence
+import statistics
+import time
+import zipfile
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import typer
 from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, config_of
-from openhtp.cli._dims import Dim, Freeze, parse_dims, parse_freeze
-from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of, samples_from
-from openhtp.cli._running import RunOrder, RunResult, carry_out, save_outputs, summaries
+from openhtp.cli._inputs import (
+    Dim,
+    Feeds,
+    Freeze,
+    Mean,
+    Std,
+    normalization_of,
+    parse_dims,
+    parse_freeze,
+)
 from openhtp.cli._terminal import (
     JsonFile,
-    confirm_written,
+    TextTable,
     errors_reported,
+    figures,
     progress_console,
     say,
     show,
     write_file,
     write_json,
 )
-from openhtp.cli._text_table import TextTable, figures
+from openhtp.config import BackendConfig
+from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.estimation import ZOO, zoo_model
+from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.records.profile import ProfileEvent
+from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 from openhtp.runtime.objects.step_names import StepOps
+from openhtp.session import InferenceSession, hosts
+from openhtp.session.accuracy import Closeness, closeness
+from openhtp.session.executable import AssignedPart
 from openhtp.session.options import CPU, soc_of
-from openhtp.session.profiling import PART
-from openhtp.session.range_check import LARGEST, Overflow
+from openhtp.session.pending import PendingRun
+from openhtp.session.profiling import PART, AnyProfile
+from openhtp.session.range_check import LARGEST, Overflow, check_range
 from openhtp.zoo.feeds import random_feeds
 
 
@@ -92,8 +117,8 @@ def run(
         )
         with progress_console.status("running"):
             outcome = carry_out(order, data, samples)
-        told = f"{len(samples)} random, seed {seed}" if inputs is None else f"{len(samples)} from {inputs}"
-        print_outcome(outcome, f"{model} on {chip}, emulated; samples: {told}")
+        origin = f"{len(samples)} random, seed {seed}" if inputs is None else f"{len(samples)} from {inputs}"
+        print_outcome(outcome, f"{model} on {chip}, emulated; samples: {origin}")
         _write(outcome, output, trace)
         write_json(json_file, {"model": model, **as_json(outcome)})
     if not outcome.holds:
@@ -104,7 +129,6 @@ def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
     """The files that were asked for."""
     if output is not None:
         save_outputs(output, outcome)
-        confirm_written(output)
     if trace is not None and outcome.trace is not None:
         write_file(trace, marks_to_chrome(trace_to_marks(outcome.trace)))
 
@@ -112,7 +136,7 @@ def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
 def _samples(model: bytes, inputs: Path | None, count: int, seed: int, mean: str, std: str) -> list[Feeds]:
     if inputs is None:
         return random_feeds(model, count, seed=seed)
-    return samples_from(inputs, model, normalization_of(mean, std))
+    return read_samples(inputs, model, normalization_of(mean, std))
 
 
 # What ``openhtp run`` prints.
@@ -155,12 +179,12 @@ def as_json(ran: RunResult) -> dict[str, Any]:
         "outputs": summaries(ran),
         "check": {
             name: {
-                "sqnr_db": finite(found.sqnr_db),
-                "cosine": finite(found.cosine),
-                "max_error": finite(found.max_error),
-                "holds": order.min_sqnr is not None and found.sqnr_db >= order.min_sqnr,
+                "sqnr_db": finite(nearness.sqnr_db),
+                "cosine": finite(nearness.cosine),
+                "max_error": finite(nearness.max_error),
+                "holds": order.min_sqnr is not None and nearness.sqnr_db >= order.min_sqnr,
             }
-            for name, found in ran.compared.items()
+            for name, nearness in ran.compared.items()
         },
         "overflows": [dataclasses.asdict(overflow) for overflow in ran.overflows],
         "profile": [] if ran.profile is None else msgspec.to_builtins(ran.profile.events()),
@@ -198,11 +222,11 @@ def _latency(ran: RunResult) -> TextTable:
     """Times of all runs."""
     order = ran.order
     how = "one after the other" if order.depth is None else f"queued, {order.depth} deep"
-    found = ran.latency()
+    latency = ran.latency()
     columns = ("runs", "min ms", "median ms", "p90 ms", "max ms", "per second")
     sheet = TextTable(f"latency, {how} (measured on this computer, wall clock)", columns)
-    times = (f"{found[key]:,.3g}" for key in ("min", "p50", "p90", "max"))
-    sheet.add(f"{found['runs']:.0f}", *times, f"{found['per_second']:,.1f}")
+    times = (f"{latency[key]:,.3g}" for key in ("min", "p50", "p90", "max"))
+    sheet.add(f"{latency['runs']:.0f}", *times, f"{latency['per_second']:,.1f}")
     sheet.note = f"what it would take on the chip: openhtp estimate MODEL --soc {order.soc}"
     return sheet
 
@@ -218,11 +242,11 @@ def _profile(ran: RunResult) -> list[TextTable]:
     whole = figures("profile of one run, in parts (measured, wall clock)")
     for event in events:
         whole.add(event.name, f"{event.value:,} {event.unit}")
-    found = [whole]
+    sheets = [whole]
     for part, steps in zip(parts, ran.steps, strict=True):
         if part.events:
-            found += _profile_of(part.name, part.events, steps)
-    return found
+            sheets += _profile_of(part.name, part.events, steps)
+    return sheets
 
 
 def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[StepOps]) -> list[TextTable]:
@@ -246,10 +270,11 @@ def _check(ran: RunResult, least_db: float) -> TextTable:
     sheet = TextTable(
         f"against ONNX Runtime, at least {least_db:g} dB", ("output", "SQNR dB", "cosine", "max error", "")
     )
-    for name, found in ran.compared.items():
-        holds = found.sqnr_db >= least_db
+    for name, nearness in ran.compared.items():
+        holds = nearness.sqnr_db >= least_db
         verdict = Text("ok" if holds else "too far", style="green" if holds else "red")
-        sheet.add(name, f"{found.sqnr_db:.1f}", f"{found.cosine:.6f}", f"{found.max_error:.4g}", verdict)
+        numbers = f"{nearness.sqnr_db:.1f}", f"{nearness.cosine:.6f}", f"{nearness.max_error:.4g}"
+        sheet.add(name, *numbers, verdict)
     return sheet
 
 
@@ -261,3 +286,204 @@ def _print_overflows(overflows: Sequence[Overflow]) -> None:
         say(f"range: {overflow}", "red")
     if len(overflows) > _SHOWN:
         say(f"range: and {len(overflows) - _SHOWN} more", "red")
+
+
+# The work behind ``openhtp run``: run the samples, time them, and compare them with ONNX Runtime.
+
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrder:
+    """What was asked for. ``depth`` None: each run is waited for; ``min_sqnr`` None: results are not compared."""
+
+    source: bytes | Path
+    soc: str
+    repeat: int
+    depth: int | None
+    profile: bool
+    trace: bool
+    min_sqnr: float | None
+    check_range: bool
+    perf_profile: str | None = None
+    config: BackendConfig | None = None
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What came of it; outputs by name, one array per sample."""
+
+    order: RunOrder
+    providers: list[str] = field(default_factory=list)
+    partition: list[AssignedPart] = field(default_factory=list)
+    outputs: dict[str, list[Array]] = field(default_factory=dict)
+    latencies_s: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    profile: AnyProfile | None = None
+    steps: list[list[StepOps]] = field(default_factory=list)
+    trace: Trace | None = None
+    compared: dict[str, Closeness] = field(default_factory=dict)
+    overflows: list[Overflow] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that was to be checked is well."""
+        least = self.order.min_sqnr
+        far = least is not None and any(nearness.sqnr_db < least for nearness in self.compared.values())
+        return not far and not self.overflows
+
+    def latency(self) -> dict[str, float]:
+        """In milliseconds, from asking to having, over all runs; and runs per second."""
+        ordered = sorted(self.latencies_s)
+        return {
+            "runs": len(ordered),
+            "min": ordered[0] * 1e3,
+            "p50": statistics.median(ordered) * 1e3,
+            "p90": ordered[min(len(ordered) - 1, len(ordered) * 9 // 10)] * 1e3,
+            "max": ordered[-1] * 1e3,
+            "per_second": len(ordered) / self.seconds,
+        }
+
+
+def carry_out(order: RunOrder, model: bytes, samples: Sequence[Feeds]) -> RunResult:
+    """Run everything; ``model`` is what is run, as one file in memory."""
+    ran = RunResult(order)
+    with _recorded(order, ran):
+        _run_samples(order, samples, ran)
+    if order.min_sqnr is not None:
+        ran.compared = _compare(model, samples, ran)
+    if order.check_range:
+        ran.overflows = check_range(model, samples)
+    return ran
+
+
+def _run_samples(order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> None:
+    """The first run of each sample warms up and gives the outputs; it is not timed."""
+    settings = {"enable_htp_fp16_precision": "1"}
+    if order.profile:
+        settings["profiling_level"] = "detailed"
+    if order.perf_profile is not None:
+        settings["htp_performance_mode"] = order.perf_profile
+    qnn = [("QNNExecutionProvider", settings)]
+    with InferenceSession(
+        order.source, None, qnn, soc=order.soc, queue_depth=order.depth, backend_config=order.config
+    ) as session:
+        ran.providers, ran.partition = session.get_providers(), session.get_partition()
+        names = [output.name for output in session.get_outputs()]
+        results = [session.run(names, feeds) for feeds in samples]
+        ran.outputs = {name: [result[index] for result in results] for index, name in enumerate(names)}
+        begin = time.perf_counter()
+        if order.depth is None:
+            _run_in_turn(session, order, samples, ran)
+        else:
+            _run_queued(session, order, samples, ran)
+        ran.seconds = time.perf_counter() - begin
+        if order.profile:
+            ran.profile, ran.steps = _profiled(session, samples[0]), session.get_steps()
+
+
+@contextmanager
+def _recorded(order: RunOrder, ran: RunResult) -> Iterator[None]:
+    """Keep the device of the session at hand, to record what it does."""
+    if not order.trace:
+        yield
+        return
+    stay = hosts.Stay(hosts.HostKind(order.soc, 1, "rpc"))
+    try:
+        device = stay.begin()
+        device.start_trace()
+        yield
+        ran.trace = device.stop_trace()
+    finally:
+        stay.end()
+
+
+def _run_in_turn(session: InferenceSession, order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> None:
+    for _ in range(order.repeat):
+        for feeds in samples:
+            asked = time.perf_counter()
+            session.run(None, feeds)
+            ran.latencies_s.append(time.perf_counter() - asked)
+
+
+def _run_queued(session: InferenceSession, order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> None:
+    pending: deque[PendingRun] = deque()
+
+    def note(asked: float) -> None:
+        ran.latencies_s.append(time.perf_counter() - asked)
+
+    for _ in range(order.repeat):
+        for feeds in samples:
+            asked = time.perf_counter()
+            run = session.run_async(None, feeds)
+            run.add_done_callback(lambda _, asked=asked: note(asked))  # type: ignore[misc]
+            pending.append(run)
+            if len(pending) >= (order.depth or 1):
+                pending.popleft().result()
+    for run in pending:
+        run.result()
+
+
+def _profiled(session: InferenceSession, feeds: Feeds) -> AnyProfile | None:
+    run = session.run_async(None, feeds)
+    run.result()
+    return run.profile
+
+
+def _compare(model: bytes, samples: Sequence[Feeds], ran: RunResult) -> dict[str, Closeness]:
+    """How far each output is from ONNX Runtime's CPU, over all samples."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise BadModel(f"onnxruntime cannot load the model: {error}") from error
+    names = list(ran.outputs)
+    exact = [session.run(names, dict(feeds)) for feeds in samples]
+    nearness = {}
+    for index, name in enumerate(names):
+        wanted = [np.asarray(result[index]) for result in exact]
+        if any(a.shape != b.shape for a, b in zip(wanted, ran.outputs[name], strict=True)):
+            raise UnsupportedFeature(f"output {name!r} has another shape in ONNX Runtime: {list(wanted[0].shape)}")
+        nearness[name] = closeness(_joined(wanted), _joined(ran.outputs[name]))
+    return nearness
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    return np.concatenate([array.reshape(-1) for array in arrays])
+
+
+def save_outputs(path: Path, ran: RunResult) -> None:
+    """One array per output; of several samples they are stacked."""
+    arrays = {
+        name: of_samples[0] if len(of_samples) == 1 else np.stack(of_samples)
+        for name, of_samples in ran.outputs.items()
+    }
+    content = io.BytesIO()
+    # As numpy.savez would, which takes an output that is called "file" for its own argument.
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    write_file(path, content.getvalue())
+
+
+def summaries(ran: RunResult) -> list[dict[str, Any]]:
+    """Of each output: type, shape, and what its numbers are like."""
+    rows = []
+    for name, of_samples in ran.outputs.items():
+        numbers = _joined(of_samples).astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        rows.append(
+            {
+                "name": name,
+                "type": str(of_samples[0].dtype),
+                "shape": list(of_samples[0].shape),
+                "min": float(finite.min()) if finite.size else None,
+                "mean": float(finite.mean()) if finite.size else None,
+                "max": float(finite.max()) if finite.size else None,
+                "not_finite": int(numbers.size - finite.size),
+            }
+        )
+    return rows

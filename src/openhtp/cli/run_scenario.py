@@ -10,6 +10,7 @@ import typer
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._terminal import (
     JsonFile,
+    TextTable,
     errors_reported,
     progress_console,
     say,
@@ -17,7 +18,6 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
-from openhtp.cli._text_table import TextTable
 from openhtp.planning import load_scenario
 from openhtp.planning.live import LiveResult, run_live
 from openhtp.records.phases import Moment

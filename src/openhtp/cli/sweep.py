@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from openhtp.cli._config import ConfigFile, modelled_config
 from openhtp.cli._terminal import (
     JsonFile,
+    TextTable,
     confirm_written,
     errors_reported,
     progress_console,
@@ -29,7 +30,6 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
-from openhtp.cli._text_table import TextTable
 from openhtp.hw.catalog import find_soc
 from openhtp.sweeping import Standing, SweepResult, load_results, load_study, sweep as run_sweep
 from openhtp.sweeping.results import result_to_html

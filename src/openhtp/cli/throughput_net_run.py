@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import JsonFile, show, write_file, write_json
-from openhtp.cli._text_table import TextTable
+from openhtp.cli._terminal import JsonFile, TextTable, show, write_file, write_json
 from openhtp.tools.throughput import ThroughputResult, read_test_case, throughput
 
 

@@ -191,7 +191,7 @@ _CORE_KEYS = (
         name="rpc_polling_time",
         kind=Whole(0, MAX_RPC_POLLING_US, "microseconds"),
         about="How long to poll before sleeping.",
-        default=f"{PROFILE_RPC_POLLING_US} for the three fastest profiles, else 0",
+        default=f"{PROFILE_RPC_POLLING_US} for the three fastest profiles, otherwise 0",
         instead="`Device.set_perf_profile`",
     ),
     Key(

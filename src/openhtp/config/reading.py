@@ -1,4 +1,4 @@
-"""Checks a parsed file against the table of keys. What is wrong is named by its place: ``/devices/0/core_id``."""
+"""Checks a parsed file against the table of keys. Errors name the place: ``/devices/0/core_id``."""
 
 from __future__ import annotations
 

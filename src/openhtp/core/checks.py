@@ -1,4 +1,4 @@
-"""What callers give, looked at without trust: none of these raises, whatever the value is."""
+"""Checks of values from callers, without trust: none of these raises, whatever the value is."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 _SHOWN = 200
+_SPOKEN_WITH_A_VOWEL = re.compile(r"(?i)[aeio]|u(?!int|ni|se)|ndarray")
 _E = TypeVar("_E", bound=enum.IntEnum)
 
 
 def whole_number(value: object) -> int | None:
-    """The value as an int if it is a whole number of Python's or numpy's; None for all else, booleans included."""
+    """The value as an int if it is a whole number of Python's or numpy's; otherwise None, also for booleans."""
     if isinstance(value, bool):
         return None
     try:
@@ -35,7 +37,7 @@ def member_of(members: type[_E], value: object, prefix: str = "") -> _E | None:
 
 
 def real_number(value: object) -> float | None:
-    """The value as a float if it is a finite number of Python's or numpy's; None for all else and booleans."""
+    """The value as a float if it is a finite number of Python's or numpy's; otherwise None, also for booleans."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:
@@ -46,7 +48,7 @@ def real_number(value: object) -> float | None:
 
 
 def items_of(value: object, most: int | None = None) -> list[Any] | None:
-    """What a sequence holds, up to ``most`` as it may never end; None for text, mappings and what is none."""
+    """The items of a sequence, up to ``most`` as it may never end; None for text, mappings and other values."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping):
         return None
     try:
@@ -57,7 +59,7 @@ def items_of(value: object, most: int | None = None) -> list[Any] | None:
 
 
 def path_of(value: object) -> Path | None:
-    """The path that text or a path object names; None for all else, and for what no file can be called."""
+    """The path that text or a path object names; None for anything else, and for names that no file can have."""
     try:
         text = os.fspath(value)  # type: ignore[call-overload]
     except Exception:
@@ -88,6 +90,12 @@ def is_showable(value: object) -> bool:
 def shown(value: object) -> str:
     """The value as messages show it: never long, and its type if it has no representation."""
     if not is_showable(value):
-        return f"a {type(value).__name__}"
+        return type_in_words(value)
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({type(value).__name__})"
+
+
+def type_in_words(value: object) -> str:
+    """The type of a value with its article: ``an int``, ``an ndarray``, ``a uint8``."""
+    name = type(value).__name__
+    return f"{'an' if _SPOKEN_WITH_A_VOWEL.match(name) else 'a'} {name}"

@@ -2,8 +2,8 @@
 
 A terminal obeys escape sequences, a line break forges a line, an override of direction turns words around, and
 XML has no place for control characters at all. All of these are shown as JSON would write them (``\\u001b``), so
-text that is JSON already stays what it is. What shows text (``cli/_terminal.py``, ``report/markup.py``, handlers
-of logs) asks here; nothing else has to think of it.
+text that is JSON already stays what it is. Code that shows text (``cli/_terminal.py``, ``report/page.py``,
+handlers of logs) calls ``printable``; nothing else has to think of it.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Latch:
 
 
 def _make(call: Callable[[], object]) -> None:
-    """What one call raises keeps nobody else from being told."""
+    """An error in one call does not keep the others from being made."""
     try:
         call()
     except Exception:

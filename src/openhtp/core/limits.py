@@ -1,4 +1,4 @@
-"""What the API and the HTP allow at most, for every room that has to hold a caller to it."""
+"""The limits of the API and of the HTP, for every room that enforces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process asks of its machine: on which processors threads run, and that freed memory goes back."""
+"""Requests of a process to its machine: the processors that threads run on, and the return of freed memory."""
 
 from __future__ import annotations
 

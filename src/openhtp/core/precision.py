@@ -1,4 +1,4 @@
-"""In which numbers a graph or a kernel computes: they decide the matrix unit's rate and the bytes that move."""
+"""The formats in which graphs and kernels compute. They decide the matrix unit's rate and the bytes moved."""
 
 from __future__ import annotations
 

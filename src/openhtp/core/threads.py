@@ -112,7 +112,7 @@ class Errands:
         self._runner: threading.Thread | None = None
 
     def post(self, task: Callable[[], object]) -> None:
-        """Have a task done after those before it; the log has what it raises."""
+        """Queue a task behind the others; an error goes to the log."""
         self._tasks.put(task)
         with self._lock:
             if self._runner is None or not self._runner.is_alive():  # as in the child of a fork
@@ -139,14 +139,14 @@ class Errands:
 
 
 def beside(work: Callable[[], _T], *, name: str) -> Promise[_T]:
-    """Have something done on a thread of its own."""
+    """Do work on a thread of its own."""
     promise: Promise[_T] = Promise()
     OwnThread(promise.settle, work, name=name).start()
     return promise
 
 
 def finish(work: Callable[[], _T], *, name: str, discard: Callable[[_T], object] = lambda result: None) -> _T:
-    """Have something done that must not stop half-way, and wait for it. What it raises is raised here.
+    """Do work that must not stop half-way on a thread of ours, and wait for it. Its errors are raised here.
 
     If the wait is interrupted, the work is finished all the same, and ``discard`` is given what it made. On a
     thread of ours, which nothing interrupts, it is done at once.
@@ -173,7 +173,7 @@ def finish(work: Callable[[], _T], *, name: str, discard: Callable[[_T], object]
 
 
 def _discard_late(working: OwnThread, promise: Promise[_T], discarding: OwnThread) -> None:
-    """On the thread that starts threads: see to it that nothing is left of what nobody waits for."""
+    """On the thread that starts threads: discard a result that nobody waits for."""
     if working.ident is not None and not (promise.done() and promise.exception() is not None):
         discarding._begin()
 

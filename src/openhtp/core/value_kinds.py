@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from openhtp.core.checks import is_encodable, items_of, real_number, whole_number
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.core.priority import Priority
 
 _MAX_TEXT = 4096
 MAX_ITEMS = 65536

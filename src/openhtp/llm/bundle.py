@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from openhtp.core.errors import BadModel, InvalidArgument, error_context
-from openhtp.core.files import read_file
+from openhtp.core.files import read_file, write_file
 from openhtp.core.hmx_layout import BLOCK
-from openhtp.core.writing import write_file
 from openhtp.llm.adapter import check_name
 from openhtp.llm.config import LlamaConfig
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.checks import items_of, real_number, shown, whole_number
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.hmx_layout import round_up
-from openhtp.core.priority import Priority
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache
 from openhtp.llm.loaded import LoadedBundle, Sequencer

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import OutOfMemory, QnnError, UnsupportedFeature
 from openhtp.core.hmx_layout import tokens_from_native
-from openhtp.core.priority import Priority
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.threads import beside
 from openhtp.core.units import bytes_in_words

@@ -195,7 +195,7 @@ class Table:
         return number
 
     def defaults(self) -> OptionValues:
-        """What holds when nothing is given."""
+        """The values of a caller that gives none."""
         return self.read({})
 
     def read(
@@ -212,7 +212,7 @@ class Table:
         the device and ``origin`` how the object is made, where they are known.
         """
         values = {row.name: row.default for row in self.rows if row.same_as is None}
-        # What was asked for in other words than by leaving the option alone.
+        # Options that were given a value other than their default.
         chosen: dict[str, Option] = {}
         for name, value in arguments.items():
             row = self.option(name)

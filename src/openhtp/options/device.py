@@ -71,7 +71,7 @@ DEVICE = Table(
             name="driver_path",
             kind=Choice(("traditional", "hnrd")),
             default="traditional",
-            about="`hnrd` is the Hexagon NPU runtime driver of a Windows system; else libraries of the program's.",
+            about="`hnrd` is the Hexagon NPU runtime driver of Windows; `traditional` are a program's libraries.",
         ),
         Option(
             name="driver_version",

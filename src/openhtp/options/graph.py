@@ -105,9 +105,7 @@ GRAPH = Table(
             kind=Whole(1, MAX_VTCM_MB, "MB", or_max=True),
             about="VTCM to reserve; the device's choice unless given. Of several wishes, in either unit, the last"
             " holds.",
-            number=Number(
-                name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_MB", value=HtpGraphOption.VTCM_SIZE_IN_MB, htp=True
-            ),
+            number=_htp("VTCM_SIZE_IN_MB", HtpGraphOption.VTCM_SIZE_IN_MB),
             config_key="vtcm_mb",
             same_as="vtcm_bytes",
             factor=MIB,
@@ -117,22 +115,14 @@ GRAPH = Table(
             kind=Whole(VTCM_STEP_BYTES, MAX_VTCM_MB * MIB, "bytes", or_max=True, step=VTCM_STEP_BYTES),
             about="VTCM to reserve, in bytes: steps of 64 KiB from Hexagon v81 on, whole MB before; stored as 0"
             " for all that the chip has.",
-            number=Number(
-                name="QNN_HTP_GRAPH_CONFIG_OPTION_VTCM_SIZE_IN_BYTES",
-                value=HtpGraphOption.VTCM_SIZE_IN_BYTES,
-                htp=True,
-            ),
+            number=_htp("VTCM_SIZE_IN_BYTES", HtpGraphOption.VTCM_SIZE_IN_BYTES),
             in_binary=True,
         ),
         Option(
             name="hvx_threads",
             kind=Whole(1, MAX_HVX_THREADS),
             about="HVX threads to reserve; the device's choice unless given.",
-            number=Number(
-                name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_HVX_THREADS",
-                value=HtpGraphOption.NUM_HVX_THREADS,
-                htp=True,
-            ),
+            number=_htp("NUM_HVX_THREADS", HtpGraphOption.NUM_HVX_THREADS),
             config_key="hvx_threads",
             changes=Changeable.BEFORE_EXECUTION,
             in_binary=True,
@@ -142,7 +132,7 @@ GRAPH = Table(
             kind=Member(FloatPrecision),
             default=FloatPrecision.FLOAT16,
             about="How float graphs compute. An HTP has half precision only; float32 is for comparing.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_PRECISION", value=HtpGraphOption.PRECISION, htp=True),
+            number=_htp("PRECISION", HtpGraphOption.PRECISION),
             in_binary=True,
         ),
         Option(
@@ -179,7 +169,7 @@ GRAPH = Table(
             kind=Whole(1, MAX_CORES),
             default=1,
             about="Cores that one execution is spread over. Modelled times follow; here it is computed on one.",
-            number=Number(name="QNN_HTP_GRAPH_CONFIG_OPTION_NUM_CORES", value=HtpGraphOption.NUM_CORES, htp=True),
+            number=_htp("NUM_CORES", HtpGraphOption.NUM_CORES),
             config_key="num_cores",
             in_binary=True,
         ),

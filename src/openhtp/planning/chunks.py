@@ -10,7 +10,7 @@ from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost.llm import estimate_llm
 from openhtp.planning import plan
-from openhtp.planning.talking import CHUNKS
+from openhtp.planning.models import CHUNKS
 
 # What a platform does with a more urgent graph: on Windows it waits for the run, elsewhere for the step.
 PLATFORMS = {"waits": "windows", "pre-empts": "linux"}

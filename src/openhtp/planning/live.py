@@ -209,7 +209,7 @@ class _Stage(ExitStack):
         heapq.heappush(self._heap, (t, next(self._order), caller))
 
     def expect(self, job: int, work: Pace, tag: Any = None) -> None:
-        """What a job that is about to be submitted will be like."""
+        """Note the pace of a job that is about to be submitted."""
         self._works[job] = (work, tag)
 
     def play(self) -> Trace:

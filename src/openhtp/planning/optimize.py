@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from openhtp.core.priority import Priority
+from openhtp.core.enumerations import Priority
 from openhtp.planning.scenario import Pattern, Scenario
 from openhtp.planning.simulate import PlanRun, simulate
 from openhtp.records.phases import Phase, Phases

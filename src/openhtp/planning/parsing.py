@@ -11,20 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import QnnError
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
-from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, bytes_in_words
 from openhtp.core.validating import KeyPlace, WrittenFields, WrittenValue
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, PLATFORMS, SocSpec
 from openhtp.planning import keys
 from openhtp.planning.keys import MAX_CLIENTS, MAX_REQUESTS, RANGES, ranged
-from openhtp.planning.models import ModelCache, ModelRun, Models, ModelTime, read_choice
+from openhtp.planning.models import ModelCache, ModelRun, Models, ModelTime, read_choice, read_talk, slack_of
 from openhtp.planning.reading import BadScenario, read_file, read_mapping, read_text
 from openhtp.planning.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, RequestSource, Scenario
 from openhtp.planning.switching import read_switching
-from openhtp.planning.talking import read_talk, slack_of
 from openhtp.planning.voting import ballots, read_profile, read_votes
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy, policy_named

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
+from openhtp.core.enumerations import Priority
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
-from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, MS, SECOND, US
 from openhtp.hw.clocks import Clocks, StandingVote
 from openhtp.hw.waking import WARM_NS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from openhtp.planning.clockwork import Clockwork
 from openhtp.planning.scenario import Scenario
 from openhtp.planning.sources import PlannedRequest, Traffic
 from openhtp.planning.switching import Board
+from openhtp.planning.voting import Clockwork
 from openhtp.records.phases import Phases
 from openhtp.records.trace import ClocksChanged
 from openhtp.sched.actions import Finish, Outcome
@@ -130,11 +130,11 @@ class _Tally:
 
 
 def _unheard(changed: ClocksChanged) -> None:
-    """Nobody wants to know what the clocks do."""
+    """Changes of clocks are not recorded."""
 
 
 Progress = Callable[[float], None]
-"""Told from time to time which part of the scenario, 0 to 1, is behind."""
+"""Called from time to time with the part of the scenario, 0 to 1, that is done."""
 _REPORTS = 100
 
 

@@ -14,9 +14,9 @@ from functools import partial
 from msgspec import Struct
 
 from openhtp.hw.clocks import Clocks
-from openhtp.planning.clockwork import Clockwork, PaceAt
 from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario, Talk
 from openhtp.planning.switching import Board
+from openhtp.planning.voting import Clockwork, PaceAt
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.timed import Pace
 from openhtp.sched.virtual import Caller, VirtualLoop
@@ -185,7 +185,7 @@ class Traffic:
                 self._loop.call_at(first, source.fire)
 
     def _fire(self, source: _Running, now: int) -> Event | None:
-        """An open source asks whatever has become of its earlier requests, and goes on."""
+        """An open source asks regardless of its earlier requests, and goes on."""
         gap = source.gap()
         if gap and source.takes_part_at(now + gap):
             self._loop.call_at(now + gap, source.fire)

@@ -6,6 +6,7 @@ was answered with, empty for success.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +28,7 @@ Options = dict[Short, Any]
 
 
 class _Call(Struct, frozen=True, kw_only=True, tag_field="call", forbid_unknown_fields=True, omit_defaults=True):
-    """What all have: the status that it was answered with."""
+    """The common part: the status that answered the call."""
 
     error: Short = ""
 
@@ -164,7 +165,7 @@ class GraphExecuteAsync(_Call, frozen=True, kw_only=True, tag="graphExecuteAsync
 
 
 class ExecutionEnded(_Call, frozen=True, kw_only=True, tag="executionEnded"):
-    """What came of an execution; not a call, but what the notification would tell."""
+    """The end of an execution: not a call, but the content of its notification."""
 
     execution: Number
     outputs: dict[Text, StoredArray] = {}
@@ -226,7 +227,7 @@ class SignalCreate(_Call, frozen=True, kw_only=True, tag="signalCreate"):
 
 
 class SignalTrigger(_Call, frozen=True, kw_only=True, tag="signalTrigger"):
-    """What carries the signal is to end."""
+    """The calls that carry the signal are to end."""
 
     signal: Number
 
@@ -254,7 +255,7 @@ class Free(_Call, frozen=True, kw_only=True, tag="free"):
 
 
 class EntryCall(_Call, frozen=True, kw_only=True, tag="entry"):
-    """A call of the C table, by the name of its entry; what it did is in the calls before it."""
+    """A call of the C table, by the name of its entry; its effects are the calls before it."""
 
     name: Short
     status: int = 0
@@ -287,15 +288,5 @@ Call = (
     | EntryCall
 )
 
-_ENCODER = msgspec.json.Encoder()
-_DECODER: msgspec.json.Decoder[Call] = msgspec.json.Decoder(Call)
-
-
-def encode_call(call: Call) -> bytes:
-    """A line, with its end."""
-    return _ENCODER.encode(call) + b"\n"
-
-
-def decode_call(line: bytes) -> Call:
-    """A call from a line; raises msgspec.MsgspecError for anything else."""
-    return _DECODER.decode(line)
+encode_call = msgspec.json.Encoder().encode
+decode_call: Callable[[bytes], Call] = msgspec.json.Decoder(Call).decode

@@ -55,7 +55,7 @@ class Pause(Struct, frozen=True, array_like=True):
 
 
 class DeviceProfile(Struct, array_like=True):
-    """What a device tells about an execution whose client wants to know more than its end."""
+    """The details of an execution that a device reports to a client that profiles."""
 
     step_times_ns: list[int]
     pauses: list[Pause]
@@ -68,7 +68,7 @@ class DeviceProfile(Struct, array_like=True):
 
 
 NOTHING_TOLD = DeviceProfile([], [])
-"""Of an execution that nothing is known of."""
+"""The profile of an execution of which nothing is known."""
 
 
 class RunTimes(Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class Message(Struct, frozen=True, kw_only=True):
     method: Method
     graph: str = ""
     stamp_us: int = 0
-    # What the program that made the call saw of it, by its own clock; 0 if it did not look.
+    # How long the call took by the clock of the program that made it; 0 if it did not measure.
     app_us: int = 0
     events: tuple[ProfileEvent, ...] = ()
     # From the first op's begin to the last one's end on the chip (modelled); 0 if that is not known.

@@ -127,7 +127,7 @@ class Units(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, kw_only=True):
-    """A recording: its records, whom they speak of, and how many did not fit."""
+    """A recording: its records, the clients in them, and how many records did not fit."""
 
     units: Units
     tracks: dict[int, Track]

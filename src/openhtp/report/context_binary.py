@@ -1,4 +1,4 @@
-"""Everything that a context binary says of itself, as JSON with the names of the vendor's utility."""
+"""The description of a context binary, as JSON with the names of the vendor's utility."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NATIVE_K, _NATIVE_V = 256, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersions:
-    """What the library says it implements, which is not in a binary."""
+    """The API versions of the library, which are not in a binary."""
 
     core: str
     backend: str

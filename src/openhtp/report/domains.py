@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def act_in_words(act: Act) -> str:
-    """What is done, in words."""
+    """An act in words."""
     if isinstance(act, LetGo):
         return "free the dummy buffers"
     if isinstance(act, Hold):
@@ -30,12 +30,12 @@ def act_in_words(act: Act) -> str:
 
 
 def what_failed(outcome: ActOutcome) -> str:
-    """What an error says went wrong, without what to do about it; empty if nothing did."""
+    """The problem that an error names, without the remedy; empty if nothing failed."""
     return outcome.error.partition("; ")[0]
 
 
 def remedies(plan: MemoryPlan) -> list[str]:
-    """What errors say to do, once each."""
+    """The remedies that errors name, once each."""
     said = (outcome.error.partition("; ")[2] for outcome in plan.failures)
     return [remedy for remedy in dict.fromkeys(said) if remedy]
 

@@ -128,7 +128,7 @@ def marks_to_svg(
 
 
 def svg_to_png(svg: str) -> bytes:
-    """The same picture in pixels, for whoever cannot show SVG."""
+    """The same picture in pixels, for viewers without SVG."""
     import resvg_py
 
     def render(text: str) -> bytes:
@@ -183,7 +183,7 @@ def cut_to_fit(text: str, room: float) -> str:
 
 
 def _marks(instants: Sequence[Instant], first: int, last: int, scale: float, y: float) -> list[str]:
-    """What happened in a lane; of marks that would touch each other only the first."""
+    """The signs in a lane; of signs that would touch each other only the first."""
     drawn = []
     for category, (colour, gap, outline, _) in _SIGNS.items():
         mine = sorted(
@@ -275,7 +275,7 @@ def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_0
 
 
 def _character(cell: dict[str, float]) -> str:
-    """What one column shows: a miss before all, then how much it ran, and if hardly, what it did instead."""
+    """The character of one column: a miss first, then the running time, and if there was hardly any, the wait."""
     if MISSED in cell:
         return _MISS
     running = cell.get("running", 0.0)

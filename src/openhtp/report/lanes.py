@@ -57,7 +57,7 @@ class Counter(Struct, frozen=True, kw_only=True):
 
 
 class Flow(Struct, frozen=True, kw_only=True):
-    """An arrow from a moment in one lane to a moment in another: who made way for whom."""
+    """An arrow from a moment in one lane to a moment in another: one job made way for the other."""
 
     name: str
     number: int
@@ -104,7 +104,7 @@ def named_track(trace: Trace, number: int) -> str:
 
 
 def phases_to_marks(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
-    """Clients with their phases and steps, what they held, who made way for whom, and what came too late.
+    """Clients with their phases and steps, the resources they held, yields, and missed deadlines.
 
     Core by core, as viewers show lanes in the order in which they appear.
     """
@@ -142,7 +142,7 @@ def _client_lane(track: Track) -> tuple[str, str]:
 
 
 def _on_core(core: int, phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
-    """What one core's units, VTCM and DMA were used for."""
+    """The use of one core's units, VTCM and DMA."""
     marks: list[Mark] = []
     for i in phases.intervals:
         if i.grant is not None and i.grant.core == core:
@@ -206,7 +206,7 @@ def _yields(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
 
 
 def _deadlines(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
-    """By when jobs were to be done, and which were not."""
+    """The deadlines of jobs, and which were missed."""
     marks: list[Mark] = []
     for job in phases.ended:
         if job.deadline_ns is None:
@@ -222,7 +222,7 @@ def _deadlines(phases: Phases, tracks: Mapping[int, Track]) -> list[Mark]:
 
 
 def _queue(phases: Phases) -> list[Mark]:
-    """How many executions were accepted and not over."""
+    """The number of executions under way."""
     changes: dict[int, int] = {}
     for job in phases.ended:
         changes[job.submitted_ns] = changes.get(job.submitted_ns, 0) + 1
@@ -235,7 +235,7 @@ def _queue(phases: Phases) -> list[Mark]:
 
 
 def _clocks(phases: Phases) -> list[Mark]:
-    """How fast each core went, where there were votes on that: corners as a lane, and clocks as counters."""
+    """The clocks of each core, where clients voted: corners as a lane, and clocks as counters."""
     marks: list[Mark] = []
     for now, start, end in phases.clock_times():
         group = on_core(now.core, CLOCKS)

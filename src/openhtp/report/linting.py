@@ -1,7 +1,7 @@
 """Cycles of a graph's nodes as profile events: a row for each, and with linting what it waited for.
 
-The main thread is whichever matrix or vector op has the say; when neither runs it waits, for the scheduler or for
-what is fetched, and that wait is counted to the op that runs next.
+The main thread is the matrix or vector op that has the say. When neither runs it waits, for the scheduler or for
+data; that wait counts for the op that runs next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BITS = ((ChipEngine.HVX, 1), (ChipEngine.HMX, 2), (ChipEngine.DMA, 4))
 
 @dataclass(slots=True)
 class Lint:
-    """What linting knows of one node, in cycles; names of others by how long they ran beside it."""
+    """The linting data of one node, in cycles; other nodes by how long they ran beside it."""
 
     node: QnnOp
     cycles: int = 0
@@ -47,7 +47,7 @@ class Lint:
 
     @property
     def resources(self) -> str:
-        """``HVX, HMX, DMA``: those that it uses."""
+        """The units that it uses, as ``HVX, HMX, DMA``."""
         return ", ".join(engine.value for engine, _ in _BITS if engine in self.engines)
 
 
@@ -125,7 +125,7 @@ def _lint_core(ops: list[HtpOp], lints: dict[int, Lint]) -> None:
             last.overlap += cycles
             for owner in others:
                 last.beside[owner] += cycles
-    if idle:  # what is still carried out when everything is computed
+    if idle:  # results that are still written when everything is computed
         output = lints[OUTPUT]
         output.cycles += sum(cycles for cycles, _ in idle)
 

@@ -167,7 +167,7 @@ def _op_args(op: HtpOp, node: QnnOp, options: TraceOptions) -> Json:
 
 
 def _constants(schematic: Schematic, options: TraceOptions) -> Iterator[Json]:
-    """What only lies there, on a lane of its own."""
+    """Constants, which take no part in a run, on a lane of their own."""
     nodes, cores, dur = schematic.by_number, set[int](), 5
     for number, op in enumerate(op for op in schematic.ops if not op.executed):
         args = _op_args(op, nodes[op.owner], options)
@@ -302,7 +302,7 @@ class DeviceSpan:
 
 
 def run_spans(run: RunTimes) -> list[DeviceSpan]:
-    """What an execution consists of, the whole first."""
+    """The parts of an execution, the whole first."""
     started, finished = run.started_ns - run.received_ns, run.finished_ns - run.received_ns
     return [
         DeviceSpan("QNN DSP Execute", 0, finished),
@@ -378,7 +378,7 @@ def _tick_event(schematic: Schematic, span: DeviceSpan, base_ns: int, run: RunTi
 
 
 def modelled_time(span: DeviceSpan) -> dict[str, float]:
-    """What is modelled of a span, for its arguments."""
+    """The modelled time of a span, for its arguments."""
     return {} if span.modelled_ns is None else {"modelled_us": span.modelled_ns / 1000}
 
 

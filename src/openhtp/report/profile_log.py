@@ -5,7 +5,7 @@
     head    magic 8s | version u32 | kind u32 | body bytes u64 | checksum of the body u32 | of the head u32
     body    MessagePack of a ``records.profile.ProfileLogContent`` or a ``records.schematic.Schematic``
 
-What is read is checked in full before anything is made of it: a file may come from anywhere. The vendor's own
+A file may come from anywhere, so it is checked in full before use. The vendor's own
 logs have a format that nobody has described; they are recognised and refused.
 """
 
@@ -38,7 +38,7 @@ _T = TypeVar("_T", ProfileLogContent, Schematic)
 
 
 class LogFileKind(enum.IntEnum):
-    """What a file holds."""
+    """The content of a file."""
 
     LOG = 1
     SCHEMATIC = 2
@@ -58,7 +58,7 @@ def schematic_bytes(schematic: Schematic) -> bytes:
 
 
 def schematic_digest(schematic: Schematic) -> str:
-    """By which a log knows its schematic again."""
+    """The digest by which a log identifies its schematic."""
     return hashlib.sha256(msgspec.msgpack.encode(schematic)).hexdigest()[:32]
 
 

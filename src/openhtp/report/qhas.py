@@ -241,6 +241,9 @@ def _percent(part: int, whole: int) -> float:
     return 100.0 * part / whole if whole else 0.0
 
 
+# The summary as a page: sections that unfold, tables to sort and filter, a pie for any column.
+
+
 _TITLES = {
     "qnn_op_types": "QNN Op Types",
     "qnn_op_instances_nodes": "QNN Op Instances (Nodes)",
@@ -315,6 +318,9 @@ def _timeline(schematic: Schematic) -> dict[str, Any]:
             for op in ops
         ],
     }
+
+
+# The JSON schema of the summary, for programs that check files before they read them.
 
 
 _WHOLE: Json = {"type": "integer", "minimum": 0}

@@ -77,7 +77,7 @@ def _nodes(program: HtpProgram) -> tuple[QnnOp, ...]:
 
 
 class _Maker:
-    """Turns operations into ops, and knows which of them made what."""
+    """Turns operations into ops, and knows which op made each tensor."""
 
     def __init__(self, program: HtpProgram, schedule: Schedule, numbers: dict[str, int], cores: range) -> None:
         self.ops: list[HtpOp] = []
@@ -114,7 +114,7 @@ class _Maker:
         self._computed[operation.kernel] = self.ops[-1].id
 
     def regions(self) -> tuple[Region, ...]:
-        """Where things lie in VTCM, and from when to when."""
+        """The ranges of VTCM in use, with their times."""
         times = self._schedule.kernels
         regions: list[Region] = []
         for placement in self._schedule.placed.placements:
@@ -145,7 +145,7 @@ class _Maker:
             self._loaded[operation.kernel] = self.ops[-1].id
 
     def _inputs(self, number: int, kernel: Kernel) -> tuple[int, ...]:
-        """What a compute op reads: results of other kernels, weights, and what was brought in last."""
+        """The ops whose results a compute op reads: other kernels, weights, and the last data brought in."""
         makers = (self._makers[name] for name in kernel.inputs if name in self._makers)
         ops = [self._computed[maker] for maker in makers if maker != number and maker in self._computed]
         ops += [brought_in[number] for brought_in in (self._fetched, self._loaded) if number in brought_in]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.priority import Priority
 from openhtp.core.units import MS
 
 _MAX_PRIORITY = max(Priority)

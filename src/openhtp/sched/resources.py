@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from openhtp.core import status as st
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument, OutOfMemory
-from openhtp.core.priority import Priority
 from openhtp.core.units import MIB, bytes_in_words
 from openhtp.sched.events import ClientAdded, ClientKind
 

@@ -17,8 +17,8 @@ import numpy as np
 from onnx import helper
 
 from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.core.files import write_file
 from openhtp.core.units import GIB
-from openhtp.core.writing import write_file
 from openhtp.frontend.model import MICROSOFT, OnnxModel, ValueType
 from openhtp.frontend.onnx_reader import read_external
 

@@ -82,18 +82,18 @@ def sweep(
         raise InvalidArgument(f"progress is {shown(progress)}; expected a function of a Standing, or None")
     engine = _engine(on, workers)
     loaded = load_study(study)
-    with Store(folder) as kept:
-        kept.claim(loaded)
+    with Store(folder) as points:
+        points.claim(loaded)
         if retry:
-            kept.forget_failed()
+            points.forget_failed()
         tidying.start()
         try:
             with engine:
-                Driver(loaded, kept, engine, progress).run()
+                Driver(loaded, points, engine, progress).run()
         except BaseException:  # perhaps a Ctrl-C that came before the workers were ended
             tidying.post((engine.close, ()))
             raise
-        return SweepResult.of(kept)
+        return SweepResult.of(points)
 
 
 def _engine(on: str | SweepEngine, workers: int | None) -> SweepEngine:

@@ -1,4 +1,4 @@
-"""Runs a study: proposes points, keeps the workers busy, and puts what they answer into the store."""
+"""Runs a study: proposes points, keeps the workers busy, and puts their answers into the store."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Driver:
             rows: list[PointResult] = []
             for answer in answers:
                 task = self._under_way.pop(answer.task)
-                rows += self._taken(task, answer)
+                rows += self._rows_of(task, answer)
             # Workers go on while the disk is written.
             self._fill(tasks)
             if rows:
@@ -98,7 +98,7 @@ class Driver:
         while chunk := list(itertools.islice(points, min(self._size, self._largest))):
             yield WorkerTask(next(self._numbers), chunk)
 
-    def _taken(self, task: WorkerTask, answer: WorkerAnswer | LostTask) -> Iterable[PointResult]:
+    def _rows_of(self, task: WorkerTask, answer: WorkerAnswer | LostTask) -> Iterable[PointResult]:
         if isinstance(answer, WorkerAnswer):
             wanted = _TASK_SECONDS * len(task.points) / max(1e-6, answer.seconds)
             self._size = max(1, min(round(wanted), _GROWTH * self._size, _LARGEST_TASK))

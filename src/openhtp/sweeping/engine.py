@@ -9,7 +9,7 @@ import functools
 import hashlib
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
@@ -26,7 +26,7 @@ class WorkerTask(Struct, frozen=True, array_like=True):
 
 
 class WorkerAnswer(Struct, frozen=True, array_like=True, tag="answer"):
-    """What became of a task, and how long the worker was at it."""
+    """The results of a task, and how long the worker took."""
 
     task: int
     rows: list[PointResult]
@@ -46,6 +46,22 @@ class NoWorkers(ResourceError):
 
 class WrongWorker(UsageError):
     """A worker has another OpenHTP than the driver."""
+
+
+class Closeable:
+    """Closed at the end of a ``with`` block, however that ends."""
+
+    def close(self) -> None:
+        """Let go of everything; again does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster. Ray places tasks on nodes and tells of those that died; we give them out again.
+"""Workers on a Ray cluster. Ray places tasks on nodes and reports lost ones; we hand these out again.
 
 The study and its files are put into Ray's object store once, and fetched once by each worker process; OpenHTP
 itself has to be installed on the nodes.
@@ -7,13 +7,20 @@ itself has to be installed on the nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, identity, verify_identity
+from openhtp.sweeping.engine import (
+    Closeable,
+    LostTask,
+    NoWorkers,
+    WorkerAnswer,
+    WorkerTask,
+    identity,
+    verify_identity,
+)
 from openhtp.sweeping.study import Study, read_all
 
 _AHEAD = 2
@@ -40,7 +47,7 @@ def _run(wanted: str, fingerprint: str, setup: list[Any], task: bytes) -> tuple[
     return wanted, msgspec.msgpack.encode(WorkerAnswer(decoded.number, rows, seconds))
 
 
-class RayCluster:
+class RayCluster(Closeable):
     """All cores of a cluster, or as many as asked for."""
 
     def __init__(self, address: str | None, workers: int | None = None) -> None:
@@ -111,14 +118,6 @@ class RayCluster:
         if self._ours:
             self._ray.shutdown()
             self._ours = False
-
-    def __enter__(self) -> RayCluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _in_one_line(error: BaseException) -> str:

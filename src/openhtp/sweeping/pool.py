@@ -9,14 +9,13 @@ import subprocess
 from collections import deque
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import cast
 
 import msgspec
 
 from openhtp.core import interpreter
 from openhtp.core.threads import finish
-from openhtp.sweeping.engine import LostTask, NoWorkers, WorkerAnswer, WorkerTask, verify_identity
+from openhtp.sweeping.engine import Closeable, LostTask, NoWorkers, WorkerAnswer, WorkerTask, verify_identity
 from openhtp.sweeping.study import Study
 
 _STILLBORN = 3
@@ -60,7 +59,7 @@ class _WorkerProcess:
         self.process.wait()
 
 
-class LocalPool:
+class LocalPool(Closeable):
     """As many workers as there are cores, or as asked for."""
 
     def __init__(self, workers: int | None = None) -> None:
@@ -128,11 +127,3 @@ class LocalPool:
     def _end_workers(self) -> None:
         while self._workers:
             self._workers.pop().end()
-
-    def __enter__(self) -> LocalPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from openhtp.core.errors import UnsupportedFeature, error_context
-from openhtp.core.writing import write_file
+from openhtp.core.files import write_file
 from openhtp.report.page import CHARTS, filled_page
 from openhtp.sweeping.store import Store, open_store
 from openhtp.sweeping.study import Axis, Objective, PointResult, Scalar, Study, feasible, verify_row

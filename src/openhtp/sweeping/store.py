@@ -19,14 +19,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
 from openhtp.core.errors import ResourceError, UsageError
 from openhtp.core.files import Descriptor, kind_in_words
 from openhtp.core.units import MIB
-from openhtp.sweeping.engine import identity
+from openhtp.sweeping.engine import Closeable, identity
 from openhtp.sweeping.study import BadStudy, PointResult, Study, verify_whole
 
 FILE = "sweep.sqlite"
@@ -196,7 +195,7 @@ class StoreError(ResourceError):
     """The store cannot be written; what is in it stays."""
 
 
-class Store:
+class Store(Closeable):
     """The points of one study. Only the driver opens it to write; any number may read."""
 
     def __init__(self, folder: Path | None, *, create: bool = True) -> None:
@@ -302,14 +301,6 @@ class Store:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _about(self) -> dict[str, str]:
         with self._reading(), self._file.bounded():
             lines = self._db.execute("SELECT name, value FROM about LIMIT ?", (_MOST_ABOUT,)).fetchall()
@@ -341,7 +332,7 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Whatever is wrong with what is read is told in one line."""
+        """Any problem with the file becomes an error of one line."""
         try:
             yield
         except (sqlite3.Error, sqlite3.Warning, msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -41,7 +41,7 @@ def measure(
 def _measured(measurer: Measurer, points: Sequence[StudyPoint]) -> Sequence[Measured | Exception]:
     try:
         return measurer.run([point.values for point in points])
-    except Exception as error:  # a bug; it costs the points that meet it, and is told
+    except Exception as error:  # a bug: the points that meet it fail with its message
         if len(points) == 1:
             return [error]
         return [_measured(measurer, [point])[0] for point in points]

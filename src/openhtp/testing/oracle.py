@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.latches import Latch
 from openhtp.core.opcall import OpCall
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.threads import OwnThread
 from openhtp.ir.graph import QnnNode

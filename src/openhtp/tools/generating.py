@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.core.writing import write_file
+from openhtp.core.files import write_file
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.report.netron import schematic_to_netron
@@ -18,13 +18,13 @@ from openhtp.runtime.instruments.device_queries import library_binary, schematic
 from openhtp.runtime.objects.context import Context
 from openhtp.tools.models import Changes, ToolTarget, composed, import_models, opened_device
 from openhtp.tools.profiling import Profiling, Recorder
-from openhtp.tools.results import file_stems, make_folder
+from openhtp.tools.raw import file_stems, make_folder
 from openhtp.tools.stages import Stage, Tell, during
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What is to be saved, where, and for which chips; none: for that of ``where``."""
+    """An order: the models, the file, and the chips to save for; without chips, that of ``where``."""
 
     where: ToolTarget
     models: Sequence[str]
@@ -49,7 +49,7 @@ class Saved:
 
 @dataclass(slots=True)
 class GeneratedFiles:
-    """What came of it: the binaries, and files beside them."""
+    """The files written: binaries, and files beside them."""
 
     binaries: list[Saved] = field(default_factory=list)
     beside: list[Path] = field(default_factory=list)
@@ -118,7 +118,7 @@ def _schematics(order: Generation, context: Context) -> list[Path]:
         found = schematic_on(graph)
         if found is None:
             raise UnsupportedFeature(
-                f"{context.device.soc} has no half precision, so nothing can be told of graph {graph.name!r};"
+                f"{context.device.soc} has no half precision, so there is no schematic of graph {graph.name!r};"
                 " quantize it (openhtp quantize), or leave out optrace and --save_backend_op_mapping"
             )
         if order.profiling.level == "optrace":

@@ -139,7 +139,7 @@ def composed(
     profile: Profile | None = None,
     log: ProfileLog | None = None,
 ) -> Context:
-    """One context with all graphs, finalized. A profile that is given tells of each, in the log."""
+    """One context with all graphs, finalized. With a profile, the log has an entry for each."""
     with during(Stage.CREATE):
         options = {} if config is None else config.context_options(ContextOrigin.COMPOSED)
         context = device.create_context(**{**options, **changes.context_options})

@@ -34,8 +34,7 @@ from openhtp.tools.models import (
     restored,
 )
 from openhtp.tools.profiling import Profiling, Recorder
-from openhtp.tools.raw import Array, Form
-from openhtp.tools.results import METADATA, Results, Written, make_folder, metadata_yaml
+from openhtp.tools.raw import METADATA, Array, Form, Results, Written, make_folder, metadata_yaml
 from openhtp.tools.stages import Stage, Tell, during
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ _MOST_SECTION = 4 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetRunOrder:
-    """What is to be run, on what, and what becomes of the outputs."""
+    """An order: models or binaries, inputs, the target, and the handling of outputs."""
 
     where: ToolTarget
     models: Sequence[str] = ()
@@ -72,7 +71,7 @@ class NetRunOrder:
 
 @dataclass(slots=True, kw_only=True)
 class GraphRun:
-    """What came of one graph. Times are measured on this computer."""
+    """The result of one graph. Times are measured on this computer."""
 
     name: str
     inputs: list[TensorSpec]
@@ -85,7 +84,7 @@ class GraphRun:
 
 @dataclass(slots=True, kw_only=True)
 class NetRunResult:
-    """What came of an order."""
+    """The result of an order."""
 
     asynchronous: bool
     perf_profile: str | None
@@ -94,7 +93,7 @@ class NetRunResult:
 
 
 def net_run(order: NetRunOrder, tell: Tell) -> NetRunResult:
-    """Carry out an order. ``tell(what, done, of)`` hears how far it is."""
+    """Carry out an order. ``tell(what, done, of)`` is called with the progress."""
     if order.where.library is not None and not all(is_binary(path) for path in order.binaries):
         return _by_library(order, tell)
     sources = [] if order.binaries else import_models(order.models, order.changes)

@@ -42,7 +42,7 @@ def profiling_of(
     start_delay_s: float | None = None,
     executions: int | None = None,
 ) -> Profiling:
-    """From the options of a command; what they leave open is the config's."""
+    """The profiling that the options of a command ask for; the config fills in the rest."""
     general = {} if config is None else config.general
     graph: dict[str, Any] = next(iter(general.get("graph_configs", ())), {})
     if option not in (None, "optrace"):
@@ -70,7 +70,7 @@ def profiling_of(
 
 
 class Recorder:
-    """Makes profiles for calls and keeps what they tell in one log."""
+    """Makes profiles for calls and keeps them in one log."""
 
     def __init__(self, wanted: Profiling, folder: Path) -> None:
         self._wanted = wanted

@@ -37,7 +37,7 @@ from openhtp.tools.stages import Tell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How far outputs may be off: integers in steps, floats in parts of the largest of the output."""
+    """The greatest allowed error: integers in steps, floats in parts of the output's largest number."""
 
     steps: int = 1
     share: float = 0.01
@@ -76,7 +76,7 @@ class Compared:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What came of a replay."""
+    """The result of a replay."""
 
     calls: int = 0
     executions: int = 0
@@ -183,9 +183,9 @@ class SavedCalls:
 
 
 _T = TypeVar("_T", Backend, Device, Context, Graph, Mem, PowerConfig, Profile, Signal)
-# When a signal comes is no matter of the order of calls: how these end is not compared.
+# The moment of a signal does not depend on the order of calls, so the ends of such calls are not compared.
 _BY_SIGNAL = {st.QNN_GRAPH_ERROR_ABORTED.name, st.QNN_GRAPH_ERROR_TIMED_OUT.name}
-# Of a device: its name is that of one that others use; and what a library's is not asked.
+# Options of a device that are not replayed: its name, which others may use; and those that no library has.
 _NAME = ("name",)
 _NOT_OF_LIBRARIES = (
     *_NAME,
@@ -222,18 +222,16 @@ class _Player:
         self._signalled: set[int] = set()
 
     def make(self, call: cs.Call) -> None:
-        """One call."""
         self.outcome.calls += 1
         if not isinstance(
             call, (cs.GraphExecuteAsync, cs.ExecutionEnded, cs.EntryCall, cs.MemRegister, cs.SignalTrigger)
         ):
             self.drain()
-        made = _MAKERS.get(type(call))
-        if made is not None:
-            made(self, call)
+        make = _MAKERS.get(type(call))
+        if make is not None:
+            make(self, call)
 
     def drain(self) -> None:
-        """Wait for what is queued."""
         while self._queued:
             number, graph, execution = self._queued.popleft()
             self._note(number, graph, lambda execution=execution: execution.result())  # type: ignore[misc]
@@ -241,75 +239,66 @@ class _Player:
     # Objects
 
     def _find(self, number: int, kind: type[_T]) -> _T:
-        found = self._objects.get(number)
-        if not isinstance(found, kind):
+        known = self._objects.get(number)
+        if not isinstance(known, kind):
             self._saved.refuse(f"means {number} as a {kind.__name__.lower()}, which was not made before")
-        return found
+        return known
 
-    def _keep(self, number: int, call: Any, made: Callable[[], Any]) -> Any:
+    def _keep(self, number: int, call: Any, make: Callable[[], Any]) -> Any:
         """Make an object as it was made; what was refused then is to be refused now."""
         if number in self._objects:
             self._saved.refuse(f"makes {number}, which is there already")
-        found = self._answered(call, made)
-        if found is not None:
-            self._objects[number] = found
-        return found
+        result = self._answered(call, make)
+        if result is not None:
+            self._objects[number] = result
+        return result
 
-    def _answered(self, call: Any, made: Callable[[], Any]) -> Any:
+    def _answered(self, call: Any, make: Callable[[], Any]) -> Any:
+        """What a call gives; an answer other than the saved one is noted."""
         try:
-            found = made()
-            said = ""
+            result, status, now = make(), "", "success"
         except QnnError as error:
-            found, said = None, error.name
-            words = str(error)
-        if said != call.error:
-            then, now = call.error or "success", words if said else "success"
-            self.outcome.differing.append(f"line {self._saved.line}, {_title(call)}: {now}; it was {then}")
-        return found
+            result, status, now = None, error.name, str(error)
+        if status != call.error:
+            title = call.__struct_config__.tag
+            then = call.error or "success"
+            self.outcome.differing.append(f"line {self._saved.line}, {title}: {now}; it was {then}")
+        return result
 
-    def _options(self, given: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
-        found = {}
-        for name, value in given.items():
+    def _options(self, saved: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+        for name, value in saved.items():
             if isinstance(value, dict):
                 self._saved.refuse(f"has the option {name} = {str(value)[:200]}, which cannot be given again")
-            if name not in without:
-                found[name] = value
-        return found
+        return {name: value for name, value in saved.items() if name not in without}
 
     # Calls
 
     def backend(self, call: cs.BackendCreate) -> None:
-        """A backend, on the library that was asked for."""
-        made = self._keep(call.backend, call, lambda: Backend(library=self._library))
-        if made is not None:
-            self._stack.enter_context(made)
+        backend = self._keep(call.backend, call, lambda: Backend(library=self._library))
+        if backend is not None:
+            self._stack.enter_context(backend)
 
     def device(self, call: cs.DeviceCreate) -> None:
-        """A device."""
         owner = self._find(call.backend, Backend)
         options = self._options(call.options, _NAME if self._library is None else _NOT_OF_LIBRARIES)
         self._keep(call.device, call, lambda: owner.create_device(**options))
 
     def context(self, call: cs.ContextCreate) -> None:
-        """An empty context."""
         owner, options = self._find(call.device, Device), self._options(call.options)
         self._keep(call.context, call, lambda: owner.create_context(**options))
 
     def restored(self, call: cs.ContextCreateFromBinary) -> None:
-        """A context from a binary."""
         owner, options = self._find(call.device, Device), self._options(call.options)
         blob = self._saved.blob(call.binary)
-        made = self._keep(call.context, call, lambda: owner.create_context_from_binary(blob, **options))
-        for name, number in call.graphs.items() if made is not None else ():
-            self._keep(number, call, lambda name=name: made.graph(name))  # type: ignore[misc]
+        context = self._keep(call.context, call, lambda: owner.create_context_from_binary(blob, **options))
+        for name, number in call.graphs.items() if context is not None else ():
+            self._keep(number, call, lambda name=name: context.graph(name))  # type: ignore[misc]
 
     def graph(self, call: cs.GraphCreate) -> None:
-        """An empty graph."""
         owner, options = self._find(call.context, Context), self._options(call.options)
         self._keep(call.graph, call, lambda: owner.create_graph(call.name, **options))
 
     def tensor(self, call: cs.TensorCreate) -> None:
-        """A tensor."""
         graph = self._find(call.graph, Graph)
         data = None if call.data is None else self._saved.array(call.data)
         more: dict[str, Any] = {"data_format": call.data_format} if call.data_format else {}
@@ -329,7 +318,6 @@ class _Player:
         )
 
     def node(self, call: cs.GraphAddNode) -> None:
-        """A node."""
         graph = self._find(call.graph, Graph)
         params = {name: self._saved.param(value) for name, value in call.params.items()}
         params |= {name: self._saved.array(data) for name, data in call.arrays.items()}
@@ -346,17 +334,14 @@ class _Player:
         )
 
     def finalize(self, call: cs.GraphFinalize) -> None:
-        """A graph is compiled."""
         graph, carried = self._find(call.graph, Graph), self._carried(call)
         self._answered(call, lambda: graph.finalize(**carried))
 
     def execute(self, call: cs.GraphExecute) -> None:
-        """An execution that is waited for."""
         graph, inputs, carried = self._execution(call)
         self._note(call.execution, graph, lambda: graph.execute(inputs, **carried))
 
     def execute_async(self, call: cs.GraphExecuteAsync) -> None:
-        """An execution that is queued."""
         graph, inputs, carried = self._execution(call)
         if len(self._queued) >= graph.context.queue_depth:
             self.drain()
@@ -377,12 +362,12 @@ class _Player:
 
     def _carried(self, call: cs.GraphExecute | cs.GraphExecuteAsync | cs.GraphFinalize) -> dict[str, Any]:
         """The handles of a call; a library is given none, as it has no signals off QNX."""
-        found: dict[str, Any] = {}
+        handles: dict[str, Any] = {}
         if call.profile is not None and self._library is None:
-            found["profile"] = self._find(call.profile, Profile)
+            handles["profile"] = self._find(call.profile, Profile)
         if call.signal is not None and self._library is None:
-            found["signal"] = self._find(call.signal, Signal)
-        return found
+            handles["signal"] = self._find(call.signal, Signal)
+        return handles
 
     def _note(self, number: int, graph: Graph, run: Callable[[], dict[str, Array]]) -> None:
         try:
@@ -392,7 +377,6 @@ class _Player:
         self._settle(number)
 
     def ended(self, call: cs.ExecutionEnded) -> None:
-        """What came of an execution then."""
         self._ends[call.execution] = call
         self._settle(call.execution)
 
@@ -421,31 +405,26 @@ class _Player:
         row.add(now, then, self._tolerance)
 
     def configure(self, call: cs.SetConfig) -> None:
-        """Other options."""
-        found = self._objects.get(call.object)
-        if not isinstance(found, (Context, Graph)):
+        owner = self._objects.get(call.object)
+        if not isinstance(owner, (Context, Graph)):
             self._saved.refuse(f"means {call.object} as a context or graph, which was not made before")
         options = self._options(call.options)
-        self._answered(call, lambda: found.set_config(**options))
+        self._answered(call, lambda: owner.set_config(**options))
 
     def section(self, call: cs.ApplySection) -> None:
-        """Other data for a graph."""
         context, blob = self._find(call.context, Context), self._saved.blob(call.section)
         self._answered(call, lambda: context.apply_binary_section(call.graph, blob))
 
     def perf_profile(self, call: cs.SetPerfProfile) -> None:
-        """Votes."""
         device, options = self._find(call.device, Device), self._options(call.options)
         self._answered(call, lambda: device.set_perf_profile(call.name, **options))
 
     def power(self, call: cs.PowerConfigCreate) -> None:
-        """A number to vote under."""
         device = self._find(call.device, Device)
         if self._library is None:
             self._keep(call.power, call, lambda: device.create_power_config(call.core))
 
     def vote(self, call: cs.SetPowerVotes) -> None:
-        """Votes under it."""
         if self._library is None:
             power, votes = self._find(call.power, PowerConfig), dict(call.votes)
             self._answered(
@@ -458,46 +437,40 @@ class _Player:
             )
 
     def signal(self, call: cs.SignalCreate) -> None:
-        """A signal."""
         owner = self._find(call.backend, Backend)
         self._keep(call.signal, call, lambda: owner.create_signal(call.timeout_us))
 
     def trigger(self, call: cs.SignalTrigger) -> None:
-        """A signal comes, to what carries it if that is still under way."""
+        """A signal comes; it ends the call that carries it, if that is still under way."""
         signal = self._find(call.signal, Signal)
         if signal.timeout_us is None:
             with suppress(WrongState):
                 signal.trigger()
 
     def profile(self, call: cs.ProfileCreate) -> None:
-        """A profile."""
         owner, options = self._find(call.backend, Backend), self._options(call.options)
         self._keep(call.profile, call, lambda: owner.create_profile(call.level, **options))
 
     def binary(self, call: cs.GetBinary) -> None:
-        """A context is saved; its bytes depend on who prepares it."""
+        """A context is saved; its bytes depend on the library."""
         context = self._find(call.context, Context)
         self._answered(call, context.get_binary)
 
     def free(self, call: cs.Free) -> None:
-        """Something is given back; memory was not made again."""
-        found = self._objects.pop(call.object, None)
-        if isinstance(found, PowerConfig):
-            self._answered(call, found.destroy)
-        elif found is not None and not isinstance(found, Backend):
-            self._answered(call, found.free)
+        """An object is freed; memory was not registered again."""
+        freed = self._objects.pop(call.object, None)
+        if isinstance(freed, PowerConfig):
+            self._answered(call, freed.destroy)
+        elif freed is not None and not isinstance(freed, Backend):
+            self._answered(call, freed.free)
 
 
-def _title(call: Any) -> str:
-    return str(call.__struct_config__.tag)
-
-
-def _encoding(given: cs.QuantizeParams | None) -> Encoding | None:
-    if given is None:
+def _encoding(params: cs.QuantizeParams | None) -> Encoding | None:
+    if params is None:
         return None
-    if given.axis is None:
-        return ScaleOffset(given.scales[0], given.offsets[0])
-    return AxisScaleOffset(given.axis, tuple(given.scales), tuple(given.offsets))
+    if params.axis is None:
+        return ScaleOffset(params.scales[0], params.offsets[0])
+    return AxisScaleOffset(params.axis, tuple(params.scales), tuple(params.offsets))
 
 
 _MAKERS: dict[type, Callable[[_Player, Any], None]] = {

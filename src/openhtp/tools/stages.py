@@ -1,4 +1,4 @@
-"""Where a tool was when it failed: scripts tell by the exit status of ``qnn-net-run``, and so by ours."""
+"""The stage at which a tool failed. Scripts read it from the exit status of ``qnn-net-run``, and so from ours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from openhtp.core.errors import QnnError, error_context
 
 Tell = Callable[[str, int, int | None], None]
-"""Hears how far a tool is: what it does, how much is done, and of how much, if that is known."""
+"""Called with the progress of a tool: what it does, how much is done, and of how much, if that is known."""
 
 
 class Stage(enum.Enum):
-    """What was being done, and the exit status of a tool that fails there."""
+    """A stage of a tool, and its exit status if it fails there."""
 
     DEVICE = "device creation", 11
     CREATE = "graph composition", 14

@@ -39,8 +39,7 @@ from openhtp.tools.models import (
     library_of,
     opened_device,
 )
-from openhtp.tools.raw import Array, Form, read_piece
-from openhtp.tools.results import Results, Written
+from openhtp.tools.raw import Array, Form, Results, Written, read_piece
 from openhtp.tools.stages import Stage, Tell, during
 
 # The configuration of ``qnn-throughput-net-run``: backends, models, contexts, and threads that use them.
@@ -228,7 +227,7 @@ class RepeatedTimes:
 
 @dataclass(slots=True)
 class ThroughputResult:
-    """What came of a test case: times by name, and how far outputs were from what they should be."""
+    """The result of a test case: times by name, and the errors of outputs."""
 
     total_s: float = 0.0
     times: dict[str, RepeatedTimes] = field(default_factory=dict)
@@ -236,7 +235,7 @@ class ThroughputResult:
 
 
 def throughput(case: TestCase, tell: Tell) -> ThroughputResult:
-    """Run a test case. Ctrl-C ends one that has no end, and what was measured is told."""
+    """Run a test case. Ctrl-C ends an endless one; the result then holds everything measured so far."""
     outcome = ThroughputResult()
     with ExitStack() as stack:
         places = _Places(case, stack)
@@ -259,7 +258,7 @@ def throughput(case: TestCase, tell: Tell) -> ThroughputResult:
 
 
 def _side_by_side(workers: Sequence[_Worker], stop: Latch) -> None:
-    """One round of all threads. What one of them fails with ends the others, and is raised."""
+    """One round of all threads. An error in one of them ends the others, and is raised."""
     failures: list[QnnError | OSError] = []
 
     def work(worker: _Worker) -> None:

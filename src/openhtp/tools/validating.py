@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -48,14 +48,7 @@ class BackendFinding:
     @property
     def row(self) -> tuple[str, ...]:
         """In the order of the columns."""
-        return (
-            self.backend,
-            self.hardware,
-            self.libraries,
-            self.library_version,
-            self.core_version,
-            self.unit_test,
-        )
+        return astuple(self)[: len(COLUMNS)]
 
 
 def library_in(directory: Path) -> Path:

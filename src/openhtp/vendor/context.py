@@ -10,9 +10,9 @@ from openhtp.abi.layout import pointer_list
 from openhtp.abi.structs import struct
 from openhtp.abi.writing import c_text
 from openhtp.core import status as st
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
 from openhtp.core.option_numbers import CUSTOM, HtpContextOption
-from openhtp.core.priority import Priority
 from openhtp.options import CONTEXT
 from openhtp.vendor.backend import LibraryDevice
 from openhtp.vendor.forms import LibraryGraphOptions

@@ -13,10 +13,10 @@ import numpy as np
 
 from openhtp.abi.writing import Array, Params, tensor_struct
 from openhtp.core import status as st
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.precision import FloatPrecision
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
 from openhtp.ops import find_op, resolve

@@ -59,7 +59,7 @@ class Saver:
             return
         with self._lock, contextlib.suppress(ValueError):  # closed by another thread
             try:
-                self._lines.write(cs.encode_call(call))
+                self._lines.write(cs.encode_call(call) + b"\n")
             except OSError as error:
                 log.error("a call could not be saved in %r: %s", str(self.folder), error.strerror)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import real_number, shown
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.priority import Priority
 from openhtp.hw.catalog import find_soc
 from openhtp.rpc import frames, messages as ms
 from openhtp.rpc.frames import Record

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import items_of, shown
-from openhtp.core.enumerations import MemType
+from openhtp.core.enumerations import MemType, Priority
 from openhtp.core.errors import (
     DeviceLost,
     InvalidArgument,
@@ -19,7 +19,6 @@ from openhtp.core.errors import (
     NameClash,
     WrongState,
 )
-from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, OptionValues

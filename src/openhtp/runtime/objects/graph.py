@@ -12,11 +12,10 @@ import numpy.typing as npt
 from openhtp.compiler.chip_rules import float_nodes
 from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.dtype import DType
-from openhtp.core.enumerations import DataFormat
+from openhtp.core.enumerations import DataFormat, Priority
 from openhtp.core.errors import error_context
 from openhtp.core.locks import make_lock
 from openhtp.core.precision import FloatPrecision
-from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.telling import warn_once
 from openhtp.core.tensor import TensorKind

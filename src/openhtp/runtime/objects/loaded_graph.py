@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.core.priority import Priority
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorSpec
 from openhtp.options import OptionValues as Options

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
+from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.priority import Priority
 from openhtp.core.tensor import TensorSpec
 from openhtp.options import OptionValues
 from openhtp.program.sources import FileSource

@@ -10,8 +10,8 @@ from pathlib import Path
 from openhtp.core.checks import path_of, shown
 from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
+from openhtp.core.files import write_file
 from openhtp.core.version import VERSION
-from openhtp.core.writing import write_file
 from openhtp.records.profile import Message, ProfileLogContent
 from openhtp.records.schematic import Schematic
 from openhtp.runtime.objects.profile import Profile
