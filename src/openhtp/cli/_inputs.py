@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy.typing as npt
 import typer
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.frontend.calibration import Normalization
+from openhtp.frontend.calibration import Normalization, read_samples
+from openhtp.zoo.feeds import random_feeds
 
 Feeds = dict[str, npt.NDArray[Any]]
 Mean = Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")]
 Dim = Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1 or --dim x.0=1.")]
 Freeze = Annotated[list[str] | None, typer.Option(help="Make an input a constant: --freeze sr=16000.")]
 Std = Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")]
+
+
+def samples_of(
+    model: bytes, inputs: Path | None, mean: str, std: str, count: int = 1, seed: int = 0
+) -> list[Feeds]:
+    """Samples from files; without files, so many random ones."""
+    if inputs is None:
+        return random_feeds(model, count, seed=seed)
+    return read_samples(inputs, model, normalization_of(mean, std))
 
 
 def normalization_of(mean: str, std: str) -> Normalization:

@@ -10,7 +10,7 @@ import typer
 
 import openhtp as htp
 from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
-from openhtp.cli._inputs import Feeds, Mean, Std, normalization_of
+from openhtp.cli._inputs import Mean, Std, samples_of
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -25,14 +25,12 @@ from openhtp.config import BackendConfig
 from openhtp.core import files
 from openhtp.core.errors import BadProfile
 from openhtp.estimation import ZOO, zoo_model
-from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.ir.graph import Graph
 from openhtp.report.viewing import Features, Reader, ViewRequest, view
 from openhtp.runtime.objects.profile_log import ProfileLog
 from openhtp.session.options import soc_of
-from openhtp.zoo.feeds import random_feeds
 
 LEVELS = ("basic", "detailed", "linting", "optrace")
 _READERS = {"linting": Reader.CHROMETRACE, "optrace": Reader.OPTRACE}
@@ -66,7 +64,7 @@ def profile(
         if level not in LEVELS:
             raise BadProfile(f"--level {level!r}; expected {', '.join(LEVELS)}")
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
-        samples = _samples(inputs, with_fixed_inputs(source, {}, {}), mean, std)
+        samples = samples_of(with_fixed_inputs(source, {}, {}), inputs, mean, std)
         graph = htp.onnx.load(source, data_format_config=data_format_config)
         output.mkdir(parents=True, exist_ok=True)
         with progress_console.status(f"running {runs} times"):
@@ -98,12 +96,6 @@ def profile(
                 "files": [str(path) for path in written],
             },
         )
-
-
-def _samples(inputs: Path | None, model: bytes, mean: str, std: str) -> list[Feeds]:
-    if inputs is None:
-        return random_feeds(model, 1, seed=0)
-    return read_samples(inputs, model, normalization_of(mean, std))
 
 
 def _level_of(config: BackendConfig | None) -> str:

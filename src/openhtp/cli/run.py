@@ -28,9 +28,9 @@ from openhtp.cli._inputs import (
     Freeze,
     Mean,
     Std,
-    normalization_of,
     parse_dims,
     parse_freeze,
+    samples_of,
 )
 from openhtp.cli._terminal import (
     JsonFile,
@@ -47,7 +47,6 @@ from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.estimation import ZOO, zoo_model
-from openhtp.frontend.calibration import read_samples
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.records.profile import ProfileEvent
 from openhtp.records.trace import Trace
@@ -61,7 +60,6 @@ from openhtp.session.options import CPU, soc_of
 from openhtp.session.pending import PendingRun
 from openhtp.session.profiling import PART, AnyProfile
 from openhtp.session.range_check import LARGEST, Overflow, check_range
-from openhtp.zoo.feeds import random_feeds
 
 
 def run(
@@ -102,7 +100,7 @@ def run(
         chip = soc or soc_of(config)
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, parse_dims(dim), parse_freeze(freeze))
-        samples = _samples(data, inputs, random, seed, mean, std)
+        samples = samples_of(data, inputs, mean, std, random, seed)
         order = RunOrder(
             source=data if isinstance(source, bytes) or dim or freeze else source,
             soc=chip,
@@ -131,12 +129,6 @@ def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
         save_outputs(output, outcome)
     if trace is not None and outcome.trace is not None:
         write_file(trace, marks_to_chrome(trace_to_marks(outcome.trace)))
-
-
-def _samples(model: bytes, inputs: Path | None, count: int, seed: int, mean: str, std: str) -> list[Feeds]:
-    if inputs is None:
-        return random_feeds(model, count, seed=seed)
-    return read_samples(inputs, model, normalization_of(mean, std))
 
 
 # What ``openhtp run`` prints.

@@ -13,7 +13,6 @@ Several are separated by commas. Calls are counted from the moment when the faul
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
 import threading
@@ -22,8 +21,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from openhtp.core import status as st
+from openhtp.core.checks import type_in_words
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
+from openhtp.core.validating import did_you_mean
 
 MOST_KEPT = 10_000
 """So many calls with faults are kept with their times: the last ones."""
@@ -161,7 +162,7 @@ class FaultPlan:
 def parse_faults(text: str, source: str = "faults") -> tuple[Fault, ...]:
     """Read an order. What is wrong is named with its place, counted from 1."""
     if not isinstance(text, str):
-        raise InvalidArgument(f"{source} is a {type(text).__name__}; expected text such as 'ssr@graphExecute:3'")
+        raise InvalidArgument(f"{source} is {type_in_words(text)}; expected text such as 'ssr@graphExecute:3'")
     faults = []
     offset = 0
     for part in text.split(","):
@@ -238,6 +239,5 @@ def _names(kind: FaultKind) -> str:
 
 
 def _refuse(where: str, problem: str, word: str, known: list[str]) -> NoReturn:
-    near = difflib.get_close_matches(word, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+    hint = did_you_mean(word, known) or f"expected one of {', '.join(known)}"
     raise InvalidArgument(f"{where}: {problem}; {hint}")

@@ -81,11 +81,9 @@ def optimize(scenario: Scenario) -> Advice:
 
 def _score(run: PlanRun) -> tuple[int, int]:
     """Missed deadlines first, then by how much the worst ones are late."""
-    late = 0
-    for client, figures in zip(run.scenario.clients, run.clients, strict=True):
-        if client.deadline_ns is not None:
-            late += max(0, figures.worst_ns - client.deadline_ns)
-    return run.missed, late
+    pairs = zip(run.scenario.clients, run.clients, strict=True)
+    late = (figures.worst_ns - client.deadline_ns for client, figures in pairs if client.deadline_ns is not None)
+    return run.missed, sum(max(0, each) for each in late)
 
 
 def _shortened(scenario: Scenario) -> Scenario:
@@ -109,10 +107,9 @@ def _choices(scenario: Scenario) -> Iterator[PlanSetting]:
     by_deadline = _by_deadline(scenario)
     yield PlanSetting(policy=scenario.policy, priorities=as_given, depths=depths)
     for depth in (depths, shallow, ones):
-        for order in (as_given, by_deadline):
-            yield PlanSetting(policy=STRICT, priorities=order, depths=depth)
-        yield PlanSetting(policy=EarliestDeadline(), priorities=as_given, depths=depth)
-        yield PlanSetting(policy=EarliestDeadline(), priorities=by_deadline, depths=depth)
+        for policy in (STRICT, EarliestDeadline()):
+            for order in (as_given, by_deadline):
+                yield PlanSetting(policy=policy, priorities=order, depths=depth)
     built = _bottom_up(scenario)
     if built is not None:
         yield PlanSetting(policy=STRICT, priorities=built, depths=depths)
@@ -276,7 +273,7 @@ def worst_run(run: PlanRun, number: int) -> str:
     phases = Phases(asked, ended)
     simulate(scenario, phases=phases)
     mine = [i for i in phases.intervals if i.job == figures.worst_job]
-    waits = [i for i in mine if i.phase is not Phase.RUNNING] or []
+    waits = [i for i in mine if i.phase is not Phase.RUNNING]
     ran = sum(i.end_ns - i.start_ns for i in mine if i.phase is Phase.RUNNING)
     blockers: dict[int, int] = {}
     for wait in waits:

@@ -287,28 +287,19 @@ def exceeded(
     result: PlanResult, *, max_miss_rate: float | None = None, max_p99: Mapping[str, float] | None = None
 ) -> list[Exceeded]:
     """The limits that a plan exceeds: misses of each client as a share of 1, times in the scenario's unit."""
-    broken: list[Exceeded] = []
     scenario = result.scenario
-
-    def note(client: str, what: str, limit: float, value: float | None) -> None:
-        if value is None or value > limit:
-            broken.append(
-                Exceeded(
-                    policy=scenario.policy.name,
-                    client=client,
-                    what=what,
-                    limit=limit,
-                    found=value,
-                    unit=scenario.unit,
-                )
-            )
-
+    limits: list[tuple[str, str, float, float | None]] = []
     for name, row in result.clients.items():
         if max_miss_rate is not None and row.deadline is not None:
-            note(name, "miss_rate", max_miss_rate, row.missed / max(1, row.runs + row.not_done))
+            limits.append((name, "miss_rate", max_miss_rate, row.missed / max(1, row.runs + row.not_done)))
         if max_p99 and name in max_p99:
-            note(name, "p99", max_p99[name], row.p99)
-    return broken
+            limits.append((name, "p99", max_p99[name], row.p99))
+    policy, unit = scenario.policy.name, scenario.unit
+    return [
+        Exceeded(policy=policy, client=client, what=what, limit=limit, found=value, unit=unit)
+        for client, what, limit, value in limits
+        if value is None or value > limit
+    ]
 
 
 def read_limit(text: str, scenario: Scenario) -> tuple[str, float]:

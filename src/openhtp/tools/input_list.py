@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import logging
 import time
@@ -24,6 +23,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
+from openhtp.core.validating import did_you_mean
 from openhtp.tools.raw import Array, Form, read_piece
 
 _MOST_BYTES = 64 << 20
@@ -67,18 +67,18 @@ def read_input_list(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -
         raise InvalidArgument(
             f"{path}:{at}: byte {error.start} is no UTF-8; expected paths of raw files"
         ) from error
-    found = InputList()
+    listed = InputList()
     for number, line in enumerate(text.splitlines(), 1):
         where, words = f"{path}:{number}", line.split()
         if not words:
             continue
         if words[0][0] in "#%":
-            found.outputs += _outputs_of(where, line.strip(), outputs)
+            listed.outputs += _outputs_of(where, line.strip(), outputs)
         else:
-            found.lines.append(InputLine(where, _files(where, words, inputs, path.parent)))
-    if not found.lines:
+            listed.lines.append(InputLine(where, _files(where, words, inputs, path.parent)))
+    if not listed.lines:
         raise InvalidArgument(f"{path}: names no files; expected a line for each inference")
-    return found
+    return listed
 
 
 def _outputs_of(where: str, line: str, outputs: Sequence[str]) -> list[str]:
@@ -104,29 +104,28 @@ def _files(where: str, words: Sequence[str], inputs: Sequence[str], folder: Path
                 f"{where}: {len(words)} files; the graph has {len(inputs)} inputs ({', '.join(inputs)}): give a"
                 " file for each, in this order, or name:=file"
             )
-        return {name: _place(where, word, folder) for name, word in zip(inputs, words, strict=True)}
+        return {name: _path_of(where, word, folder) for name, word in zip(inputs, words, strict=True)}
     files: dict[str, Path] = {}
     for name, _, file in pairs:
         if name not in inputs:
-            near = difflib.get_close_matches(name, inputs, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the graph has {', '.join(inputs)}"
+            hint = did_you_mean(name, inputs, form=repr) or f"the graph has {', '.join(inputs)}"
             raise InvalidArgument(f"{where}: {name!r} is no input; {hint}")
         if name in files:
             raise InvalidArgument(f"{where}: input {name!r} comes twice")
-        files[name] = _place(where, file, folder)
+        files[name] = _path_of(where, file, folder)
     missing = [name for name in inputs if name not in files]
     if missing:
         raise InvalidArgument(f"{where}: there is no file for input {missing[0]!r}; each line needs all inputs")
     return files
 
 
-def _place(where: str, file: str, folder: Path) -> Path:
-    """A file counts from where the command runs, or else from the list, as lists are moved with their files."""
+def _path_of(where: str, file: str, folder: Path) -> Path:
+    """A path counts from the working folder, or from the folder of the list: lists are moved with their files."""
     if not file:
         raise InvalidArgument(f"{where}: a name without a file; expected name:=file")
-    for place in (Path(file), folder / file):
-        if place.exists():
-            return place
+    for path in (Path(file), folder / file):
+        if path.exists():
+            return path
     raise InvalidArgument(f"{where}: there is no file {file!r}, neither here nor in {str(folder)!r}")
 
 
@@ -236,13 +235,13 @@ class Feeding:
         known = self._cache.get(line.where)
         if known is not None:
             return known
-        found, parts = {}, set()
+        feeds, parts = {}, set()
         for name, spec in self._inputs.items():
             piece = read_piece(line.files[name], line.where, spec, self._forms[name], self._batch)
-            found[name] = piece.array
+            feeds[name] = piece.array
             parts.add(piece.parts)
         if len(parts) > 1:
             raise InvalidArgument(f"{line.where}: some files hold a whole batch and some one element of it")
         count = parts.pop() if parts else 1
-        self._cache.put(line.where, (found, count))
-        return found, count
+        self._cache.put(line.where, (feeds, count))
+        return feeds, count

@@ -47,8 +47,8 @@ class ToolTarget:
 
     def device_options(self) -> dict[str, Any]:
         """For ``Backend.create_device``: the command's chip before that of the config."""
-        found = {} if self.config is None else self.config.device_options()
-        return {**found, "soc": self.soc} if self.soc else found
+        options = {} if self.config is None else self.config.device_options()
+        return {**options, "soc": self.soc} if self.soc else options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +143,13 @@ def composed(
     with during(Stage.CREATE):
         options = {} if config is None else config.context_options(ContextOrigin.COMPOSED)
         context = device.create_context(**{**options, **changes.context_options})
-        made: list[Graph] = []
+        composed_graphs: list[Graph] = []
         for source in graphs:
             chosen = {} if config is None else config.graph_options(source.name)
             if "vtcm_mb" in changes.graph_options:
                 chosen.pop("vtcm_bytes", None)
-            made.append(context.compose_graph(source, **{**chosen, **changes.graph_options}))
-    for graph in made:
+            composed_graphs.append(context.compose_graph(source, **{**chosen, **changes.graph_options}))
+    for graph in composed_graphs:
         with during(Stage.FINALIZE):
             graph.finalize(profile=profile)
         if profile is not None and log is not None:
@@ -179,9 +179,11 @@ def restored(
             contexts = []
             for binary in binaries:
                 options = _options_of(config, contexts)
-                with _named(binary):
-                    made = device.create_context_from_binary(binary, signal=signal(), profile=profile, **options)
-                contexts.append(made)
+                with named_errors(binary):
+                    context = device.create_context_from_binary(
+                        binary, signal=signal(), profile=profile, **options
+                    )
+                contexts.append(context)
                 if profile is not None and log is not None:
                     log.add(profile)
         for context in contexts:
@@ -201,7 +203,7 @@ def _options_of(config: BackendConfig | None, before: Sequence[Context]) -> dict
 
 
 @contextmanager
-def _named(binary: Path) -> Iterator[None]:
+def named_errors(binary: Path) -> Iterator[None]:
     """Errors within name the file."""
     try:
         yield
@@ -226,18 +228,14 @@ def executable(context: Context) -> list[Graph]:
 
 
 def unused_keys(config: BackendConfig | None, names: Sequence[str], *, stored: bool) -> list[str]:
-    """What a config says that comes to nothing, and why: the most frequent mistake with these files."""
+    """Keys of a config without effect, and why: the most frequent mistake with these files."""
     if config is None:
         return []
-    found = []
-    if stored and config.htp.get("graphs"):
-        found.append(
-            f"{config.source}: /graphs has no effect: the graphs of a context binary are prepared already"
-        )
-    elif not stored:
-        strange = [name for name in config.graph_names if name not in names]
-        found += [
-            f"{config.source}: options for graph {name!r} have no effect; there are {', '.join(names)}"
-            for name in strange
-        ]
-    return found
+    if stored:
+        unused = "/graphs has no effect: the graphs of a context binary are prepared already"
+        return [f"{config.source}: {unused}"] if config.htp.get("graphs") else []
+    return [
+        f"{config.source}: options for graph {name!r} have no effect; there are {', '.join(names)}"
+        for name in config.graph_names
+        if name not in names
+    ]

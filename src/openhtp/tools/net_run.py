@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from openhtp.core.errors import BadBinary, InvalidArgument, QnnError, UnsupportedFeature
+from openhtp.core.errors import BadBinary, InvalidArgument, UnsupportedFeature
 from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import GIB
@@ -30,6 +30,7 @@ from openhtp.tools.models import (
     executable,
     import_models,
     is_binary,
+    named_errors,
     opened_device,
     restored,
 )
@@ -160,8 +161,8 @@ def _by_library(order: NetRunOrder, tell: Tell) -> NetRunResult:
         "--perf_profile": order.where.perf_profile is not None,
         "--binary_updates": bool(order.updates),
     }
-    for option, given in asked.items():
-        if given:
+    for option, is_given in asked.items():
+        if is_given:
             raise UnsupportedFeature(f"{option} does not go with a binary of the library's own; leave it out")
     tell("Loading the binary", 0, None)
     make_folder(order.output_dir)
@@ -253,18 +254,15 @@ class _Plan:
         with during(Stage.EXECUTE):
             slots = self._slots(depth)
             for feeds in self._feeding.sets(order.repetition, begin):
-                profile = recorder.profile_for(self._graph, time.monotonic() - begin)
-                signal = self._signal(self._graph)
+                profile = recorder.profile_for(graph, time.monotonic() - begin)
+                signal = self._signal(graph)
+                if len(pending) == depth:
+                    self._collect(pending, recorder)
+                inputs, outputs = (feeds, None) if slots is None else slots.filled(feeds)
                 if order.synchronous:
-                    given, into = (feeds, None) if slots is None else slots.filled(feeds)
-                    self._keep(self._graph.execute(given, into, profile=profile, signal=signal), recorder, profile)
+                    self._keep(graph.execute(inputs, outputs, profile=profile, signal=signal), recorder, profile)
                 else:
-                    if len(pending) == depth:
-                        self._collect(pending, recorder)
-                    given, into = (feeds, None) if slots is None else slots.filled(feeds)
-                    pending.append(
-                        (self._graph.execute_async(given, into, profile=profile, signal=signal), profile)
-                    )
+                    pending.append((graph.execute_async(inputs, outputs, profile=profile, signal=signal), profile))
                 tell(f"Executing {told.name}", told.inferences, self._total())
             while pending:
                 self._collect(pending, recorder)
@@ -339,10 +337,7 @@ def opened_binaries(where: ToolTarget, binaries: Sequence[Path]) -> Iterator[lis
         for binary in binaries:
             with during(Stage.CREATE):
                 blob = read_file(binary, most=_MOST_BYTES, what="a context binary", error=BadBinary)
-                try:
+                with named_errors(binary):
                     context = open_library_binary(device, blob)
-                except QnnError as error:
-                    error.message = f"{str(binary)!r}: {error.message}"
-                    raise
             graphs += context.graphs.values()
         yield graphs
