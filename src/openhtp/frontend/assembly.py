@@ -72,19 +72,19 @@ class Assembly:
 
     def form(self, value: OnnxValue, perm: Perm) -> TensorSpec:
         """The tensor that holds the value with its axes in this order."""
-        found = value.forms.get(perm)
-        if found is not None:
-            return found
+        known = value.forms.get(perm)
+        if known is not None:
+            return known
         shape = vs.permuted(value.shape, perm)
         quant = vs.moved_encoding(value.quant, perm)
         if value.data is not None:
-            made = self.static(_form_name(value, perm), value.data.transpose(perm), value.dtype, quant)
+            spec = self.static(_form_name(value, perm), value.data.transpose(perm), value.dtype, quant)
         else:
             have = self._nearest(value, perm)
-            made = self.native(_form_name(value, perm), shape, value.dtype, quant)
-            self._move(value, have, perm, made)
-        value.forms[perm] = made
-        return made
+            spec = self.native(_form_name(value, perm), shape, value.dtype, quant)
+            self._move(value, have, perm, spec)
+        value.forms[perm] = spec
+        return spec
 
     def move_into(self, value: OnnxValue, target: TensorSpec) -> None:
         """Write the value, with its axes as in ONNX, into a given tensor of its type."""
@@ -98,36 +98,36 @@ class Assembly:
         """The value's real numbers in another type or encoding (Quantize, Dequantize or Convert)."""
         if (dtype, quant) == (value.dtype, value.quant):
             return value
-        found = value.variants.get((dtype, quant))
-        if found is not None:
-            return found
+        known = value.variants.get((dtype, quant))
+        if known is not None:
+            return known
         name = f"{value.name}_{dtype.short}"
-        made = OnnxValue(name, value.shape, dtype, quant)
+        other = OnnxValue(name, value.shape, dtype, quant)
         if value.data is not None:
             real = value.real()
             assert real is not None
-            made.data = vs.stored(real, dtype, quant)
+            other.data = vs.stored(real, dtype, quant)
         else:
             perm, source = next(iter(value.forms.items()))
             target = self.native(name, source.shape, dtype, vs.moved_encoding(quant, perm))
             self.call(conversion(value.dtype, dtype), name, [source], [target])
-            made.forms[perm] = target
-        value.variants[dtype, quant] = made
-        return made
+            other.forms[perm] = target
+        value.variants[dtype, quant] = other
+        return other
 
     def cast(self, value: OnnxValue, dtype: DType) -> OnnxValue:
         """The value's stored numbers in another type."""
         if dtype == value.dtype and value.quant is None:
             return value
-        made = OnnxValue(f"{value.name}_{dtype.short}", value.shape, dtype)
+        other = OnnxValue(f"{value.name}_{dtype.short}", value.shape, dtype)
         if value.data is not None:
-            made.data = vs.stored(value.data, dtype, None)
-            return made
+            other.data = vs.stored(value.data, dtype, None)
+            return other
         for perm, source in list(value.forms.items())[:1]:
-            target = self.native(made.name, source.shape, dtype, None)
-            self.call("Cast", made.name, [source], [target])
-            made.forms[perm] = target
-        return made
+            target = self.native(other.name, source.shape, dtype, None)
+            self.call("Cast", other.name, [source], [target])
+            other.forms[perm] = target
+        return other
 
     # The end
 
@@ -162,12 +162,12 @@ class Assembly:
     @staticmethod
     def _unique(name: str, taken: set[str]) -> str:
         name = name or "value"
-        found, number = name, 1
-        while found in taken:
+        unique, number = name, 1
+        while unique in taken:
             number += 1
-            found = f"{name}_{number}"
-        taken.add(found)
-        return found
+            unique = f"{name}_{number}"
+        taken.add(unique)
+        return unique
 
 
 def conversion(source: DType, target: DType) -> str:
@@ -193,15 +193,15 @@ _LARGE = 64 * 1024
 
 
 def in_order(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The array as it is if it lies in order and has this type, else a copy that does.
+    """The array as it is if it lies in order and has this type, otherwise a copy that does.
 
     Filters have their channels moved from the first axis to the last: copied in order of the result, every element
     would come from another page.
     """
     if array.nbytes < _LARGE or array.dtype != dtype or array.flags.c_contiguous:
         return np.ascontiguousarray(array, dtype)
-    made = np.empty(array.shape, dtype)
+    copy = np.empty(array.shape, dtype)
     strip = max(1, _STRIP_BYTES // dtype.itemsize)
     for begin in range(0, array.shape[-1], strip):
-        made[..., begin : begin + strip] = array[..., begin : begin + strip]
-    return made
+        copy[..., begin : begin + strip] = array[..., begin : begin + strip]
+    return copy

@@ -51,15 +51,15 @@ def read_data_formats(source: str | os.PathLike[str] | Mapping[str, Any]) -> dic
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = "the data format configuration" if isinstance(source, Mapping) else repr(str(source))
         raise BadModel(f"{where} cannot be read: {error}; expected graphs with tensors") from error
-    found: dict[str, dict[str, DataFormat]] = {}
+    by_graph: dict[str, dict[str, DataFormat]] = {}
     for graph in content.graphs:
         names = [graph.graph_name] if isinstance(graph.graph_name, str) else graph.graph_name
         for name in names:
-            formats = found.setdefault(name, {})
+            formats = by_graph.setdefault(name, {})
             for tensor in graph.tensors:
                 with error_context(graph=name, tensor=tensor.tensor_name):
                     formats[tensor.tensor_name] = DataFormat.parse(tensor.format)
-    return found
+    return by_graph
 
 
 def with_data_formats(graph: Graph, formats: Formats) -> Graph:

@@ -21,14 +21,7 @@ _PLAIN = {
     "float16": DType.FLOAT_16,
     "float32": DType.FLOAT_32,
     "float64": DType.FLOAT_32,
-    "int8": DType.INT_32,
-    "int16": DType.INT_32,
-    "int32": DType.INT_32,
-    "int64": DType.INT_32,
-    "uint8": DType.INT_32,
-    "uint16": DType.INT_32,
-    "uint32": DType.INT_32,
-    "uint64": DType.INT_32,
+    **{f"{sign}int{bits}": DType.INT_32 for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "bool": DType.BOOL_8,
 }
 # What the client sees at the edges of the graph. The HTP casts no plain integers of these signed and 16-bit types:

@@ -36,13 +36,13 @@ def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) ->
     function = _FOLDS.get(node.op_type)
     try:
         with np.errstate(all="ignore"):
-            found = [function(node, inputs)] if function is not None else evaluate(node, inputs)
+            computed = [function(node, inputs)] if function is not None else evaluate(node, inputs)
     except (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
         raise UnsupportedOp(f"{node.title} cannot be computed: {error}") from error
-    if found is None:
+    if computed is None:
         return None
     results = []
-    for result, known in zip(found, outputs, strict=True):
+    for result, known in zip(computed, outputs, strict=True):
         if result is None or result.size > _MAX_ELEMENTS:
             return None
         results.append(np.asarray(result, known.dtype) if known is not None else result)
@@ -126,15 +126,6 @@ def _divide(node: OnnxNode, inputs: Inputs) -> Array | None:
     return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)), a.dtype)
 
 
-def _unsqueeze(node: OnnxNode, inputs: Inputs) -> Array | None:
-    return np.expand_dims(np.asarray(inputs[0]), _axes(node, inputs))
-
-
-def _squeeze(node: OnnxNode, inputs: Inputs) -> Array | None:
-    axes = _axes(node, inputs)
-    return np.squeeze(np.asarray(inputs[0]), axes or None)
-
-
 def _gather_elements(node: OnnxNode, inputs: Inputs) -> Array | None:
     x, where = np.asarray(inputs[0]), np.asarray(inputs[1])
     axis = node.attr("axis", 0) % x.ndim
@@ -172,8 +163,8 @@ _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
     "GatherElements": _gather_elements,
     "Transpose": lambda node, inputs: np.transpose(np.asarray(inputs[0]), node.attr("perm")),
     "Reshape": _reshape,
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
+    "Unsqueeze": lambda node, inputs: np.expand_dims(np.asarray(inputs[0]), _axes(node, inputs)),
+    "Squeeze": lambda node, inputs: np.squeeze(np.asarray(inputs[0]), _axes(node, inputs) or None),
     "Slice": _slice,
     "Range": _range,
     "ConstantOfShape": _filled,

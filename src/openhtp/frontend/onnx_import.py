@@ -63,10 +63,12 @@ def import_typed(model: OnnxModel) -> Imported:
         outputs = {name: typed.types[name] for name in model.outputs}
         # Weights of a broken file may hold anything; what becomes of them is not news.
         with np.errstate(all="ignore"):
-            return Imported(_Import(typed).graph(), model.inputs, outputs)
+            return Imported(GraphImport(typed).graph(), model.inputs, outputs)
 
 
-class _Import:
+class GraphImport:
+    """One model on its way into a QNN graph. Rules reach it through their ``Site``."""
+
     def __init__(self, model: TypedModel) -> None:
         # QNN has no tensors of rank 0: a scalar is a vector of one.
         self.types = {name: replace(kind, shape=kind.shape or (1,)) for name, kind in model.types.items()}
@@ -79,6 +81,7 @@ class _Import:
         self.assembly = Assembly(model.source.name, [*model.source.inputs, *model.source.outputs])
 
     def graph(self) -> Graph:
+        """Import everything."""
         for name in self._model.source.inputs:
             self._add_input(name)
         for node in self._model.nodes:
@@ -97,21 +100,23 @@ class _Import:
     # What sites ask for
 
     def value(self, name: str) -> OnnxValue:
-        found = self._values.get(name)
-        if found is None:
+        """The value of this name."""
+        if name not in self._values:
             data = self._model.constants.get(name)
             if data is None:
                 raise BadModel(f"value {name!r} is used but not defined")
             dtype = encodings.plain_type(data.dtype)
             shape = data.shape or (1,)
             stored = vs.stored(data, dtype, None).reshape(shape)
-            found = self._values[name] = OnnxValue(name, shape, dtype, None, stored)
-        return found
+            self._values[name] = OnnxValue(name, shape, dtype, None, stored)
+        return self._values[name]
 
     def define(self, name: str, value: OnnxValue) -> None:
+        """Say what stands for an ONNX name from here on."""
         self._values[name] = value
 
     def declare(self, name: str, perm: Perm, dtype: DType, quant: Encoding | None) -> TensorSpec:
+        """A tensor for an ONNX name, an output of the graph if it can be."""
         shape = self.types[name].shape
         value = OnnxValue(name, shape, dtype, quant)
         target = self._targets.get(name)
@@ -205,12 +210,12 @@ class _Import:
         return apply_plain(site, *plain)
 
     def _fixed_outputs(self, node: OnnxNode) -> dict[int, encodings.Fixed] | None:
-        """Encodings of the float outputs if the node can compute in fixed point, else None."""
-        given = [self.value(name) for name in node.inputs if name]
-        computed = [value for value in given if value.is_real and not value.is_constant]
-        if node.op_type in TABLES and not computed and not all(value.is_constant for value in given):
+        """Encodings of the float outputs if the node can compute in fixed point, otherwise None."""
+        inputs = [self.value(name) for name in node.inputs if name]
+        computed = [value for value in inputs if value.is_real and not value.is_constant]
+        if node.op_type in TABLES and not computed and not all(value.is_constant for value in inputs):
             # Computed are the indices only: the table decides.
-            computed = given[:1]
+            computed = inputs[:1]
         if not computed or not all(value.dtype.is_fixed_point for value in computed):
             return None
         fixed: dict[int, encodings.Fixed] = {}
@@ -240,8 +245,7 @@ class _Import:
         value = self.value(node.inputs[0])
         if value.data is not None and value.quant is None:
             stored = vs.stored(self._model.constants[node.inputs[0]], dtype, None).reshape(value.shape)
-            made = OnnxValue(node.outputs[0], value.shape, dtype, quant, stored)
-            return self.define(node.outputs[0], made)
+            return self.define(node.outputs[0], OnnxValue(node.outputs[0], value.shape, dtype, quant, stored))
         unsigned = encodings.activation(dtype, quant)
         if (value.dtype, value.quant) in ((dtype, quant), unsigned):
             return self.define(node.outputs[0], self.assembly.converted(value, *unsigned))

@@ -7,6 +7,7 @@ must lie beside the model, nodes are put in order and cycles are refused. Every 
 from __future__ import annotations
 
 import graphlib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -126,7 +127,10 @@ class _ModelReader:
             name=self._graph.name or "graph",
             nodes=self._ordered(set(inputs) | set(constants)),
             inputs=inputs,
-            outputs={value.name: self._output_type(value) for value in self._graph.output},
+            outputs={
+                value.name: _declared_type(value) if value.type.tensor_type.elem_type else None
+                for value in self._graph.output
+            },
             constants=constants,
             narrow=self._narrow,
             metadata={item.key: item.value for item in proto.metadata_props},
@@ -149,17 +153,7 @@ class _ModelReader:
     def _input_type(self, value: Any) -> ValueType:
         if not value.type.HasField("tensor_type"):
             raise UnsupportedFeature(f"input {value.name!r} is not a tensor")
-        kind = value.type.tensor_type
-        return ValueType(
-            value_type(kind.elem_type, value.name), tuple(int(dim.dim_value) for dim in kind.shape.dim)
-        )
-
-    def _output_type(self, value: Any) -> ValueType | None:
-        kind = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not kind.elem_type:
-            return None
-        sizes = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-        return ValueType(value_type(kind.elem_type, value.name), sizes)
+        return _declared_type(value)
 
     def _constant(self, tensor: Any) -> Array:
         if tensor.data_type in _NARROW:
@@ -175,25 +169,25 @@ class _ModelReader:
     def _ordered(self, known: set[str]) -> tuple[OnnxNode, ...]:
         """Nodes in the order of their data; ties as in the file."""
         protos = list(self._graph.node)
-        made: dict[str, int] = {}
+        makers: dict[str, int] = {}
         for index, proto in enumerate(protos):
             for name in proto.output:
-                if name and (name in made or name in known):
+                if name and (name in makers or name in known):
                     raise BadModel(f"value {name!r} is defined twice")
                 if name:
-                    made[name] = index
+                    makers[name] = index
         sorter = graphlib.TopologicalSorter[int]()
         in_order = True
         for index, proto in enumerate(protos):
             reads = node_reads(proto)
-            before = {made[name] for name in reads if name in made}
+            before = {makers[name] for name in reads if name in makers}
             in_order = in_order and all(other < index for other in before)
-            missing = [name for name in reads if name not in made and name not in known]
+            missing = [name for name in reads if name not in makers and name not in known]
             if missing:
                 raise BadModel(f"{_title(proto, index)} reads {missing[0]!r}, which nothing defines")
             sorter.add(index, *before)
         for value in self._graph.output:
-            if value.name not in made and value.name not in known:
+            if value.name not in makers and value.name not in known:
                 raise BadModel(f"output {value.name!r} is defined by nothing")
         try:
             order: Iterable[int] = range(len(protos)) if in_order else list(sorter.static_order())
@@ -203,27 +197,18 @@ class _ModelReader:
         return self._named([(index, protos[index]) for index in order])
 
     def _named(self, protos: list[tuple[int, NodeProto]]) -> tuple[OnnxNode, ...]:
-        taken: set[str] = set()
+        names: set[str] = set()
         nodes = []
         for index, proto in protos:
             name = proto.name or f"{proto.op_type}_{index}"
-            while name in taken:
+            while name in names:
                 name = f"{name}_{index}"
-            taken.add(name)
+            names.add(name)
             domain = _DOMAINS.get(proto.domain, proto.domain)
             with error_context(node=name):
                 attrs = {item.name: self._attribute(item, proto) for item in proto.attribute}
-            nodes.append(
-                OnnxNode(
-                    proto.op_type,
-                    domain,
-                    name,
-                    tuple(proto.input),
-                    tuple(proto.output),
-                    attrs,
-                    self._opsets.get(domain, 1),
-                )
-            )
+            opset, inputs, outputs = self._opsets.get(domain, 1), tuple(proto.input), tuple(proto.output)
+            nodes.append(OnnxNode(proto.op_type, domain, name, inputs, outputs, attrs, opset))
         return tuple(nodes)
 
     def _attribute(self, proto: Any, node: NodeProto) -> Any:
@@ -280,9 +265,7 @@ def _array(tensor: Any, folder: Path | None) -> Array:
     if tensor.data_type == TensorProto.STRING:
         raise UnsupportedFeature(f"tensor {name!r} holds strings")
     dtype = _numpy_type(tensor.data_type, name)
-    elements = 1
-    for size in tensor.dims:
-        elements *= size
+    elements = math.prod(tensor.dims)
     try:
         if tensor.data_location == TensorProto.EXTERNAL:
             reference = {item.key: item.value for item in tensor.external_data}
@@ -290,9 +273,9 @@ def _array(tensor: Any, folder: Path | None) -> Array:
             return _from_bytes(raw, tensor, dtype, elements)
         if tensor.HasField("raw_data"):
             return _from_bytes(tensor.raw_data, tensor, dtype, elements)
-        held = max(len(getattr(tensor, field)) for field in _FIELDS)
-        if elements > 8 * held:
-            raise BadModel(f"tensor {name!r} has {elements} elements by its dims and {held} in the file")
+        stored = max(len(getattr(tensor, field)) for field in _FIELDS)
+        if elements > 8 * stored:
+            raise BadModel(f"tensor {name!r} has {elements} elements by its dims and {stored} in the file")
         array: Array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, OverflowError) as error:
         raise BadModel(f"tensor {name!r} cannot be read: {error}") from error
@@ -317,6 +300,11 @@ def _from_bytes(raw: bytes, tensor: Any, dtype: np.dtype[Any], elements: int) ->
     if tensor.data_type == TensorProto.INT4:
         nibbles = ((nibbles.astype(np.int8) ^ 8) - 8).astype(np.int8)
     return nibbles.reshape(tuple(tensor.dims))
+
+
+def _declared_type(value: Any) -> ValueType:
+    kind = value.type.tensor_type
+    return ValueType(value_type(kind.elem_type, value.name), tuple(int(dim.dim_value) for dim in kind.shape.dim))
 
 
 def value_type(elem_type: int, name: str) -> np.dtype[Any]:
@@ -409,7 +397,7 @@ def inlined(proto: Any) -> Any:
 
 
 def _function_sizes(proto: Any) -> dict[tuple[str, str], int]:
-    """How many nodes each function comes to."""
+    """How many nodes each function stands for."""
     functions = {(function.domain, function.name): function for function in proto.functions}
     calls = {
         key: {_operator(node) for node in function.node if _operator(node) in functions}

@@ -97,9 +97,9 @@ class _Work:
 
     def parts(self) -> list[ModelPart] | None:
         """The parts as they are now; None if a node was refused that was the HTP's so far."""
-        found: list[ModelPart] = []
+        parts: list[ModelPart] = []
         for on_htp, indices in self._groups():
-            model, inputs, outputs = self._extract(indices, f"{self._proto.graph.name or 'graph'}_{len(found)}")
+            model, inputs, outputs = self._extract(indices, f"{self._proto.graph.name or 'graph'}_{len(parts)}")
             imported = None
             if on_htp:
                 imported = self._tried.get(indices) or self._import(indices, model)
@@ -108,8 +108,8 @@ class _Work:
                 self._tried[indices] = imported
             nodes = tuple(self._assigned(index) for index in indices)
             part = ModelPart(nodes=nodes, model=model, inputs=inputs, outputs=outputs, imported=imported)
-            found.append(part)
-        return found
+            parts.append(part)
+        return parts
 
     def _assigned(self, index: int) -> AssignedNode:
         node = self._proto.graph.node[index]

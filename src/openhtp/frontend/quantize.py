@@ -172,10 +172,10 @@ def quantize_model(
 
 def refuse_quantized(model: bytes) -> None:
     """Raise InvalidArgument if a model computes in integers already."""
-    found = [node for node in parse_model(model).graph.node if node.op_type in _QUANTIZED_OPS]
-    if found:
+    nodes = [node for node in parse_model(model).graph.node if node.op_type in _QUANTIZED_OPS]
+    if nodes:
         raise InvalidArgument(
-            f"the model is quantized already: {len(found)} nodes like {found[0].name!r} ({found[0].op_type});"
+            f"the model is quantized already: {len(nodes)} nodes like {nodes[0].name!r} ({nodes[0].op_type});"
             " give the float model that it was made from"
         )
 
@@ -203,18 +203,18 @@ def _accepted(
     exact = [node.name for node in graph.node if all(name in constants for name in node.output)]
     floats = {node.name: _WHY_FLOAT for node in graph.node if node.op_type in _RECURRENT}
     while True:
-        made = _quantize(prepared, folder, samples, recipe, [*exact, *floats], progress)
+        quantized = _quantize(prepared, folder, samples, recipe, [*exact, *floats], progress)
         try:
-            import_model(read_model(made))
+            import_model(read_model(quantized))
         except (UnsupportedError, BadModel) as error:
             blamed = _blamed(graph, str(error.where.get("node", "")))
             # The fault of a node that is in floats already lies with what it reads.
-            found = [name for name in (*blamed, *_makers(graph, blamed)) if name not in floats][:1]
-            if not found:
+            guilty = [name for name in (*blamed, *_makers(graph, blamed)) if name not in floats][:1]
+            if not guilty:
                 raise
-            floats.update(dict.fromkeys(found, error.message))
+            floats.update(dict.fromkeys(guilty, error.message))
         else:
-            return made, floats
+            return quantized, floats
 
 
 def _blamed(graph: Any, refused: str) -> list[str]:
@@ -222,7 +222,8 @@ def _blamed(graph: Any, refused: str) -> list[str]:
     names = [node.name for node in graph.node]
     if refused in names:
         return [refused]
-    # A part of a node that was written out, or what quantizes a value: then its maker, or else its readers.
+    # A part of a node that was written out, or what quantizes a value: then its maker or, without one, its
+    # readers.
     whole = [name for name in names if name and refused.startswith(f"{name}/")]
     if whole:
         return [max(whole, key=len)]

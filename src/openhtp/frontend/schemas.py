@@ -133,13 +133,13 @@ def _refused(node: OnnxNode, error: Exception) -> UnsupportedOp:
 
 def _inner_attributes(inner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of a node in a body; some are the operator's own, under another name."""
-    found = {}
+    attributes = {}
     for item in inner.attribute:
         if not item.ref_attr_name:
-            found[item.name] = read_attribute(item)
+            attributes[item.name] = read_attribute(item)
         elif item.ref_attr_name in given:
-            found[item.name] = read_attribute(given[item.ref_attr_name])
-    return found
+            attributes[item.name] = read_attribute(given[item.ref_attr_name])
+    return attributes
 
 
 def _node_proto(node: OnnxNode) -> Any:
@@ -157,18 +157,18 @@ def evaluate(node: OnnxNode, inputs: Sequence[Array | None]) -> list[Array] | No
     # Half a second to import, and few models need it.
     from onnx.reference import ReferenceEvaluator
 
-    given = [name for name in dict.fromkeys(node.inputs) if name]
+    inputs_given = [name for name in dict.fromkeys(node.inputs) if name]
     graph = helper.make_graph(
         [_node_proto(node)],
         "one",
-        [helper.make_empty_tensor_value_info(name) for name in given],
+        [helper.make_empty_tensor_value_info(name) for name in inputs_given],
         [helper.make_empty_tensor_value_info(name) for name in node.outputs if name],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, node.opset)])
     feeds = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
     try:
-        found = iter(ReferenceEvaluator(model).run(None, feeds))
-        return [np.asarray(next(found)) if name else np.zeros(0) for name in node.outputs]
+        results = iter(ReferenceEvaluator(model).run(None, feeds))
+        return [np.asarray(next(results)) if name else np.zeros(0) for name in node.outputs]
     except Exception as error:  # Anything: it is a reference, and not made for use.
         log.debug("%s is left to the graph: %s", node.title, error)
         return None
@@ -176,10 +176,9 @@ def evaluate(node: OnnxNode, inputs: Sequence[Array | None]) -> list[Array] | No
 
 # Inputs that ONNX lets a model compute and the HTP needs to know when a graph is compiled.
 _REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-_REDUCTIONS = tuple(f"Reduce{kind}" for kind in _REDUCED)
 
 STATIC_INPUTS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(_REDUCTIONS, (1,)),
+    **{f"Reduce{kind}": (1,) for kind in _REDUCED},
     "BatchNormalization": (1, 2, 3, 4),
     "Clip": (1, 2),
     "ConstantOfShape": (0,),

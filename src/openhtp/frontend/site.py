@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -12,30 +12,11 @@ from openhtp.core.errors import UnsupportedOp
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import encodings, values as vs
-from openhtp.frontend.assembly import Assembly
 from openhtp.frontend.model import Array, OnnxNode, Shape, ValueType
 from openhtp.frontend.values import OnnxValue, Perm
 
-
-class Surroundings(Protocol):
-    """What a site needs from the import that it is part of."""
-
-    @property
-    def assembly(self) -> Assembly:
-        """Where tensors and nodes go."""
-
-    @property
-    def types(self) -> Mapping[str, ValueType]:
-        """ONNX types by name."""
-
-    def value(self, name: str) -> OnnxValue:
-        """The value of this name."""
-
-    def define(self, name: str, value: OnnxValue) -> None:
-        """Say what stands for an ONNX name from here on."""
-
-    def declare(self, name: str, perm: Perm, dtype: DType, quant: Encoding | None) -> TensorSpec:
-        """A tensor for an ONNX name, an output of the graph if it can be."""
+if TYPE_CHECKING:
+    from openhtp.frontend.onnx_import import GraphImport
 
 
 class Site:
@@ -45,7 +26,7 @@ class Site:
     inputs are then dequantized, and outputs are left as floats.
     """
 
-    def __init__(self, around: Surroundings, node: OnnxNode, fixed: Mapping[int, encodings.Fixed] | None) -> None:
+    def __init__(self, around: GraphImport, node: OnnxNode, fixed: Mapping[int, encodings.Fixed] | None) -> None:
         self._around = around
         self._fixed = fixed
         self._emitted = 0

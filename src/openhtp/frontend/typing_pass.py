@@ -27,7 +27,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class TypedModel:
-    """A model with all types known. ``nodes`` are those that are left to be computed."""
+    """A model with all types known, once it is settled. ``nodes`` are those that are left to be computed."""
 
     source: OnnxModel
     nodes: tuple[OnnxNode, ...]
@@ -37,53 +37,47 @@ class TypedModel:
 
 def settle_types(model: OnnxModel) -> TypedModel:
     """Walk the nodes in order. Raises UnsupportedFeature where a size depends on data."""
-    types: dict[str, ValueType] = dict(model.inputs)
-    constants: dict[str, Array] = dict(model.constants)
-    types.update((name, ValueType(array.dtype, array.shape)) for name, array in constants.items())
+    constants = {name: ValueType(array.dtype, array.shape) for name, array in model.constants.items()}
+    typed = TypedModel(model, (), {**model.inputs, **constants}, dict(model.constants))
     kept: list[OnnxNode] = []
     waiting = list(reversed(model.nodes))
     while waiting:
         node = waiting.pop()
         with error_context(node=node.name):
-            simpler = _settle(node, types, constants, kept)
+            simpler = _settle(node, typed, kept)
         waiting.extend(reversed(simpler))
-    return TypedModel(model, tuple(kept), types, constants)
+    return dataclasses.replace(typed, nodes=tuple(kept))
 
 
-def _settle(
-    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array], kept: list[OnnxNode]
-) -> list[OnnxNode]:
+def _settle(node: OnnxNode, typed: TypedModel, kept: list[OnnxNode]) -> list[OnnxNode]:
     """Settle one node; returns those to be looked at instead of it."""
-    results = _known_results(node, types, constants)
+    results = _known_results(node, typed)
     if results is not None:
-        for name, result in results.items():
-            constants[name] = result
-            types[name] = ValueType(result.dtype, result.shape)
+        typed.constants.update(results)
+        typed.types.update((name, ValueType(result.dtype, result.shape)) for name, result in results.items())
         return []
-    simpler = expand(node, types, constants)
+    simpler = expand(node, typed.types, typed.constants)
     if simpler is not None:
         return simpler
-    found = _output_types(node, types, constants)
-    types.update(found)
-    if all(0 in kind.shape for kind in found.values()):
+    outputs = _output_types(node, typed)
+    typed.types.update(outputs)
+    if all(0 in kind.shape for kind in outputs.values()):
         # Of nothing everything is known.
-        constants.update((name, np.zeros(kind.shape, kind.dtype)) for name, kind in found.items())
+        typed.constants.update((name, np.zeros(kind.shape, kind.dtype)) for name, kind in outputs.items())
     else:
         kept.append(node)
     return []
 
 
-def _known_results(
-    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]
-) -> dict[str, Array] | None:
+def _known_results(node: OnnxNode, typed: TypedModel) -> dict[str, Array] | None:
     """Values of the outputs, if all that they depend on is known."""
-    result = _constant_result(node, types, constants)
+    constants, result = typed.constants, _constant_result(node, typed)
     if result is not None:
         return {node.outputs[0]: result}
     if not node.inputs or not all(not name or name in constants for name in node.inputs) or not can_fold(node):
         return None
-    found = _output_types(node, types, constants)
-    results = fold(node, [constants.get(name) for name in node.inputs], [found.get(name) for name in node.outputs])
+    types = _output_types(node, typed)
+    results = fold(node, [constants.get(name) for name in node.inputs], [types.get(name) for name in node.outputs])
     return None if results is None else dict(zip(node.outputs, results, strict=True))
 
 
@@ -92,26 +86,25 @@ def _named_type(node: OnnxNode) -> np.dtype[np.generic]:
     return np.dtype({3: np.int8, 4: np.uint16, 5: np.int16}.get(node.attr("output_dtype", 0), np.uint8))
 
 
-def _constant_result(node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]) -> Array | None:
+def _constant_result(node: OnnxNode, typed: TypedModel) -> Array | None:
     """Results that need no computing: constants, and shapes of things whose shape is known."""
     if node.domain or not node.outputs:
         return None
     if node.op_type == "Constant":
         return constant_of(node)
     if node.op_type == "Shape" and node.has(0):
-        shape = types[node.inputs[0]].shape
+        shape = typed.types[node.inputs[0]].shape
         return np.array(shape[node.attr("start", 0) : node.attr("end", len(shape))], np.int64)
     if node.op_type == "Size" and node.has(0):
-        return np.array(np.prod(types[node.inputs[0]].shape), np.int64)
-    if node.op_type == "ConstantOfShape" and node.inputs[0] in constants:
-        filled = fold(node, [constants[node.inputs[0]]], [None])
+        return np.array(np.prod(typed.types[node.inputs[0]].shape), np.int64)
+    if node.op_type == "ConstantOfShape" and node.inputs[0] in typed.constants:
+        filled = fold(node, [typed.constants[node.inputs[0]]], [None])
         return None if filled is None else filled[0]
     return None
 
 
-def _output_types(
-    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]
-) -> dict[str, ValueType]:
+def _output_types(node: OnnxNode, typed: TypedModel) -> dict[str, ValueType]:
+    types = typed.types
     if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not (node.has(0) and node.has(1)):
         raise BadModel(f"{node.title} has no scale")
     if is_op(node, "QuantizeLinear"):
@@ -122,27 +115,26 @@ def _output_types(
     if node.op_type in _SAME_SHAPE.get(node.domain, ()) and node.has(0):
         return {node.outputs[0]: types[node.inputs[0]]}
     first = _FIRST_INFERRED.get(node.op_type, 0)
-    found = infer_types(dataclasses.replace(node, opset=max(node.opset, first)), types, constants)
-    if found is None:
-        found = _padded_selection(node, types, constants)
-    if found is None:
+    outputs = infer_types(dataclasses.replace(node, opset=max(node.opset, first)), types, typed.constants)
+    if outputs is None:
+        outputs = _padded_selection(node, typed)
+    if outputs is None:
         raise UnsupportedFeature(
             f"{node.title}: the size of its output depends on data; the HTP takes fixed shapes only."
             f" {_ADVICE.get(node.op_type, _GENERAL_ADVICE)}"
         )
-    for name, kind in found.items():
+    for name, kind in outputs.items():
         if any(size < 0 for size in kind.shape):
             raise UnsupportedFeature(f"{node.title}: output {name!r} would have the shape {list(kind.shape)}")
-    return found
+    return outputs
 
 
-def _padded_selection(
-    node: OnnxNode, types: dict[str, ValueType], constants: dict[str, Array]
-) -> dict[str, ValueType] | None:
+def _padded_selection(node: OnnxNode, typed: TypedModel) -> dict[str, ValueType] | None:
     """A selection of boxes as the HTP gives it: with room for all that could be selected."""
-    if node.op_type != "NonMaxSuppression" or not node.has(2) or node.inputs[2] not in constants:
+    if node.op_type != "NonMaxSuppression" or not node.has(2) or node.inputs[2] not in typed.constants:
         return None
-    boxes, scores, most = types[node.inputs[0]].shape, types[node.inputs[1]].shape, constants[node.inputs[2]]
+    boxes, scores = (typed.types[name].shape for name in node.inputs[:2])
+    most = typed.constants[node.inputs[2]]
     if len(boxes) != 3 or len(scores) != 3 or most.size != 1:
         raise BadModel(
             f"{node.title}: boxes {list(boxes)} and scores {list(scores)}; expected rank 3, and one limit"

@@ -408,7 +408,7 @@ def _is_nan(w: Writer) -> None:
 def _reduced(w: Writer, op: str, source: str, *, keep: bool, last: bool = False) -> str:
     attrs = {name: value for name, value in w.node.attrs.items() if name in ("axes", "noop_with_empty_axes")}
     inputs = [source, *w.node.inputs[1:]]
-    # Axes became an input of ReduceSum in opset 13, of its kin in 18; what they are called here decides.
+    # Axes became an input of ReduceSum in opset 13, of the other reductions in 18. The node's own form decides.
     opset = 11 if "axes" in attrs else 18
     write = w.end if last else w.add
     return write(op, inputs, {**attrs, "keepdims": int(keep)}, opset=opset)

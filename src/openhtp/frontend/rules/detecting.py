@@ -8,7 +8,7 @@ from openhtp.core.dtype import DType
 from openhtp.frontend import values as vs
 from openhtp.frontend.site import Site
 
-# Below every score in half precision: what no threshold at all comes to.
+# Below every score in half precision: the same as no threshold.
 _LOWEST = -65504.0
 
 

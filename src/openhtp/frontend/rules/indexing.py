@@ -52,12 +52,12 @@ def _gather(site: Site) -> None:
     axis = site.axis(site.attr("axis", 0), len(shape))
     indices = _indices(site, 1, shape[axis])
     x, out = _table(site), site.give()
-    found = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
-    if found == out.shape:
+    gathered = (*shape[:axis], *indices.shape, *shape[axis + 1 :])
+    if gathered == out.shape:
         site.emit_kept("Gather", [x, indices], [out], {"axis": axis})
         return
     # A scalar index leaves an axis of size 1 behind.
-    whole = site.between(found, out)
+    whole = site.between(gathered, out)
     site.emit_kept("Gather", [x, indices], [whole], {"axis": axis})
     site.emit("Reshape", [whole], [out])
 

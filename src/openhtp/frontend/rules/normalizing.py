@@ -34,7 +34,7 @@ def _addend(site: Site, real: Array) -> TensorSpec:
 
 
 def _per_channel(site: Site, index: int, *, added: bool = False) -> TensorSpec | None:
-    """A scale or bias input: as the file stores it where the HTP takes that, else stored as it does."""
+    """A scale or bias input: as the file stores it where the HTP takes that, otherwise in a type that it takes."""
     if not site.has(index):
         return None
     real = site.constant(index)

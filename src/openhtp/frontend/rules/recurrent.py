@@ -62,25 +62,25 @@ def _operands(site: Site, x: TensorSpec, number: int, units: int) -> list[Tensor
     """Inputs of one direction, at their places."""
     weights, recurrent = _known(site, 1)[number], _known(site, 2)[number]
     biases = _known(site, 3)[number] if site.has(3) else np.zeros(8 * units, np.float32)
-    found: list[TensorSpec | None] = [None] * _PORTS
-    found[0] = x
+    operands: list[TensorSpec | None] = [None] * _PORTS
+    operands[0] = x
     for gate, (from_input, from_hidden, bias) in enumerate(_PLACES):
         rows = slice(gate * units, (gate + 1) * units)
-        found[from_input] = site.static(weights[rows], x.dtype)
-        found[from_hidden] = site.static(recurrent[rows], x.dtype)
+        operands[from_input] = site.static(weights[rows], x.dtype)
+        operands[from_hidden] = site.static(recurrent[rows], x.dtype)
         # ONNX has two biases and adds both.
-        found[bias] = site.static(biases[: 4 * units][rows] + biases[4 * units :][rows], x.dtype)
+        operands[bias] = site.static(biases[: 4 * units][rows] + biases[4 * units :][rows], x.dtype)
     for index, place in ((5, _HIDDEN), (6, _CELL)):
         if site.has(index):
-            found[place] = _state(site, index, number, x)
-    return found
+            operands[place] = _state(site, index, number, x)
+    return operands
 
 
 def _known(site: Site, index: int) -> Array:
-    found = site.constant(index)
-    if found is None:
+    weights = site.constant(index)
+    if weights is None:
         site.refuse(f"input {index} ({site.node.inputs[index]!r}) is computed", "make its weights constants")
-    return np.asarray(found)
+    return np.asarray(weights)
 
 
 def _state(site: Site, index: int, number: int, x: TensorSpec) -> TensorSpec:

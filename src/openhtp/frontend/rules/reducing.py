@@ -57,10 +57,10 @@ def _arg(op: str, site: Site) -> None:
     ranges = [[0, size, 1] for size in x.shape]
     last = x.shape[params["axis"]] - 1
     ranges[params["axis"]] = [last, -last - 2, -1]
-    turned, found = site.between(x.shape, x), site.between(out.shape, out)
+    turned, index = site.between(x.shape, x), site.between(out.shape, out)
     site.emit("StridedSlice", [x], [turned], {"ranges": np.array(ranges, np.int32)})
-    site.emit(op, [turned], [found], params)
-    site.emit("ElementWiseSubtract", [site.static(np.full(1, last), DType.INT_32), found], [out])
+    site.emit(op, [turned], [index], params)
+    site.emit("ElementWiseSubtract", [site.static(np.full(1, last), DType.INT_32), index], [out])
 
 
 RULES = {

@@ -1,6 +1,6 @@
 """Operators that move elements and compute nothing.
 
-Reshape and its kin, Expand, Tile, Transpose and Identity rename axes or repeat elements; Slice, Split, Concat,
+Reshape and its family, Expand, Tile, Transpose and Identity rename axes or repeat elements; Slice, Split, Concat,
 Pad, DepthToSpace and SpaceToDepth cut, join or surround.
 """
 
@@ -37,11 +37,11 @@ def _transpose(site: Site) -> None:
         site.refuse(f"perm {perm} does not name each of {value.rank} axes once")
     shape = tuple(value.shape[axis] for axis in perm)
     dtype, quant = site.stored_as()
-    made = OnnxValue(site.node.outputs[0], shape, value.dtype, vs.moved_encoding(value.quant, tuple(perm)))
-    made.forms = vs.transposed_forms(value, perm)
+    turned = OnnxValue(site.node.outputs[0], shape, value.dtype, vs.moved_encoding(value.quant, tuple(perm)))
+    turned.forms = vs.transposed_forms(value, perm)
     if value.data is not None:
-        made.data = value.data.transpose(perm)
-    site.result(0, site.assembly.converted(made, dtype, quant))
+        turned.data = value.data.transpose(perm)
+    site.result(0, site.assembly.converted(turned, dtype, quant))
 
 
 def _identity(site: Site) -> None:

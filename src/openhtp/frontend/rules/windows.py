@@ -36,7 +36,8 @@ def read_window(site: Site, kernel: Sequence[int]) -> SpatialWindow:
     mode = site.attr("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         sizes = site.type(0).shape[2:]
-        window.pads = [_same(mode, *each) for each in zip(sizes, *_lists(window), strict=True)]
+        spans = zip(sizes, window.kernel, window.strides, window.dilations, strict=True)
+        window.pads = [_same_padding(mode, *span) for span in spans]
     elif mode == "VALID":
         window.pads = [[0, 0] for _ in kernel]
     return window
@@ -84,11 +85,7 @@ def _attributes(site: Site, kernel: Sequence[int]) -> SpatialWindow:
     )
 
 
-def _lists(window: SpatialWindow) -> tuple[list[int], list[int], list[int]]:
-    return window.kernel, window.strides, window.dilations
-
-
-def _same(mode: str, size: int, kernel: int, stride: int, dilation: int) -> list[int]:
+def _same_padding(mode: str, size: int, kernel: int, stride: int, dilation: int) -> list[int]:
     out = -(-size // stride)
     total = max(0, (out - 1) * stride + dilation * (kernel - 1) + 1 - size)
     small, large = total // 2, total - total // 2
