@@ -7,7 +7,6 @@ each weight, and one encoding. Rows of ``down`` are scaled to 1, which ``up`` ma
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,8 @@ import numpy.typing as npt
 from openhtp.core.checks import real_number, shown, whole_number
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
-from openhtp.core.files import read_file
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
-from openhtp.llm.checkpoint import SafetensorsFile, our_name
+from openhtp.llm.checkpoint import SafetensorsFile, our_name, read_object
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.model import Llama, Thin, product_factor
 
@@ -77,7 +75,7 @@ class AdapterPlan:
     def fitted(self, adapter: Adapter, config: LlamaConfig) -> Adapter:
         """The adapter with all weights of the plan and its ranks; what it leaves alone is zero."""
         shapes = Llama.shapes(config)
-        found = {}
+        matrices = {}
         for name, rank in self.ranks.items():
             rows, columns = shapes[name]
             down, up = np.zeros((rank, columns), np.float32), np.zeros((rows, rank), np.float32)
@@ -86,8 +84,8 @@ class AdapterPlan:
                 scaled = _scaled(thin)
                 down[: len(scaled.down)] = scaled.down
                 up[:, : len(scaled.down)] = scaled.up
-            found[name] = Thin(down, up)
-        return Adapter(adapter.name, found)
+            matrices[name] = Thin(down, up)
+        return Adapter(adapter.name, matrices)
 
     def halves(self, weight: str, config: LlamaConfig, bits: int) -> tuple[Half, Half]:
         """The updateable tensors beside a weight, for activations of so many bits."""
@@ -102,13 +100,13 @@ class AdapterPlan:
 
     def stored(self, adapter: Adapter, config: LlamaConfig, bits: int) -> dict[str, npt.NDArray[Any]]:
         """The data of all updateable tensors for an adapter, by their names."""
-        found = {}
+        by_name = {}
         for weight, thin in self.fitted(adapter, config).matrices.items():
             real = thin.down, thin.up * product_factor(weight, config)
             for half, values in zip(self.halves(weight, config, bits), real, strict=True):
                 steps = half.quant.quantize(values, *half.dtype.integer_range)
-                found[half.name] = steps.astype(half.dtype.numpy)
-        return found
+                by_name[half.name] = steps.astype(half.dtype.numpy)
+        return by_name
 
     def runs(self, adapters: Sequence[Adapter], config: LlamaConfig) -> list[Mapping[str, Thin]]:
         """What a model may have to run with: none, which is zeros, and each of these."""
@@ -130,8 +128,8 @@ def plan_for(adapters: Sequence[Adapter]) -> AdapterPlan:
     for adapter in adapters:
         for name, thin in adapter.matrices.items():
             ranks[name] = max(ranks.get(name, 0), len(thin.down))
-            found = np.abs(_scaled(thin).up).max(axis=1)
-            largest[name] = np.maximum(largest.get(name, found), found)
+            peaks = np.abs(_scaled(thin).up).max(axis=1)
+            largest[name] = np.maximum(largest.get(name, peaks), peaks)
     return AdapterPlan(ranks, largest)
 
 
@@ -148,21 +146,15 @@ def load_adapter(folder: str | os.PathLike[str], config: LlamaConfig, name: str 
     Its name is the folder's unless given. Raises BadModel, naming the tensor, for one that is missing, too much or
     misshapen, and UnsupportedFeature for other kinds of adapters.
     """
-    place = Path(folder)
-    with error_context(adapter=str(place)):
-        about = _config(place / _CONFIG)
-        file = SafetensorsFile(place / _WEIGHTS)
-        return Adapter(place.resolve().name if name is None else name, _matrices(file, about, config))
+    path = Path(folder)
+    with error_context(adapter=str(path)):
+        about = _config(path / _CONFIG)
+        file = SafetensorsFile(path / _WEIGHTS)
+        return Adapter(path.resolve().name if name is None else name, _matrices(file, about, config))
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    text = read_file(path, most=_MOST_CONFIG, what="an adapter's configuration", error=BadModel)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadModel(f"{str(path)!r} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise BadModel(f"{str(path)!r} holds a {type(content).__name__}; expected an object")
+    content = read_object(path, "an adapter's configuration", most=_MOST_CONFIG)
     kind = content.get("peft_type", "LORA")
     if kind != "LORA":
         raise UnsupportedFeature(f"the adapter is of type {shown(kind)}; expected 'LORA'")
@@ -179,20 +171,20 @@ def _matrices(file: SafetensorsFile, about: Mapping[str, Any], config: LlamaConf
     shapes = Llama.shapes(config)
     halves: dict[str, dict[str, str]] = {}
     for key in file.names:
-        found = _KEY.fullmatch(key.removeprefix(_PREFIX))
-        weight = None if found is None else our_name(f"{found['module']}.weight")
-        if found is None or len(shapes.get(weight or "", ())) != 2 or weight in ("embed", "output"):
+        match = _KEY.fullmatch(key.removeprefix(_PREFIX))
+        weight = None if match is None else our_name(f"{match['module']}.weight")
+        if match is None or len(shapes.get(weight or "", ())) != 2 or weight in ("embed", "output"):
             raise BadModel(f"tensor {key!r} belongs to no matrix of a Llama with {config.layers} layers")
-        halves.setdefault(str(weight), {})[found["half"]] = key
+        halves.setdefault(str(weight), {})[match["half"]] = key
     if not halves:
         raise BadModel(f"{_WEIGHTS} holds no tensors; expected pairs like ...q_proj.lora_A.weight, lora_B.weight")
-    found_all = {}
+    matrices = {}
     for weight, pair in halves.items():
         if len(pair) < 2:
             only = next(iter(pair.values()))
             raise BadModel(f"tensor {only!r} has no partner; expected lora_A and lora_B of each matrix")
-        found_all[weight] = _pair(file, pair, shapes[weight], about)
-    return found_all
+        matrices[weight] = _pair(file, pair, shapes[weight], about)
+    return matrices
 
 
 def _pair(
@@ -214,7 +206,7 @@ def _pair(
 
 
 def _scaling(about: Mapping[str, Any], rank: int) -> float:
-    """What PEFT multiplies by. ``r`` may be another one for this matrix (rank_pattern): its own shape says it."""
+    """What PEFT multiplies by. ``r`` may differ for this matrix (rank_pattern): its shape has the rank."""
     alpha = real_number(about.get("lora_alpha", about.get("r", rank)))
     stated = whole_number(about.get("r", rank))
     if alpha is None or stated is None or stated < 1:

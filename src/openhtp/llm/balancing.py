@@ -51,7 +51,7 @@ class Balance:
 
 
 class Extent:
-    """How large each element of keys and values becomes: told of every tensor, it keeps these."""
+    """How large each element of keys and values becomes, seen by watching every tensor."""
 
     def __init__(self) -> None:
         self._largest: dict[str, Array] = {}
@@ -61,8 +61,8 @@ class Extent:
 
         def seen(name: str, values: Array) -> Array:
             if name.endswith((".key", ".value")):
-                found = np.abs(values).max(axis=1)
-                self._largest[name] = np.maximum(self._largest.get(name, found), found)
+                peaks = np.abs(values).max(axis=1)
+                self._largest[name] = np.maximum(self._largest.get(name, peaks), peaks)
             return values
 
         return seen

@@ -95,30 +95,30 @@ class Bundle:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the bundle into a folder, which is made if there is none."""
-        place = Path(folder)
-        if place.exists() and not place.is_dir():
-            raise InvalidArgument(f"cannot save to {str(place)!r}: it is no folder")
-        place.mkdir(parents=True, exist_ok=True)
+        path = Path(folder)
+        if path.exists() and not path.is_dir():
+            raise InvalidArgument(f"cannot save to {str(path)!r}: it is no folder")
+        path.mkdir(parents=True, exist_ok=True)
         for number, binary in enumerate(self.binaries, 1):
-            write_file(place / part_name(number, self.parts), binary)
+            write_file(path / part_name(number, self.parts), binary)
         for name, sections in self.adapters.items():
             for number, section in enumerate(sections, 1):
-                write_file(place / adapter_part_name(name, number, self.parts), section)
-        if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != place / _TOKENIZER:
+                write_file(path / adapter_part_name(name, number, self.parts), section)
+        if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != path / _TOKENIZER:
             text = read_file(self.tokenizer, most=_MOST_PART, what="a tokenizer (tokenizer.json)", error=BadModel)
-            write_file(place / _TOKENIZER, text)
+            write_file(path / _TOKENIZER, text)
         if self.about.native_kv:
-            write_file(place / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
+            write_file(path / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
         # Last: a folder that has it is whole.
-        write_file(place / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
-        return place
+        write_file(path / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
+        return path
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> Bundle:
         """Read what ``save`` wrote."""
-        place = Path(folder)
-        with error_context(bundle=str(place)):
-            text = read_file(place / _ABOUT, most=_MOST_ABOUT, what="a bundle's description", error=BadModel)
+        path = Path(folder)
+        with error_context(bundle=str(path)):
+            text = read_file(path / _ABOUT, most=_MOST_ABOUT, what="a bundle's description", error=BadModel)
             try:
                 about = msgspec.json.decode(text, type=About)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -127,13 +127,13 @@ class Bundle:
                 raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
             count = len(about.parts)
             binaries = [
-                read_file(place / part_name(n, count), most=_MOST_PART, what="a context binary", error=BadModel)
+                read_file(path / part_name(n, count), most=_MOST_PART, what="a context binary", error=BadModel)
                 for n in range(1, count + 1)
             ]
             if not binaries or not about.ar or not about.contexts:
                 raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
-            adapters = {name: _sections(place, name, count) for name in about.adapters}
-        return cls(about, binaries, place / _TOKENIZER, adapters)
+            adapters = {name: _sections(path, name, count) for name in about.adapters}
+        return cls(about, binaries, path / _TOKENIZER, adapters)
 
 
 def graph_name(ar: int, context: int, part: int, parts: int) -> str:

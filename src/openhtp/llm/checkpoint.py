@@ -35,16 +35,17 @@ def load(folder: str | os.PathLike[str]) -> Llama:
     Raises BadModel, naming the tensor, for one that is missing, too much or misshapen, and UnsupportedFeature for
     other architectures.
     """
-    place = Path(folder)
-    with error_context(checkpoint=str(place)):
-        content = _json(place / "config.json", "a model's configuration")
+    path = Path(folder)
+    with error_context(checkpoint=str(path)):
+        content = read_object(path / "config.json", "a model's configuration")
         config = config_from(content)
-        weights = _weights(_tensors(place), config)
-        return Llama.of(config, weights, tokenizer=place / "tokenizer.json")
+        weights = _weights(_tensors(path), config)
+        return Llama.of(config, weights, tokenizer=path / "tokenizer.json")
 
 
-def _json(path: Path, what: str) -> Mapping[str, Any]:
-    text = read_file(path, most=_MOST_JSON, what=what, error=BadModel)
+def read_object(path: Path, what: str, *, most: int = _MOST_JSON) -> Mapping[str, Any]:
+    """The object that a JSON file holds. Raises BadModel for any other content."""
+    text = read_file(path, most=most, what=what, error=BadModel)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -57,7 +58,7 @@ def _json(path: Path, what: str) -> Mapping[str, Any]:
 def _tensors(folder: Path) -> dict[str, SafetensorsFile]:
     """The file that each tensor is in."""
     if (folder / _INDEX).exists():
-        listed = _json(folder / _INDEX, "a list of tensors").get("weight_map")
+        listed = read_object(folder / _INDEX, "a list of tensors").get("weight_map")
         if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
             raise BadModel(f"{_INDEX} has no weight_map; expected one from tensors to files")
         names = sorted(set(listed.values()))
@@ -74,7 +75,7 @@ def _tensors(folder: Path) -> dict[str, SafetensorsFile]:
 
 def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dict[str, npt.NDArray[np.float32]]:
     shapes = Llama.shapes(config)
-    found: dict[str, npt.NDArray[np.float32]] = {}
+    weights: dict[str, npt.NDArray[np.float32]] = {}
     used: set[str] = set()
     for name, shape in shapes.items():
         if name == "output" and config.tied:
@@ -90,8 +91,8 @@ def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dic
                 f" these sizes in config.json"
             )
         used.add(source)
-        found[name] = tensors[source].read(source)
-        if not np.isfinite(found[name]).all():
+        weights[name] = tensors[source].read(source)
+        if not np.isfinite(weights[name]).all():
             raise BadModel(f"tensor {source!r} holds numbers that are not finite")
     extra = [name for name in tensors if name not in used and not name.endswith(_IGNORED)]
     if extra:
@@ -99,7 +100,7 @@ def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dic
             f"{len(extra)} tensors belong to no Llama of this size, {extra[0]!r} for one; expected exactly the"
             f" weights of {config.layers} layers"
         )
-    return found
+    return weights
 
 
 # What weights are called: our names, and those in checkpoints of Hugging Face and of ours. ``N`` is the layer.

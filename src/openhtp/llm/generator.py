@@ -41,8 +41,8 @@ class Stats:
 class Generator:
     """A bundle on a device, and one sequence of tokens.
 
-    ``generate`` goes on from what is there: a chat keeps its cache between calls. A call that fails, because the
-    device was lost for instance, leaves the tokens so far; the next one goes on with them.
+    ``generate`` goes on from the tokens so far: a chat keeps its cache between calls. A call that fails, because
+    the device was lost for instance, leaves the tokens so far; the next one goes on with them.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Generator:
             self._busy = False
 
     def complete(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Any:
-        """``generate`` for who does not use asyncio: the whole text, or all token numbers, at the end."""
+        """``generate`` without asyncio: the whole text, or all token numbers, at the end."""
 
         async def collect() -> list[Any]:
             return [piece async for piece in self.generate(prompt, **options)]
@@ -196,7 +196,7 @@ class Generator:
         return "".join(pieces) if self._in_text else pieces
 
     async def score(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Real logits [tokens, vocab] of tokens that follow what is there; they are kept as if written."""
+        """Real logits [tokens, vocab] of tokens that follow those so far; they are kept as if written."""
         ids = self._ids(tokens)
         fresh = self._tokens[self._cache.position :]
         self._check_room(len(fresh) + len(ids))
@@ -421,7 +421,7 @@ class NgramDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are chosen: the likeliest if ``temperature`` is 0, else by chance among the likely ones."""
+    """How tokens are chosen: the likeliest if ``temperature`` is 0, otherwise by chance among the likely ones."""
 
     temperature: float = 0.0
     top_k: int = 0

@@ -204,7 +204,7 @@ class _Part:
     def _updated(self, side: str, layer: int, past: TensorSpec, new: TensorSpec) -> list[TensorSpec]:
         """The cache of each head with its new tokens, which are also given out."""
         scribe, plan = self._scribe, self._plan
-        found, fresh = [], []
+        caches, fresh = [], []
         for head in range(self._config.kv_heads):
             name = self._name(f"{side}_{head}")
             tokens = scribe.sliced(f"{name}_new", new, 1, head, head + 1)
@@ -217,10 +217,12 @@ class _Part:
             fresh.append(tokens)
             old = scribe.sliced(f"{name}_old", past, 0, head, head + 1)
             index, axis = (self._indices[0], 3) if side == "key" else (self._indices[1], 2)
-            found.append(scribe.made(f"{name}_all", "ScatterElements", [old, index, tokens], old.shape, axis=axis))
+            caches.append(
+                scribe.made(f"{name}_all", "ScatterElements", [old, index, tokens], old.shape, axis=axis)
+            )
         tiled = DataFormat.HMX_WEIGHT_LAYOUT if plan.native_out else DataFormat.DENSE
         scribe.joined(f"past_{side}_{layer}_out", fresh, 0, result=tiled)
-        return found
+        return caches
 
     def _attention(self, head: int, q: TensorSpec, caches: Sequence[Sequence[TensorSpec]]) -> TensorSpec:
         scribe, config, plan = self._scribe, self._config, self._plan

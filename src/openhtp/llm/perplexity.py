@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,24 +25,19 @@ def nats_per_token(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> float
 
 def float_nats(model: Llama, ids: Sequence[int], window: int, progress: Progress | None = None) -> float:
     """Of the float model, window by window."""
-    found = []
-    for done, part in _windows(ids, window):
-        found.append(nats_per_token(model.forward(part)[0], part))
-        if progress is not None:
-            progress(done)
-    return float(np.mean(found))
+    return _mean_nats(lambda part: model.forward(part)[0], ids, window, progress)
 
 
 def device_nats(chat: Generator, ids: Sequence[int], window: int, progress: Progress | None = None) -> float:
     """Of the quantized model on its device, in the same windows."""
-    found = []
-    for done, part in _windows(ids, window):
+
+    def logits(part: list[int]) -> npt.NDArray[np.float32]:
         chat.reset()
-        found.append(nats_per_token(asyncio.run(chat.score(part)), part))
-        if progress is not None:
-            progress(done)
+        return asyncio.run(chat.score(part))
+
+    nats = _mean_nats(logits, ids, window, progress)
     chat.reset()
-    return float(np.mean(found))
+    return nats
 
 
 def fitting_window(context: int) -> int:
@@ -50,11 +45,21 @@ def fitting_window(context: int) -> int:
     return max(2, context - BLOCK)
 
 
-def _windows(ids: Sequence[int], window: int) -> Iterator[tuple[float, list[int]]]:
-    """Share that is then done, and tokens. A last window that is not full is left out."""
+def _mean_nats(
+    logits: Callable[[list[int]], npt.NDArray[np.float32]],
+    ids: Sequence[int],
+    window: int,
+    progress: Progress | None,
+) -> float:
+    """Of all full windows; a last one that is not full is left out. ``progress`` gets the share that is done."""
     tokens = [int(token) for token in ids]
     if len(tokens) < 2 or window < 2:
         raise InvalidArgument(f"{len(tokens)} tokens in windows of {window}; expected at least 2 of each")
     window = min(window, len(tokens))
+    nats = []
     for begin in range(0, len(tokens) - window + 1, window):
-        yield min(1.0, (begin + window) / len(tokens)), tokens[begin : begin + window]
+        part = tokens[begin : begin + window]
+        nats.append(nats_per_token(logits(part), part))
+        if progress is not None:
+            progress((begin + window) / len(tokens))
+    return float(np.mean(nats))

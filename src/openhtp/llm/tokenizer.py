@@ -1,4 +1,4 @@
-"""Text to tokens and back, by the ``tokenizers`` package; only whoever gives text needs it."""
+"""Text to tokens and back, by the ``tokenizers`` package, which only text needs."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ class Tokenizer:
 def token_numbers(data: bytes, vocab: int, where: str) -> list[int]:
     """The numbers in a ``.npy`` file, if all are tokens."""
     try:
-        found = np.load(io.BytesIO(data), allow_pickle=False)
+        numbers = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise BadModel(f"{where!r} is no array of token numbers: {error}") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or not found.size:
+    if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iu" or not numbers.size:
         raise BadModel(f"{where!r} holds no whole numbers; expected tokens")
-    if found.min() < 0 or found.max() >= vocab:
+    if numbers.min() < 0 or numbers.max() >= vocab:
         raise BadModel(
-            f"{where!r} has tokens from {found.min()} to {found.max()}; the vocabulary ends at {vocab - 1}"
+            f"{where!r} has tokens from {numbers.min()} to {numbers.max()}; the vocabulary ends at {vocab - 1}"
         )
-    return [int(token) for token in found.reshape(-1)]
+    return [int(token) for token in numbers.reshape(-1)]
 
 
 class Streamer:
