@@ -48,12 +48,16 @@ class Finding:
     gain_us: float
 
 
+_Change = Callable[[KernelSize, KernelSize | None], KernelSize | None]
+"""From a kernel and the one whose result it reads to the kernel as it could be; None where it is good as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Finds kernels that could be better: a kernel as it would be, or None where it is good as it is."""
+    """Finds kernels that could be better."""
 
     name: str
-    better: Callable[[KernelSize, KernelSize | None], KernelSize | None]
+    better: _Change
     what: str
     change: str
 
@@ -73,12 +77,15 @@ def advise(
     program = program_for(portable, chip)
     kernels = sizes_of(program)
     now = estimate_kernels(kernels, chip, asked)
-    found = [*_by_rules(kernels, chip, asked, now.total_us), *_narrower(kernels, chip, asked, now.total_us)]
-    found += _spills(kernels, chip, asked, now.total_us)
-    found += _subtractions(portable, chip, asked, now.total_us)
-    found = [each for each in found if each.gain_us >= LEAST_GAIN * now.total_us]
-    found.sort(key=lambda each: -each.gain_us)
-    return found + list(_asymmetric(program))
+    findings = [
+        *_by_rules(kernels, chip, asked, now.total_us),
+        *_narrower(kernels, chip, asked, now.total_us),
+        *_spills(kernels, chip, asked, now.total_us),
+        *_subtractions(portable, chip, asked, now.total_us),
+    ]
+    worthwhile = [finding for finding in findings if finding.gain_us >= LEAST_GAIN * now.total_us]
+    worthwhile.sort(key=lambda finding: -finding.gain_us)
+    return [*worthwhile, *_asymmetric(program)]
 
 
 def _by_rules(
@@ -87,11 +94,11 @@ def _by_rules(
     for rule in _RULES:
         changed = list(kernels)
         touched = []
-        for place, kernel in enumerate(kernels):
+        for index, kernel in enumerate(kernels):
             maker = kernels[kernel.reads[0]] if kernel.reads else None
             better = rule.better(kernel, maker)
             if better is not None:
-                changed[place] = better
+                changed[index] = better
                 touched.append(kernel)
         if touched:
             gain = total_us - estimate_kernels(changed, chip, asked).total_us
@@ -99,17 +106,19 @@ def _by_rules(
             yield Finding(rule=rule.name, nodes=nodes, what=rule.what, change=rule.change, gain_us=gain)
 
 
-def _as(kernel: KernelSize, kind: str) -> KernelSize:
-    return dataclasses.replace(kernel, kind=kind)
-
-
 def _gone(kernel: KernelSize) -> KernelSize:
     """As if it ran as a part of the kernel before it."""
     return dataclasses.replace(kernel, kind="reshape", read=0, written=0, weights=0)
 
 
-def _is(kind: str, other: str) -> Callable[[KernelSize, KernelSize | None], KernelSize | None]:
-    return lambda kernel, maker: _as(kernel, other) if kernel.kind == kind else None
+def _becomes(kind: str, *kinds: str) -> _Change:
+    """Kernels of some kinds as if they were of another."""
+    return lambda kernel, maker: dataclasses.replace(kernel, kind=kind) if kernel.kind in kinds else None
+
+
+def _goes(*kinds: str) -> _Change:
+    """Kernels of some kinds as if they ran as parts of those before them."""
+    return lambda kernel, maker: _gone(kernel) if kernel.kind in kinds else None
 
 
 def _padded(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
@@ -129,26 +138,10 @@ def _prelu(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
     return _gone(kernel) if kernel.kind == "prelu" and maker is not None else None
 
 
-def _layout(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
-    return _gone(kernel) if kernel.kind in ("transpose", "permute") else None
-
-
-def _colours(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
-    return _gone(kernel) if kernel.kind == "image_norm" else None
-
-
-def _batchnorm(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
-    return _gone(kernel) if kernel.kind == "batchnorm" else None
-
-
-def _product(kernel: KernelSize, maker: KernelSize | None) -> KernelSize | None:
-    return _as(kernel, "conv") if kernel.kind == "fully_connected" else None
-
-
 _RULES = (
     _Rule(
         "div",
-        _is("divide", "multiply"),
+        _becomes("multiply", "divide"),
         "divisions of two tensors, which the HVX computes step by step",
         "multiply by the reciprocal",
     ),
@@ -172,25 +165,25 @@ _RULES = (
     ),
     _Rule(
         "layout",
-        _layout,
+        _goes("transpose", "permute"),
         "transposes, which only move data",
         "keep one layout from end to end, channels last",
     ),
     _Rule(
         "input",
-        _colours,
+        _goes("image_norm"),
         "the normalisation of an input image, channel by channel",
         "fold mean and scale into the first convolution, or give normalised images",
     ),
     _Rule(
         "batchnorm",
-        _batchnorm,
+        _goes("batchnorm"),
         "BatchNorm that stands alone",
         "put the convolution right before it, so that it is folded into the weights",
     ),
     _Rule(
         "matmul",
-        _product,
+        _becomes("conv", "fully_connected"),
         "products with constant matrices",
         "write them as 1x1 convolutions, which the HMX computes faster",
     ),
@@ -256,17 +249,17 @@ def _subtractions(
 
 def _asymmetric(program: HtpProgram) -> Iterator[Finding]:
     """Weights that are not symmetric: less accurate, and short convolutions may not use the HMX for them."""
-    found = []
+    asymmetric = []
     for node in program.nodes:
         if find_op(node.op).weights is None or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
         spec = program.tensors[node.inputs[1]]
         if spec.dtype.is_fixed_point and not _symmetric(spec.quant, spec.dtype.bits, signed=spec.dtype.signed):
-            found.append(node.name)
-    if found:
+            asymmetric.append(node.name)
+    if asymmetric:
         yield Finding(
             rule="weights",
-            nodes=tuple(found),
+            nodes=tuple(asymmetric),
             what="weights with an asymmetric encoding",
             change="quantize weights symmetrically (offset 0), activations asymmetrically",
             gain_us=0.0,

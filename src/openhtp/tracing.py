@@ -81,7 +81,7 @@ class _Recording:
         except QnnError as error:
             log.warning("%r is not in the trace: %s", device, error)
             return
-        if device not in self._devices:  # else it was restarted
+        if device not in self._devices:  # otherwise it was restarted
             self._devices.append(device)
         self._graphs += graphs_on(device)
 

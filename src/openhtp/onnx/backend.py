@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from onnx.backend.base import Backend, BackendRep
 
 from openhtp.core import tidying
 from openhtp.core.errors import QnnError, UnsupportedError
-from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_import import Imported, import_model, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.schemas import STATIC_INPUTS
@@ -67,7 +66,9 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
             for tensor in graph.inputs
         }
         outputs = graph.execute(feeds)
-        return tuple(_as_declared(outputs[name], kind) for name, kind in imported.outputs.items())
+        return tuple(
+            outputs[name].reshape(kind.shape).astype(kind.dtype) for name, kind in imported.outputs.items()
+        )
 
     def _compiled(self, constants: dict[str, Array]) -> tuple[Graph, Imported]:
         key = b"".join(array.tobytes() for array in constants.values())
@@ -101,10 +102,6 @@ def _read_as_static(model: ModelProto) -> set[str]:
         for index in STATIC_INPUTS.get(node.op_type, ())
         if index < len(node.input)
     }
-
-
-def _as_declared(array: Array, kind: ValueType) -> Array:
-    return array.reshape(kind.shape).astype(kind.dtype)
 
 
 class OnnxBackend(Backend):  # type: ignore[misc]
@@ -158,29 +155,8 @@ def _described(name: str, array: Array) -> Any:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
-def is_compatible(model: Any, device: str = "CPU", **kwargs: Any) -> bool:
-    """Whether the model can be imported."""
-    return OnnxBackend.is_compatible(model, device, **kwargs)
-
-
-def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> HtpBackendRep:
-    """Import and compile a model."""
-    return OnnxBackend.prepare(model, device, **kwargs)
-
-
-def run_model(model: Any, inputs: Sequence[Array], device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
-    """Prepare and run once."""
-    return OnnxBackend.run_model(model, inputs, device, **kwargs)
-
-
-def run_node(node: NodeProto, inputs: Sequence[Array], device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
-    """Run one operator on arrays."""
-    return OnnxBackend.run_node(node, inputs, device, **kwargs)
-
-
-def supports_device(device: str) -> bool:
-    """Only the emulator."""
-    return OnnxBackend.supports_device(device)
-
-
-# Inputs that ONNX lets a model compute and the HTP needs to know when a graph is compiled.
+is_compatible = OnnxBackend.is_compatible
+prepare = OnnxBackend.prepare
+run_model = OnnxBackend.run_model
+run_node = OnnxBackend.run_node
+supports_device = OnnxBackend.supports_device

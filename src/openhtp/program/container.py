@@ -132,7 +132,7 @@ def digest(data: memoryview) -> bytes:
 
 
 def quick_checksum(data: memoryview) -> bytes:
-    """Finds accidents as fast as memory is read: XXH3 of 128 bits. Nobody is kept from making data that has it."""
+    """Finds accidents as fast as memory is read: XXH3 of 128 bits. Anybody can make other data with it."""
     return xxhash.xxh3_128_digest(data)
 
 

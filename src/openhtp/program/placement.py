@@ -1,6 +1,6 @@
 """Where the compiler put things in VTCM, and what it moves between there and DDR.
 
-Kernels are told by their place in running order, which is the clock of a placement: a buffer is there from the
+Kernels are known by their place in running order, which is the clock of a placement: a buffer is there from the
 kernel ``first`` to the kernel ``last``, both included. Times come with a ``Schedule``.
 """
 

@@ -137,7 +137,7 @@ def verify_program(program: QnnProgram) -> None:
     """Check the order of nodes, their names, and each node against its op.
 
     A program that we compiled passes by construction; this is for programs that come from a file. All that the
-    compiler's passes require of a program is asked here, so that a file that lacks it is told to be at fault.
+    compiler's passes require of a program is asked here, so that the error blames the file.
     """
     problem = order_problem(program.nodes, program.given_names, program.output_names) or _name_problem(program)
     if problem is not None:

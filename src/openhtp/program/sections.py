@@ -79,12 +79,7 @@ def pack_section(
         for spec in specs
         if spec.name in data or spec.name in encodings
     ]
-    header = msgspec.msgpack.encode(_SectionHeader(graph, tensors))
-    body = [header, *(np.ascontiguousarray(data[t.name]).tobytes() for t in tensors if t.has_data)]
-    checksum = 0
-    for part in (struct.pack("<Q", len(header)), *body):
-        checksum = zlib.crc32(part, checksum)
-    return b"".join([_HEAD.pack(_MAGIC, _VERSION, checksum, len(header)), *body])
+    return _sealed(graph, tensors, *(np.ascontiguousarray(data[t.name]).tobytes() for t in tensors if t.has_data))
 
 
 def section_for(section: bytes, graph: str) -> bytes:
@@ -94,12 +89,16 @@ def section_for(section: bytes, graph: str) -> bytes:
     """
     nbytes = _header_bytes(memoryview(section), validate=True)
     header = _decoded(section[_HEAD.size : _HEAD.size + nbytes])
-    renamed = msgspec.msgpack.encode(_SectionHeader(graph, header.tensors))
-    body = [struct.pack("<Q", len(renamed)), renamed, section[_HEAD.size + nbytes :]]
-    checksum = 0
-    for part in body:
+    return _sealed(graph, header.tensors, section[_HEAD.size + nbytes :])
+
+
+def _sealed(graph: str, tensors: list[_SectionTensor], *data: bytes) -> bytes:
+    """Header and data of a section behind their checksum."""
+    header = msgspec.msgpack.encode(_SectionHeader(graph, tensors))
+    checksum = zlib.crc32(struct.pack("<Q", len(header)))
+    for part in (header, *data):
         checksum = zlib.crc32(part, checksum)
-    return b"".join([_HEAD.pack(_MAGIC, _VERSION, checksum, len(renamed)), *body[1:]])
+    return b"".join((_HEAD.pack(_MAGIC, _VERSION, checksum, len(header)), header, *data))
 
 
 def read_section(
