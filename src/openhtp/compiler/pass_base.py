@@ -1,6 +1,6 @@
 """What a pass is: a function from a program to a program, with what must hold before it and after it.
 
-The driver checks both, so that a pass that breaks a program is named at once and not found out by whoever runs it.
+The driver checks both, so that a pass that breaks a program is named at once, before anything runs the program.
 """
 
 from __future__ import annotations

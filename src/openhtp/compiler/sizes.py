@@ -28,7 +28,8 @@ class KernelSize:
     elements that the client wrote or will read. ``calibrated`` is off where the kind is a guess, as no published
     network has the op.
     ``reads`` names the earlier kernels whose results it needs, by their place; a change of shape alone makes
-    nothing, so its readers name who made the data. ``strips`` is in how many pieces its ops can be computed.
+    nothing, so its readers name the kernel that made the data. ``strips`` counts the pieces that its ops can be
+    computed in.
     ``sloped`` are elements of the result of a matrix op that a PReLU of the same kernel multiplies by its slopes.
     """
 

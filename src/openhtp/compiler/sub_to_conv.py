@@ -122,7 +122,7 @@ class _Writing:
         return spec
 
     def _pair(self, left: str, right: str) -> _Pair | None:
-        """Who makes both tensors, if nobody else reads them and they can be one node."""
+        """The nodes that make both tensors, if no other node reads them and they can be one node."""
         first, second = self._uses.maker(left), self._uses.maker(right)
         if first is None or second is None or first is second:
             return None
@@ -213,7 +213,7 @@ def _ones(out: TensorSpec, signs: Array) -> tuple[Array, TensorSpec]:
 
 
 def _wider(one: TensorSpec, two: TensorSpec) -> Encoding | None:
-    """The encoding of either if they are the same, else one that holds the ranges of both."""
+    """The encoding of either if they are the same, otherwise one that holds the ranges of both."""
     if one.quant == two.quant or not isinstance(one.quant, ScaleOffset) or not isinstance(two.quant, ScaleOffset):
         return one.quant
     low, high = one.dtype.integer_range

@@ -69,7 +69,7 @@ def needed_nodes(nodes: Sequence[N], outputs: Iterable[str]) -> list[N]:
 def order_problem(nodes: Iterable[N], inputs: Iterable[str], outputs: Iterable[str]) -> str | None:
     """What is wrong with an order: something is read before it is made, made twice, or never. None if nothing is.
 
-    ``given`` names what is there before the first node: constants and what the client writes.
+    ``inputs`` names the tensors that exist before the first node: constants, and those that the client writes.
     """
     ready = set(inputs)
     for node in nodes:

@@ -60,7 +60,7 @@ class Graph:
 
     @property
     def given_names(self) -> frozenset[str]:
-        """Names of what is there before the first node runs: constants, and what the client writes."""
+        """Names of the tensors that exist before the first node: constants, and those that the client writes."""
         return frozenset(self.statics) | {spec.name for spec in self.inputs}
 
     def call(self, node: QnnNode) -> OpCall:

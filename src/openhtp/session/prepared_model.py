@@ -334,7 +334,7 @@ os.register_at_fork(after_in_child=_start_anew)
 atexit.register(_give_up)
 
 
-# How often one who waits for the lock looks again; a closed model need not wait longer than that.
+# How often a process that waits for the lock looks again. A closed model waits no longer than that.
 _LOOK_AGAIN_S = 0.05
 _SUFFIX = "_ctx.onnx"
 
@@ -377,7 +377,7 @@ class CacheEntry:
 
     @contextlib.contextmanager
     def locked(self, over: Latch) -> Iterator[bool]:
-        """Be the one who makes it; waits for another who does. False if it was ``over`` first.
+        """Be the process that makes the entry; waits for another that does. False if ``over`` came first.
 
         The system gives the lock back when its holder dies, in whatever way.
         """

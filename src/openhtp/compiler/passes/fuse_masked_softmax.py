@@ -48,7 +48,7 @@ def fuse_masked_softmax(program: HtpProgram) -> HtpProgram:
     told = {kernel.name for kernel in kept}
     for place, kernel in enumerate(kept):
         if kernel.name in found:
-            # A part that two of them share is told of the first.
+            # A part that two of them share counts as the first one's.
             gone = [part for part in found[kernel.name].parts if part.name not in told]
             told.update(part.name for part in gone)
             sources = kernel.sources + tuple(name for part in gone for name in part.sources)

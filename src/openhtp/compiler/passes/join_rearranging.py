@@ -52,7 +52,7 @@ def _turns_image(kernel: Kernel, program: HtpProgram) -> bool:
     )
 
 
-# What a chain of transposes and reshapes comes to in the end.
+# The kind of movement that a whole chain of transposes and reshapes amounts to.
 
 
 _MOST = 1 << 22

@@ -79,7 +79,7 @@ EFFORTS = {
 }
 """What each level of optimization tries: the way that moves the fewest bytes is kept, of equals the first."""
 THOROUGH = 3
-"""The level at which all ways are kept, for whoever can tell how long each takes."""
+"""The level at which all ways are kept, so that a cost model may choose the fastest."""
 
 
 def placements(
