@@ -14,7 +14,7 @@ __version__ = VERSION
 # Public names and the modules that define them. A module is imported when one of its names is first used, so
 # importing the package alone costs next to nothing.
 _NAMES_OF = {
-    "openhtp.capi.paths": ("backend_path", "system_path"),
+    "openhtp.capi.identity": ("backend_path", "system_path"),
     "openhtp.core.dtype": ("DType",),
     "openhtp.core.errors": (
         "Aborted",
@@ -50,7 +50,7 @@ _NAMES_OF = {
     "openhtp.runtime.binaries.creation": ("Creation",),
     "openhtp.runtime.binaries.data_provider": ("DataRequest", "DmaBufferCallback", "DmaData"),
     "openhtp.runtime.calls.execution": ("Execution",),
-    "openhtp.runtime.calls.sparse": ("Sparse",),
+    "openhtp.runtime.calls.arguments": ("Sparse",),
     "openhtp.runtime.objects.app": ("App",),
     "openhtp.runtime.objects.backend": ("Backend",),
     "openhtp.runtime.objects.context": ("Context",),
@@ -59,8 +59,7 @@ _NAMES_OF = {
     "openhtp.runtime.objects.log": ("Log",),
     "openhtp.runtime.objects.mem": ("Mem",),
     "openhtp.runtime.objects.power": ("PowerConfig",),
-    "openhtp.runtime.objects.profile": ("Profile", "ProfileEvent"),
-    "openhtp.runtime.objects.profile_log": ("ProfileLog",),
+    "openhtp.runtime.objects.profile": ("Profile", "ProfileEvent", "ProfileLog"),
     "openhtp.runtime.objects.signal": ("Signal",),
     "openhtp.runtime.objects.tensor": ("Tensor",),
     "openhtp.session": ("InferenceSession", "ModelEvent", "PendingRun", "PreparedModel"),
@@ -76,7 +75,7 @@ __all__ = sorted((*_HOME_OF, "__version__"))  # noqa: PLE0605
 
 if TYPE_CHECKING:  # the same names for type checkers; a test compares
     from openhtp import config as config, llm as llm, onnx as onnx, ort as ort, testing as testing, zoo as zoo
-    from openhtp.capi.paths import backend_path as backend_path, system_path as system_path
+    from openhtp.capi.identity import backend_path as backend_path, system_path as system_path
     from openhtp.core.dtype import DType as DType
     from openhtp.core.enumerations import (
         LogLevel as LogLevel,
@@ -126,8 +125,8 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
         DmaBufferCallback as DmaBufferCallback,
         DmaData as DmaData,
     )
+    from openhtp.runtime.calls.arguments import Sparse as Sparse
     from openhtp.runtime.calls.execution import Execution as Execution
-    from openhtp.runtime.calls.sparse import Sparse as Sparse
     from openhtp.runtime.objects.app import App as App
     from openhtp.runtime.objects.backend import Backend as Backend
     from openhtp.runtime.objects.context import Context as Context
@@ -136,8 +135,11 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
     from openhtp.runtime.objects.log import Log as Log
     from openhtp.runtime.objects.mem import Mem as Mem
     from openhtp.runtime.objects.power import PowerConfig as PowerConfig
-    from openhtp.runtime.objects.profile import Profile as Profile, ProfileEvent as ProfileEvent
-    from openhtp.runtime.objects.profile_log import ProfileLog as ProfileLog
+    from openhtp.runtime.objects.profile import (
+        Profile as Profile,
+        ProfileEvent as ProfileEvent,
+        ProfileLog as ProfileLog,
+    )
     from openhtp.runtime.objects.signal import Signal as Signal
     from openhtp.runtime.objects.tensor import Tensor as Tensor
     from openhtp.session import (

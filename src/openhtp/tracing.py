@@ -24,7 +24,7 @@ from openhtp.runtime.instruments.instrument import Instrument, told
 from openhtp.runtime.objects.backend import open_backends
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
+from openhtp.runtime.objects.modelled import StepOps, ops_of_steps
 
 log = logging.getLogger(__name__)
 

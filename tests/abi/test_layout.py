@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from openhtp.abi.layout import build, offsets, pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import build, offsets, pointer_list, struct
 from openhtp.abi.tables import CORE, POWER, SYSTEM, functions, prototype
 
 SIZES = {

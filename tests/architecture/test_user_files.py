@@ -12,12 +12,11 @@ LOADERS = ("np", "numpy", "onnx")
 # Who reads files that no caller named, or writes.
 OWN = {
     "core/files.py": "the one place; it also writes",
-    "abi/mappings.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
-    "abi/memory.py": "/proc",
+    "abi/memory.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
     "bench/loading.py": "what it wrote itself; /proc",
     "bench/subjects.py": "openhtp.onnx.load, of a model that it made",
-    "capi/system_profile.py": "writes",
+    "capi/system.py": "writes",
     "cli/doctor.py": "/proc and /sys",
     "cli/device.py": "/proc",
     "cli/run.py": "opens members of an archive that it writes",

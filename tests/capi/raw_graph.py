@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.abi.layout import pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import tensor_struct
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import CUSTOM

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openhtp.abi.layout import pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import QnnError

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from openhtp.abi import memory
-from openhtp.abi.layout import pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.capi import handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.graph import GraphHeld

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from openhtp.abi.layout import pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.capi import handles
 from openhtp.capi.device import DeviceHeld
 from openhtp.capi.graph import GraphHeld

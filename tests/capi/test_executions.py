@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openhtp.abi.layout import pointer_list
 from openhtp.abi.numbers import MemoryKind
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import tensor_struct
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import MemType

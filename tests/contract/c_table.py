@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 import openhtp as htp
-from openhtp.abi.layout import pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.capi import handles
 from openhtp.capi.device import DeviceHeld
 from openhtp.core import status as st

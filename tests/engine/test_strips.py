@@ -26,7 +26,7 @@ from openhtp.ir.builder import GraphBuilder
 from openhtp.program.container import make_section
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
-from openhtp.runtime.objects.step_names import step_nodes
+from openhtp.runtime.objects.modelled import step_nodes
 
 replace = msgspec.structs.replace
 QUANT = ScaleOffset(0.05, -120)

@@ -12,7 +12,7 @@ from openhtp.compiler.driver import portable_program
 from openhtp.options import GRAPH, Option, OptionValues, Whole
 from openhtp.program import records
 from openhtp.program.binary import BinaryInfo, read_binary, write_binary
-from openhtp.runtime.objects import graph_options
+from openhtp.runtime.objects import chosen_options
 from tests.conftest import relu_graph
 
 TWO_CORES = "SA8775P"
@@ -54,7 +54,7 @@ def test_adding_an_option_is_one_row(two_cores: htp.Device, monkeypatch: pytest.
     row = Option(name="retries", kind=Whole(0, 9), default=1, about="How often.", in_binary=True)
     longer = dataclasses.replace(GRAPH, rows=(*GRAPH.rows, row))
     binary = relu_graph(two_cores.create_context()).context.get_binary()
-    for module in (graph_options, records):
+    for module in (chosen_options, records):
         monkeypatch.setattr(module, "GRAPH", longer)
     context = two_cores.create_context()
     with pytest.raises(htp.InvalidArgument, match="retries is 10; expected a whole number from 0 to 9"):

@@ -17,8 +17,7 @@ from openhtp.device.config import DeviceConfig
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.records.trace import ClocksChanged
 from openhtp.rpc import looking
-from openhtp.runtime.links import duct as ducts
-from openhtp.runtime.links.polling import Polling
+from openhtp.runtime.links.polling import Duct, Polling
 from openhtp.testing import virtual_device
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
@@ -230,30 +229,30 @@ class TestDuct:
         monkeypatch.setattr(looking, "_CORES", 2)
         monkeypatch.setattr(looking, "_TAKEN_NS", 10**12)
         fake = _Socket(pair[0], comes_at=50)
-        ducts.Duct(fake).watch(10**12)  # type: ignore[arg-type]
+        Duct(fake).watch(10**12)  # type: ignore[arg-type]
         assert (fake.looks, fake.slept) == (50, False)
 
     def test_who_has_looked_long_enough_sleeps(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(looking, "_CORES", 2)
         fake = _Socket(pair[0], comes_at=10**9)
-        ducts.Duct(fake).watch(1000)  # type: ignore[arg-type]
+        Duct(fake).watch(1000)  # type: ignore[arg-type]
         assert fake.slept
 
     def test_on_one_core_nobody_polls(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(looking, "_CORES", 1)
         fake = _Socket(pair[0], comes_at=1)
-        ducts.Duct(fake).watch(10**12)  # type: ignore[arg-type]
+        Duct(fake).watch(10**12)  # type: ignore[arg-type]
         assert (fake.looks, fake.slept) == (0, True)
 
     def test_what_comes_early_ends_the_sleep(self, pair: Any) -> None:
         ours, theirs = pair
         theirs.send(b"x")
-        assert bytes(ducts.Duct(ours).watch(10**9, sleep_ns=3600 * 10**9)) == b"x"
+        assert bytes(Duct(ours).watch(10**9, sleep_ns=3600 * 10**9)) == b"x"
 
     def test_the_end_of_the_connection_is_told(self, pair: Any) -> None:
         pair[1].close()
         with pytest.raises(Exception, match="end of connection"):
-            ducts.Duct(pair[0]).watch(10**9)
+            Duct(pair[0]).watch(10**9)
 
 
 def looks_long(patience: looking.Looking) -> bool:

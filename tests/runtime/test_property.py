@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.capi import errors
+from openhtp.capi import logs
 from openhtp.core.errors import UsageError
 from openhtp.runtime.objects import property as table
 from openhtp.runtime.objects.property import has_capability
@@ -185,7 +185,7 @@ def _optional(kind: str) -> Callable[[Rig], None]:
 
 def _verbose(rig: Rig) -> None:
     place = ctypes.c_char_p()
-    assert not errors.error_get_verbose_message(6023, ctypes.addressof(place))
+    assert not logs.error_get_verbose_message(6023, ctypes.addressof(place))
     assert b"QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED" in (place.value or b"")
 
 

@@ -119,12 +119,12 @@ def test_strided_views_of_registered_memory_are_copied_as_raw_ones(graph: htp.Gr
 
 
 def test_a_verdict_is_kept_per_array(graph: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openhtp.runtime.calls import bindings
+    from openhtp.runtime.calls import callee
 
     memory = graph.context.register_memory(256)
     x, y = memory.array("x"), memory.array("y")
     graph.execute({"x": x}, {"y": y})
-    monkeypatch.setattr(bindings, "check_arguments", lambda *_: pytest.fail("checked again"))
+    monkeypatch.setattr(callee, "check_arguments", lambda *_: pytest.fail("checked again"))
     graph.execute({"x": x}, {"y": y})
 
 

@@ -15,7 +15,7 @@ from openhtp.core.errors import FormatError, InvalidArgument, QnnError, Unsuppor
 from openhtp.hw.catalog import catalog
 from openhtp.vendor import library
 from openhtp.vendor.backend import parse_soc
-from openhtp.vendor.failures import failure
+from openhtp.vendor.library import failure
 
 NOT_HERE = 183 if platform.machine() != "aarch64" else 62
 

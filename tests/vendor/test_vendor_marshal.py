@@ -16,7 +16,7 @@ from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.vendor.forms import dense_tensor, params_of
-from openhtp.vendor.logs import LogSink
+from openhtp.vendor.library import LogSink
 
 U8 = DType.UFIXED_POINT_8
 PER_CHANNEL = AxisScaleOffset(1, (0.5, 0.25), (0, -3))

@@ -20,7 +20,7 @@ import venv
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from openhtp.capi.paths import lib_dir
+from openhtp.capi.identity import lib_dir
 
 HERE = Path(__file__).absolute().parent
 ROOT = HERE.parents[1]

@@ -10,8 +10,7 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from openhtp.abi.layout import PLAIN
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import PLAIN, struct
 
 
 class TableEntry(NamedTuple):

@@ -15,7 +15,7 @@ import openhtp as htp
 from openhtp.bench.preemption import UrgentRow, urgent_row
 from openhtp.bench.quiet import Progress, QuietResult
 from openhtp.bench.subjects import quantized_network
-from openhtp.capi.paths import backend_path, lib_dir
+from openhtp.capi.identity import backend_path, lib_dir
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, UnsupportedFeature
 from openhtp.vendor.library import find_library, load

@@ -19,8 +19,8 @@ from openhtp.config import BackendConfig
 from openhtp.device.config import DeviceConfig
 from openhtp.records.trace import Stepped
 from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
 _DISTURBED = 1.08

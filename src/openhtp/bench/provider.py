@@ -19,7 +19,7 @@ from openhtp.bench.preemption import UrgentRow, urgent_row
 from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
 from openhtp.bench.subjects import NETWORKS, quantized_network
 from openhtp.capi.check import provider_session
-from openhtp.capi.paths import backend_path
+from openhtp.capi.identity import backend_path
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.vendor.library import find_library
 

@@ -12,9 +12,9 @@ from openhtp.abi.reading import call_of, static_inputs, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import handles, identity
 from openhtp.capi.client_backend import ClientBackend
+from openhtp.capi.configs import warn_of_no_effect
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
-from openhtp.capi.rowless import warn_of_no_effect
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import CUSTOM, BackendOption

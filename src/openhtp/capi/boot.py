@@ -1,55 +1,88 @@
-"""The start: the C stub calls ``start`` once and gets the answers to its entries."""
+"""The start: the C stub calls ``start`` once and gets the answers to its entries.
+
+There is one set of libraries in a process, as documented: another copy is refused while the first is in use.
+"""
 
 from __future__ import annotations
 
 import atexit
 import functools
-import importlib
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from openhtp.abi.numbers import SAVER_NAME
-from openhtp.capi import entries
+from openhtp.capi import (  # each has answers of its own
+    context as context,
+    creations as creations,
+    entries,
+    execute as execute,
+    graph as graph,
+    handles,
+    logs as logs,
+    memories as memories,
+    power as power,
+    profile as profile,
+    signals as signals,
+    system as system,
+)
+from openhtp.capi.backend import BackendHeld
+from openhtp.capi.device import DeviceHeld
 from openhtp.capi.native_calls import NativeCalls, library_at, natives
+from openhtp.core import status as st
+from openhtp.core.errors import UnsupportedFeature
 from openhtp.records.calls import DEFAULT_FOLDER
 from openhtp.runtime.instruments.saving_calls import start_saving
 from openhtp.runtime.objects.backend import SAVER_VARIABLE
 
-_ROOMS = (
-    "backend",
-    "logs",
-    "device",
-    "power",
-    "context",
-    "graph",
-    "creations",
-    "providing",
-    "increments",
-    "properties",
-    "sections",
-    "execute",
-    "profile",
-    "memories",
-    "signals",
-    "errors",
+# Libraries of one set, which lie in one folder.
+_NAMES = ("libQnnHtp.so", "libQnnSystem.so", SAVER_NAME)
+_BEGINS = frozenset({"backendCreate"})
+_REFUSED = frozenset(
+    {"backendRegisterOpPackage", "backendValidateOpConfig", "contextCreate", "deviceCreate", "graphCreate"}
 )
-_SYSTEM_ROOMS = ("system", "system_profile")
+_in_use: list[Path] = []
 # Held for as long as the process lives: the stub borrows them.
-_held: list[object] = []
+_borrowed: list[object] = []
 
 
 def start(say: int, shut: int, power: int, delivery: int) -> list[entries.Answer]:
     """The answers by number; what is given are functions of the stub's, by address."""
-    for room in (*_ROOMS, *_SYSTEM_ROOMS):
-        importlib.import_module(f"openhtp.capi.{room}")
     natives.append(NativeCalls(say, shut, power, delivery))
     library = library_at(say)
     saves = library.name == SAVER_NAME
     if saves:
         start_saving(os.environ.get(SAVER_VARIABLE) or DEFAULT_FOLDER)
-    held_to_one = importlib.import_module("openhtp.capi.one_library").held_to_one
-    found = entries.table(
+    table = entries.table(
         noted=saves or bool(os.environ.get(SAVER_VARIABLE)), held=functools.partial(held_to_one, library)
     )
-    _held.append(found)
+    _borrowed.append(table)
     atexit.register(natives[-1].shut)
-    return found
+    return table
+
+
+def held_to_one(library: Path, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The same answer for an entry of this copy, unless another one is in use by then."""
+    if name not in _BEGINS | _REFUSED:
+        return answer
+    mine = _set_of(library)
+
+    def call(*arguments: int) -> Any:
+        if _in_use != [mine] and not handles.of_kind(BackendHeld) and not handles.of_kind(DeviceHeld):
+            _in_use[:] = [mine]
+        if name in _REFUSED and _in_use != [mine]:
+            raise UnsupportedFeature(
+                f"{str(_in_use[0])!r} is in use in this process, and {str(mine)!r} is another copy: there can be"
+                " one set of libraries in a process",
+                st.QNN_COMMON_ERROR_LOADING_BINARIES,
+            )
+        return answer(*arguments)
+
+    return call
+
+
+def _set_of(library: Path) -> Path:
+    """The folder of a set, or a library of another name by itself: renamed ones are copies, too."""
+    path = library.resolve()
+    return path.parent if path.name in _NAMES else path

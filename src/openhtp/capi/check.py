@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from openhtp.capi.paths import backend_path
+from openhtp.capi.identity import backend_path
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime as ort
 

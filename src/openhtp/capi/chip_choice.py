@@ -10,7 +10,7 @@ from typing import Any
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
 from openhtp.capi import identity
-from openhtp.capi.rowless import warn_of_no_effect
+from openhtp.capi.configs import warn_of_no_effect
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, HtpDeviceOption

@@ -6,7 +6,7 @@ import ctypes
 import errno
 
 from openhtp.abi import memory
-from openhtp.abi.mappings import mapped_file
+from openhtp.abi.memory import mapped_file
 from openhtp.core.errors import InvalidArgument
 from openhtp.program.sources import BinarySource, FileSource
 from openhtp.runtime.binaries.opening import Check, copied, go_on

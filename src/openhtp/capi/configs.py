@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
-from openhtp.capi import handles, rowless
-from openhtp.capi.clipping import clipped
-from openhtp.capi.rowless import OptionPlace
-from openhtp.core.errors import InvalidArgument
+from openhtp.capi import handles
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import (
     CUSTOM,
     ContextOption,
+    GraphOption,
     HtpContextOption,
     HtpGraphOption,
     Optimization,
     PrecisionNumber,
 )
 from openhtp.core.precision import FloatPrecision
+from openhtp.core.status import Status
+from openhtp.core.units import MIB
 from openhtp.core.value_kinds import GroupMembership, GroupRegistration
+from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.options import (
     CONTEXT,
@@ -35,7 +40,10 @@ from openhtp.options import (
     Names,
     Option,
     Table,
+    Whole,
 )
+
+log = logging.getLogger("openhtp.capi")
 
 _WIDE = (
     (False, ContextOption.MEMORY_LIMIT_HINT, "context"),
@@ -76,7 +84,7 @@ def read(
     for row, value in _entries(table, address):
         if origin is not None and row.origins and origin not in row.origins:
             if value != row.default and row.number is not None:
-                rowless.warn_of_no_effect(row.number.name, f"on what is made by {origin}")
+                warn_of_no_effect(row.number.name, f"on what is made by {origin}")
             continue
         if value != _LEFT_OPEN.get((table.owner, row.name)):
             found[row.name] = value
@@ -89,7 +97,7 @@ def read_changes(table: Table, address: int) -> dict[str, Any]:
     for row, value in _entries(table, address):
         if row.changes is Changeable.NEVER:
             assert row.number is not None
-            raise rowless.unsupported(
+            raise unsupported(
                 f"{row.number.name} cannot be changed any more: it is fixed when the {table.owner} is created"
             )
         found[row.name] = value
@@ -127,7 +135,7 @@ def _entries(table: Table, address: int, *, finalized: bool = False) -> Iterator
         kind = body.optimization.type if optimizes else None
         row = _rows(owner).get((htp, option, kind))
         if row is None:
-            rowless.take_or_refuse(OptionPlace(owner, htp, option, kind))
+            take_or_refuse(OptionPlace(owner, htp, option, kind))
         else:
             yield row, _value(row, owner, body)
 
@@ -150,9 +158,7 @@ def _value(row: Option, owner: str, body: Any) -> Any:
         return GroupRegistration(first=_context(first), max_spill_fill_buffer=nbytes)
     if owner == "context" and number.value == ContextOption.QUEUE_DEPTH and not number.htp:
         if body.queue_depth.kind != _NUMERIC:
-            raise rowless.unsupported(
-                f"a queue depth of type {body.queue_depth.kind}; expected a number ({_NUMERIC})"
-            )
+            raise unsupported(f"a queue depth of type {body.queue_depth.kind}; expected a number ({_NUMERIC})")
         return body.queue_depth.depth
     plain = body.number32 if hasattr(body, "number32") else body.number & 0xFFFFFFFF
     if (number.htp, number.value, owner) in _WIDE:
@@ -181,3 +187,117 @@ def _context(handle: int) -> Any:
 
     held = handles.find_or_none(ContextHeld, handle)
     return None if held is None else held.context
+
+
+def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
+    """A graph's options as the chip can have them.
+
+    Of a chip of which the client has only some VTCM, a graph has no more than that.
+    """
+    level = GRAPH.option("optimization_level").kind
+    assert isinstance(level, Whole)
+    step = soc.vtcm_granule_bytes
+    rules: dict[str, Callable[[int], int]] = {
+        "vtcm_mb": lambda wish: min(wish, soc.vtcm_bytes // MIB),
+        "vtcm_bytes": lambda wish: min(-(-wish // step) * step, soc.vtcm_bytes),
+        "hvx_threads": lambda wish: min(wish, soc.hvx),
+        "optimization_level": lambda wish: min(max(wish, level.low), level.high),
+    }
+    found = dict(options)
+    for name, rule in rules.items():
+        if name not in options:
+            continue
+        found[name] = rule(options[name])
+        if found[name] != options[name]:
+            log.warning("%s is %d; %s goes by %d", name, options[name], soc.name, found[name])
+    if soc.vtcm_mb < find_soc(soc.name).vtcm_mb and not {"vtcm_mb", "vtcm_bytes"} & found.keys():
+        found["vtcm_mb"] = soc.vtcm_mb
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class OptionPlace:
+    """Where an option stands: whose list, whether in the HTP's part of it, its number, and its kind if any."""
+
+    owner: str
+    htp: bool
+    number: int
+    kind: int | None = None
+
+
+def _context_option(option: ContextOption) -> OptionPlace:
+    return OptionPlace("context", htp=False, number=option)
+
+
+def _graph(option: GraphOption) -> OptionPlace:
+    return OptionPlace("graph", htp=False, number=option)
+
+
+def _htp_graph(option: HtpGraphOption, kind: int | None = None) -> OptionPlace:
+    return OptionPlace("graph", htp=True, number=option, kind=kind)
+
+
+# Taken by the vendor's library, too, and here without any effect on results, times or memory.
+_IDLE = {
+    _context_option(ContextOption.ERROR_REPORTING): "QNN_CONTEXT_CONFIG_OPTION_ERROR_REPORTING",
+    _graph(GraphOption.BINARY_SECTION_WEIGHTS_UPDATES): (
+        "QNN_GRAPH_CONFIG_OPTION_ENABLE_BINARY_SECTION_WEIGHTS_UPDATES"
+    ),
+    **{
+        _htp_graph(option): f"QNN_HTP_GRAPH_CONFIG_OPTION_{option.name}"
+        for option in (
+            HtpGraphOption.FINALIZE_CONFIG,
+            HtpGraphOption.ASSUME_SAME_QUANT,
+            HtpGraphOption.SHARE_IO_BUFFER,
+            HtpGraphOption.HIGH_PRECISION_SIGMOID,
+            HtpGraphOption.MONOLITHIC_LSTM,
+        )
+    },
+    _htp_graph(HtpGraphOption.OPTIMIZATION, Optimization.SCHEDULE_THRESHOLD): (
+        "QNN_HTP_GRAPH_OPTIMIZATION_TYPE_SCHEDULE_THRESHOLD"
+    ),
+    _htp_graph(HtpGraphOption.OPTIMIZATION, Optimization.SPARSE_WEIGHTS_COMPRESSION): (
+        "QNN_HTP_GRAPH_OPTIMIZATION_TYPE_ENABLE_SPARSE_WEIGHTS_COMPRESSION"
+    ),
+}
+_UNSUPPORTED = {
+    _context_option(ContextOption.OEM_STRING): "QNN_CONTEXT_CONFIG_OPTION_OEM_STRING",
+    _graph(GraphOption.PROFILE_HANDLE): "QNN_GRAPH_CONFIG_OPTION_PROFILE_HANDLE",
+    _graph(GraphOption.PROFILING_STATE): "QNN_GRAPH_CONFIG_OPTION_SET_PROFILING_STATE",
+    _graph(GraphOption.PROFILING_NUM_EXECUTIONS): "QNN_GRAPH_CONFIG_OPTION_SET_PROFILING_NUM_EXECUTIONS",
+    _htp_graph(HtpGraphOption.PARALLEL_GRAPH_EXECUTION): (
+        "QNN_HTP_GRAPH_CONFIG_OPTION_PARALLEL_GRAPH_EXECUTION_CONFIG"
+    ),
+    _htp_graph(HtpGraphOption.HMX_BOUNDING): "QNN_HTP_GRAPH_CONFIG_OPTION_HMX_BOUNDING",
+}
+_WRONG: dict[str, Status] = {
+    "context": st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+    "graph": st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
+}
+_LAST: dict[str, int] = {"context": max(HtpContextOption), "graph": max(HtpGraphOption)}
+
+
+def take_or_refuse(place: OptionPlace) -> None:
+    """Warn of an option that does nothing; raises what a client is told of any other."""
+    if place in _IDLE:
+        warn_of_no_effect(_IDLE[place])
+    elif place in _UNSUPPORTED:
+        raise unsupported(f"{_UNSUPPORTED[place]} is not supported")
+    elif not place.htp:
+        raise unsupported(f"{place.owner} option {place.number} is unknown")
+    else:
+        kind = "" if place.kind is None else f" of type {place.kind}"
+        raise InvalidArgument(
+            f"HTP {place.owner} option {place.number}{kind} is unknown; the last one is {_LAST[place.owner]}",
+            _WRONG[place.owner],
+        )
+
+
+def warn_of_no_effect(name: str, why: str = "here") -> None:
+    """Say that an option was taken and does nothing."""
+    log.warning("%s is taken, and has no effect %s", name, why)
+
+
+def unsupported(message: str) -> QnnError:
+    """For what exists in the interface and is not offered, by the vendor's library either."""
+    return QnnError(message, st.QNN_COMMON_ERROR_NOT_SUPPORTED)

@@ -1,29 +1,79 @@
-"""Contexts: made empty or from a binary, saved, freed."""
+"""Contexts: made empty or from a binary, asked for their properties, saved whole or in pieces, freed."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from openhtp.abi import memory
+from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
 from openhtp.capi.backend import BackendHeld
 from openhtp.capi.client_memory import ClientBinary, ClientMemory, check_extent
 from openhtp.capi.device import DeviceHeld, default_device
 from openhtp.capi.entries import answers, null
 from openhtp.capi.handles import HandleEntry
-from openhtp.capi.profile import ProfileHeld
-from openhtp.capi.signals import SignalHeld
+from openhtp.capi.profile import profile_at
+from openhtp.capi.signals import signal_at
 from openhtp.core import status as st
-from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.errors import BadBinary, InvalidArgument, QnnError
+from openhtp.core.option_numbers import CUSTOM, HtpContextProperty
+from openhtp.core.units import MIB
 from openhtp.hw.catalog import find_soc
+from openhtp.memory.needs import ContextNeeds, needs_of
 from openhtp.options import CONTEXT, ContextOrigin
 from openhtp.program.binary import ContextBinary, open_binary, read_binary
+from openhtp.program.container import PAGE
 from openhtp.program.sources import BinarySource
 from openhtp.runtime.binaries.data_provider import DmaBufferCallback
 from openhtp.runtime.binaries.opening import validate
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.profile import Profile
+
+_PIECE_BYTES = 16 << 20
+_VALUE = struct("HtpContextProperty").value.offset
+_ANSWERS: dict[int, Callable[[ContextNeeds], int]] = {
+    HtpContextProperty.BUFFER_START_ALIGNMENT: lambda needs: PAGE,
+    HtpContextProperty.MAX_SPILLFILL_BUFFER_SIZE: lambda needs: needs.largest_spill_fill,
+    HtpContextProperty.WEIGHTS_BUFFER_SIZE: lambda needs: needs.weights_bytes,
+}
+
+
+class Increments:
+    """A binary in pieces, for clients without room for all of it: the next one, and those not given back."""
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob = blob
+        self._start = ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p).value or 0
+        self._next = 0
+        self._out: dict[int, int] = {}
+
+    def take(self) -> tuple[int, int, int]:
+        """Address, offset and size of the next piece; of size 0 at the end, after which it begins anew."""
+        offset = self._next
+        size = min(_PIECE_BYTES, len(self._blob) - offset)
+        if not size:
+            self._next = 0
+            return 0, offset, 0
+        self._next += size
+        self._out[offset] = self._start + offset
+        return self._out[offset], offset, size
+
+    def give_back(self, address: int, offset: int) -> None:
+        """A piece is no longer looked at."""
+        if self._out.get(offset) != address:
+            raise InvalidArgument(
+                f"{address:#x} is no piece from byte {offset} that was given out, or was released",
+                st.QNN_CONTEXT_ERROR_INCREMENT_INVALID_BUFFER,
+            )
+        del self._out[offset]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._next and not self._out
 
 
 class ContextHeld(HandleEntry):
@@ -42,7 +92,7 @@ class ContextHeld(HandleEntry):
         # What it was made of, or saved as, as long as nothing of it was changed since.
         self.binary: bytes | BinarySource | None = None
         # The binary's pieces, for a client that takes it in pieces.
-        self.increments: Any = None
+        self.increments: Increments | None = None
         # Registered memory by what its descriptor stands for.
         self.areas: dict[tuple[int, int], Any] = {}
         device.contexts += 1
@@ -139,21 +189,20 @@ def create_from_binary(
     of, on = parents(backend, device)
     options = configs.read(CONTEXT, config, ContextOrigin.BINARY)
     given = ClientBinary(binary, size, is_kept=is_kept(options))
-    sheet = handles.find_or_none(ProfileHeld, profile)
-    cut = handles.find_or_none(SignalHeld, signal)
+    filled, until = profile_at(profile), signal_at(signal)
 
     def create(_: object, stop: Stop | None) -> Context:
         return on.device().create_context_from_binary(
             given,
             signal=stop,
-            profile=None if sheet is None else sheet.profile,
+            profile=filled,
             callback=callback,
             **options,
         )
 
     # The signal counts from here on: also while the device is made, which may be the longest part.
     what = "creating a context from a binary"
-    made = carrying(None, None if cut is None else cut.signal, what, OF_CONTEXT, create)
+    made = carrying(None, until, what, OF_CONTEXT, create)
     held = ContextHeld(of, on, made, options)
     held.binary = given.source
     return held
@@ -199,13 +248,72 @@ def context_validate_binary(backend: int, device: int, config: int, binary: int,
 def context_finalize(context: int, profile: int) -> None:
     """Finalize all graphs that are not yet."""
     held = handles.find(ContextHeld, context)
-    sheet = handles.find_or_none(ProfileHeld, profile)
-    held.context.finalize(profile=None if sheet is None else sheet.profile)
+    held.context.finalize(profile=profile_at(profile))
 
 
 @answers("contextFree")
 def context_free(context: int, profile: int) -> None:
     """Free the context, its graphs and memory."""
     held = handles.find(ContextHeld, context)
-    sheet = handles.find_or_none(ProfileHeld, profile)
-    held.free(None if sheet is None else sheet.profile)
+    held.free(profile_at(profile))
+
+
+@answers("contextGetProperty")
+def context_get_property(context: int, properties: int) -> None:
+    """Fill in what is asked for, all or nothing. Graphs must be finalized."""
+    held = handles.find(ContextHeld, context)
+    wanted: list[tuple[int, int]] = []
+    for place in memory.pointers(properties, "the properties"):
+        given = memory.structure(struct("Config"), place, "a property")
+        if given.option != CUSTOM:
+            raise _unknown(f"property {given.option}")
+        custom = memory.structure(struct("HtpContextProperty"), given.of.custom or 0, "a property of the HTP's")
+        if custom.option not in _ANSWERS:
+            raise _unknown(f"HTP property {custom.option}")
+        handles.require_place(given.of.custom + _VALUE, "a property's value")
+        wanted.append((given.of.custom + _VALUE, custom.option))
+    if not wanted:
+        raise null("the list of properties")
+    binary = held.opened()
+    stored = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
+    needs = needs_of(stored, largest_backup=binary.info.vtcm_mb * MIB)
+    for place, option in wanted:
+        memory.write_number(place, _ANSWERS[option](needs))
+
+
+def _unknown(what: str) -> QnnError:
+    known = ", ".join(f"{one.name.lower()} ({int(one)})" for one in HtpContextProperty)
+    return QnnError(
+        f"{what} of a context is unknown; expected one of the HTP's: {known}",
+        st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
+    )
+
+
+@answers("contextGetIncrementalBinary")
+def context_get_incremental_binary(context: int, buffer: int, offset: int, size: int) -> None:
+    """The next piece of the saved context; one of no bytes says that there are no more."""
+    held = handles.find(ContextHeld, context)
+    for place, what in ((buffer, "buffer"), (offset, "start offset"), (size, "written size")):
+        handles.require_place(place, what)
+    if held.increments is None:
+        held.increments = Increments(held.saved())
+    for place, value in zip((buffer, offset, size), held.increments.take(), strict=True):
+        memory.write_number(place, value)
+    _forget_if_over(held)
+
+
+@answers("contextReleaseIncrementalBinary")
+def context_release_incremental_binary(context: int, buffer: int, offset: int) -> None:
+    """Give a piece back."""
+    held = handles.find(ContextHeld, context)
+    if held.increments is None:
+        raise InvalidArgument(
+            "no piece of this context's binary was given out", st.QNN_CONTEXT_ERROR_INCREMENT_INVALID_BUFFER
+        )
+    held.increments.give_back(buffer, offset)
+    _forget_if_over(held)
+
+
+def _forget_if_over(held: ContextHeld) -> None:
+    if held.increments is not None and held.increments.is_over:
+        held.increments = None

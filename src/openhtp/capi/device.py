@@ -1,7 +1,8 @@
-"""Devices: which chip, and where it computes."""
+"""Devices: which chip, where it computes, and the power votes that stand on each that a handle comes to."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import logging
@@ -18,15 +19,16 @@ from openhtp.capi.client_backend import ClientBackend
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.capi.logs import LogHeld
-from openhtp.capi.votes import waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.option_numbers import GlobalOption
 from openhtp.core.precision import FloatPrecision
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.power import DcvsVote
 from openhtp.hw.soc import SocSpec
 from openhtp.options.device import TRANSPORTS
 from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.power import PowerConfig
 
 log = logging.getLogger("openhtp.capi")
 
@@ -37,6 +39,10 @@ NPU_VARIABLE = "OPENHTP_NPU"
 _FIRST_SOC = "SM8650"
 _FIRST_HALF_ARCH = 69
 _default = {"soc": ""}
+
+
+waiting: list[StandingVotes] = []
+"""Votes that were made before there was a device to vote on."""
 
 
 def place_of_npus() -> dict[str, Any]:
@@ -70,6 +76,40 @@ def set_default_soc(option: int, model: int) -> None:
     if handles.of_kind(BackendHeld):
         raise WrongState("the chip must be chosen before a backend is created")
     _default["soc"] = find_soc(model).name
+
+
+class StandingVotes:
+    """What was voted under one number. Devices come and go, and the votes stand on each that it means."""
+
+    def __init__(self, core: int) -> None:
+        self._core = core
+        self._standing: dict[str, Any] = {}
+        self._configs: list[PowerConfig] = []
+
+    def stand_on(self, device: Device) -> None:
+        """Vote on one more device what was voted so far; those that are gone are forgotten."""
+        config = device.create_power_config(self._core)
+        if self._standing:
+            config.set(**self._standing)
+        self._configs = [*(one for one in self._configs if one.alive), config]
+
+    def change(self, given: dict[str, Any]) -> None:
+        """Vote, on all devices or, if it is refused, on none."""
+        for config in self._configs:
+            if config.alive or config is self._configs[-1]:  # if all are lost, the last one says so
+                config.set(**given)
+        old = self._standing.get("dcvs")
+        self._standing |= given
+        if isinstance(old, DcvsVote) and "dcvs" in given:
+            self._standing["dcvs"] = given["dcvs"].over(old)
+
+    def withdraw(self) -> None:
+        """Take all votes back; those on devices that are gone went with them."""
+        with contextlib.suppress(ValueError):
+            waiting.remove(self)
+        for config in self._configs:
+            if config.alive:
+                config.destroy()
 
 
 class DeviceHeld(HandleEntry):

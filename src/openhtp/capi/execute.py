@@ -20,8 +20,6 @@ from openhtp.capi.client_backend import ClientFunction
 from openhtp.capi.entries import answers, bad_handle
 from openhtp.capi.graph import TENSOR_BYTES, GraphHeld, carried
 from openhtp.capi.memories import MemHeld
-from openhtp.capi.profile import ProfileHeld
-from openhtp.capi.signals import SignalHeld
 from openhtp.capi.varying_call import CutResult, VaryingCall
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
@@ -324,8 +322,7 @@ def graph_execute(
     if not profile and not signal:
         call.run()
         return
-    sheet, cut = carried(ProfileHeld, profile), carried(SignalHeld, signal)
-    call.run(None if sheet is None else sheet.profile, None if cut is None else cut.signal)
+    call.run(*carried(profile, signal))
 
 
 @answers("graphExecuteAsync")
@@ -343,11 +340,7 @@ def graph_execute_async(
     """Queue an execution; the client is told when it is over."""
     held = handles.find(GraphHeld, graph)
     call = (held.plan or _plan(held)).call(inputs, n_inputs, outputs, n_outputs)
-    sheet, cut = carried(ProfileHeld, profile), carried(SignalHeld, signal)
+    profile_and_signal = carried(profile, signal)
     if notify:
         memory.check_code(notify, "the notify function")
-    call.run_async(
-        ClientFunction(notify, param) if notify else None,
-        None if sheet is None else sheet.profile,
-        None if cut is None else cut.signal,
-    )
+    call.run_async(ClientFunction(notify, param) if notify else None, *profile_and_signal)

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any, TypeVar
+from typing import Any
 
 from openhtp.abi import memory
-from openhtp.abi.numbers import VERSION_1, ParamKind
+from openhtp.abi.numbers import VERSION_1, MemoryKind, ParamKind
 from openhtp.abi.reading import data_of, op_parts, param_of, spec_of, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import configs, handles
-from openhtp.capi.clipping import clipped
-from openhtp.capi.context import ContextHeld
+from openhtp.capi.configs import clipped
+from openhtp.capi.context import ContextHeld, binary_at
 from openhtp.capi.entries import answers, null
 from openhtp.capi.handles import HandleEntry
-from openhtp.capi.profile import ProfileHeld
-from openhtp.capi.signals import SignalHeld
+from openhtp.capi.profile import profile_at
+from openhtp.capi.signals import signal_at
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedOp
 from openhtp.core.tensor import TensorKind
 from openhtp.ops import op_names
 from openhtp.options import GRAPH
+from openhtp.runtime.binaries.adapters import SECTIONS
 from openhtp.runtime.objects.graph import Graph
+from openhtp.runtime.objects.profile import Profile
+from openhtp.runtime.objects.signal import Signal
 from openhtp.runtime.objects.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")
 
+TENSOR_BYTES = ctypes.sizeof(struct("Tensor"))
 _ID = struct("Tensor").id.offset
 
 
@@ -203,20 +207,10 @@ def _param(held: GraphHeld, param: Any, where: str) -> tuple[str, Any]:
     return param_of(param, where)
 
 
-def finalize(graph: Graph, sheet: ProfileHeld | None, signal: SignalHeld | None = None) -> None:
-    """Compile a graph and make it executable."""
-    graph.finalize(
-        profile=None if sheet is None else sheet.profile, signal=None if signal is None else signal.signal
-    )
-
-
-_Carried = TypeVar("_Carried", ProfileHeld, SignalHeld)
-
-
-def carried(kind: type[_Carried], handle: int) -> _Carried | None:
-    """A handle that a call on a graph carries. A bad one is a bad argument of that call."""
+def carried(profile: int, signal: int) -> tuple[Profile | None, Signal | None]:
+    """The handles that a call on a graph carries. A bad one is a bad argument of that call."""
     try:
-        return handles.find_or_none(kind, handle)
+        return profile_at(profile), signal_at(signal)
     except InvalidHandle as error:
         error.status = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
         raise
@@ -226,7 +220,8 @@ def carried(kind: type[_Carried], handle: int) -> _Carried | None:
 def graph_finalize(graph: int, profile: int, signal: int) -> None:
     """Compile and load; afterwards it can be executed."""
     held = handles.find(GraphHeld, graph)
-    finalize(held.graph, carried(ProfileHeld, profile), carried(SignalHeld, signal))
+    filled, until = carried(profile, signal)
+    held.graph.finalize(profile=filled, signal=until)
     held.statics.clear()
     held.context.binary = None
 
@@ -246,4 +241,58 @@ def graph_get_property(graph: int, properties: int) -> int:
     return st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE.code
 
 
-TENSOR_BYTES = ctypes.sizeof(struct("Tensor"))
+def _section_of(context: int, graph: int, section: int) -> tuple[ContextHeld, GraphHeld, str]:
+    held, of = handles.find(ContextHeld, context), handles.find(GraphHeld, graph)
+    if of.context is not held:
+        raise InvalidArgument(f"graph {of.graph.name!r} is of another context", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
+    if not 1 <= section <= len(SECTIONS):
+        words = ", ".join(f"{name} ({number})" for number, name in enumerate(SECTIONS, 1))
+        raise InvalidArgument(f"section type {section}; expected one of {words}")
+    return held, of, SECTIONS[section - 1]
+
+
+def _section_buffer(address: int) -> tuple[int, int]:
+    given = memory.structure(struct("ContextBuffer"), address, "the section's buffer")
+    if given.version != VERSION_1 or given.mem_type != MemoryKind.RAW:
+        raise InvalidArgument(
+            f"a buffer of version {given.version} and memory type {given.mem_type}; expected version 1, raw (0)"
+        )
+    return given.buffer.data or 0, given.buffer.size
+
+
+@answers("contextGetBinarySectionSize")
+def context_get_binary_section_size(context: int, graph: int, section: int, out: int) -> None:
+    """Bytes that a graph's updateable data take."""
+    held, of, kind = _section_of(context, graph, section)
+    handles.require_place(out, "size")
+    memory.write_number(out, len(held.context.get_binary_section(of.graph, section=kind)))
+
+
+@answers("contextGetBinarySection")
+def context_get_binary_section(
+    context: int, graph: int, section: int, buffer: int, written: int, profile: int, signal: int
+) -> None:
+    """A graph's updateable data, into a buffer that must be large enough."""
+    held, of, kind = _section_of(context, graph, section)
+    handles.require_place(written, "written size")
+    profile_at(profile)
+    signal_at(signal)
+    address, size = _section_buffer(buffer)
+    blob = held.context.get_binary_section(of.graph, section=kind)
+    if size < len(blob):
+        raise InvalidArgument(
+            f"a buffer of {size} bytes for a section of {len(blob)}", st.QNN_CONTEXT_ERROR_GET_BINARY_FAILED
+        )
+    memory.write(address, blob, "the section's buffer")
+    memory.write_number(written, len(blob))
+
+
+@answers("contextApplyBinarySection")
+def context_apply_binary_section(
+    context: int, graph: int, section: int, buffer: int, profile: int, signal: int
+) -> None:
+    """Exchange a graph's updateable data."""
+    held, of, _ = _section_of(context, graph, section)
+    filled, until = profile_at(profile), signal_at(signal)
+    held.context.apply_binary_section(of.graph, binary_at(*_section_buffer(buffer)), signal=until, profile=filled)
+    held.binary = None

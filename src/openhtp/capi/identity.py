@@ -1,4 +1,4 @@
-"""What the library says it is: versions, build and provider names. Clients refuse what is older than themselves.
+"""What the library says it is and where it lies. Clients refuse versions that are older than themselves.
 
 A client checks the versions of the SDK that it was built with, so each release of one may ask for more: the
 variables change what is said, without a new release of openhtp.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
-from openhtp.core.errors import InvalidArgument
+from openhtp.abi.numbers import LIBRARY_NAME, SYSTEM_NAME
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 
 Version = tuple[int, int, int]
 
@@ -26,6 +29,9 @@ CORE_API, HTP_API, SYSTEM_API = "2.40.0", "5.51.0", "1.15.0"
 PROVIDER_NAME = "HTP_QTI_AISW"
 SYSTEM_PROVIDER_NAME = "SYSTEM_QTI_AISW"
 BLOB_VERSION: Version = (4, 0, 6)
+
+
+_FOLDER = Path(__file__).absolute().parent / "lib"
 
 
 def core_api() -> Version:
@@ -58,3 +64,24 @@ def _text(variable: str, default: str, form: re.Pattern[str], example: str) -> s
     if not form.fullmatch(given):
         raise InvalidArgument(f"{variable} is {given!r}; expected a version such as {example}")
     return given
+
+
+def lib_dir() -> Path:
+    """The folder of all our libraries; an error says what to do if they were not built."""
+    if not (_FOLDER / LIBRARY_NAME).is_file():
+        raise UnsupportedFeature(
+            f"{_FOLDER / LIBRARY_NAME} is missing: it is compiled when openhtp is built, and then there was no C"
+            " compiler. Install a wheel, or install gcc and run `pip install --force-reinstall --no-deps openhtp`",
+            st.QNN_COMMON_ERROR_LOADING_BINARIES,
+        )
+    return _FOLDER
+
+
+def backend_path() -> str:
+    """Absolute path of our ``libQnnHtp.so``: what a QNN client is given as its backend."""
+    return str(lib_dir() / LIBRARY_NAME)
+
+
+def system_path() -> str:
+    """Absolute path of our ``libQnnSystem.so``."""
+    return str(lib_dir() / SYSTEM_NAME)

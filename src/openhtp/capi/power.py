@@ -12,11 +12,10 @@ from openhtp.abi.power import dcvs_of, hmx_of
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.backend import BackendHeld
-from openhtp.capi.device import DeviceHeld, chosen_soc, default_device
+from openhtp.capi.configs import warn_of_no_effect
+from openhtp.capi.device import DeviceHeld, StandingVotes, chosen_soc, default_device, waiting
 from openhtp.capi.entries import answers
 from openhtp.capi.native_calls import natives
-from openhtp.capi.rowless import warn_of_no_effect
-from openhtp.capi.votes import StandingVotes, waiting
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.option_numbers import PowerOption

@@ -70,6 +70,11 @@ class ProfileHeld(HandleEntry):
         self.keep.clear()
 
 
+def profile_at(handle: int) -> Profile | None:
+    """The profile that a call carries; NULL stands for none."""
+    return handles.find(ProfileHeld, handle).profile if handle else None
+
+
 _events: dict[int, tuple[ProfileEvent, ProfileHeld]] = {}
 
 

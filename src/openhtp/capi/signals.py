@@ -24,6 +24,11 @@ class SignalHeld(HandleEntry):
         self.signal: Signal = backend.backend.create_signal(timeout_us)
 
 
+def signal_at(handle: int) -> Signal | None:
+    """The signal that a call carries; NULL stands for none."""
+    return handles.find(SignalHeld, handle).signal if handle else None
+
+
 def _timeout(config: int) -> int | None:
     """Of an abort signal, which is what there is without configuration, none."""
     timeout: int | None = None

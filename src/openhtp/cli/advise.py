@@ -15,7 +15,7 @@ from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, sho
 from openhtp.cost import NumberFormat
 from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
-from openhtp.runtime.objects.extensions_config import ExtensionsConfig
+from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 
 _NODES = 4
 _SOC = "SM8650"

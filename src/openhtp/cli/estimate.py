@@ -21,7 +21,7 @@ from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_pe
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.report.page import estimate_to_html
-from openhtp.runtime.objects.extensions_config import ExtensionsConfig
+from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 
 _PROFILES = ("burst", "high_performance", "balanced", "power_saver")
 _NODES = 3

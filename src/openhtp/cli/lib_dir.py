@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from openhtp.abi.numbers import LIBRARY_NAME, SYSTEM_NAME
-from openhtp.capi.paths import lib_dir as folder_of_libraries
+from openhtp.capi.identity import lib_dir as folder_of_libraries
 from openhtp.cli._terminal import JsonFile, complain, say, write_json
 from openhtp.core.errors import QnnError
 

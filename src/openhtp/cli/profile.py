@@ -29,7 +29,7 @@ from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.ir.graph import Graph
 from openhtp.report.viewing import Features, Reader, ViewRequest, view
-from openhtp.runtime.objects.profile_log import ProfileLog
+from openhtp.runtime.objects.profile import ProfileLog
 from openhtp.session.options import soc_of
 
 LEVELS = ("basic", "detailed", "linting", "optrace")

@@ -52,7 +52,7 @@ from openhtp.records.profile import ProfileEvent
 from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
-from openhtp.runtime.objects.step_names import StepOps
+from openhtp.runtime.objects.modelled import StepOps
 from openhtp.session import InferenceSession, hosts
 from openhtp.session.accuracy import Closeness, closeness
 from openhtp.session.executable import AssignedPart

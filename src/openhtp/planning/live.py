@@ -35,9 +35,9 @@ from openhtp.runtime.instruments.device_queries import ask_about
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 from openhtp.runtime.objects.graph import Graph
 from openhtp.sched.events import ClientKind, Submitted
 from openhtp.sched.timed import Pace

@@ -22,7 +22,7 @@ from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
-from openhtp.runtime.objects.step_names import StepOps
+from openhtp.runtime.objects.modelled import StepOps
 from openhtp.session.executable import Array, AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
 from openhtp.session.in_parts import load_in_parts
 from openhtp.session.on_cpu import CpuExecutable

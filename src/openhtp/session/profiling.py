@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 from openhtp.frontend.partitioning import AssignedNode
 from openhtp.records.profile import ProfileEvent, walk
 from openhtp.report.listing import COLUMNS, csv_rows
-from openhtp.runtime.objects.profile import Profile
-from openhtp.runtime.objects.profile_log import ProfileLog
-from openhtp.runtime.objects.step_names import StepOps, ops_of_steps
+from openhtp.runtime.objects.modelled import StepOps, ops_of_steps
+from openhtp.runtime.objects.profile import Profile, ProfileLog
 from openhtp.session.options import QNN, SessionRequest
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.objects.profile import Profile
-from openhtp.runtime.objects.profile_log import ProfileLog
+from openhtp.runtime.objects.profile import Profile, ProfileLog
 from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.stages import Stage, during
 

@@ -13,8 +13,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.records.profile import Message, Method, ProfileEvent
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.graph import Graph
-from openhtp.runtime.objects.profile import Profile
-from openhtp.runtime.objects.profile_log import ProfileLog
+from openhtp.runtime.objects.profile import Profile, ProfileLog
 
 if TYPE_CHECKING:
     from openhtp.tools.net_run import GraphRun

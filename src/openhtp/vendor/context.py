@@ -6,8 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from openhtp.abi.layout import pointer_list
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import c_text
 from openhtp.core import status as st
 from openhtp.core.enumerations import Priority

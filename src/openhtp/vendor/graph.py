@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openhtp.abi.layout import pointer_list
 from openhtp.abi.numbers import VERSION_1
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import (
     Array,
     Params,

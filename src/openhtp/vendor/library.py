@@ -1,23 +1,25 @@
-"""Find, check and load ``libQnnHtp``; call it with every failure turned into an exception."""
+"""Find, check and load ``libQnnHtp``; call it with every failure turned into an exception, and hear its log."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import logging
 import os
 import platform
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from openhtp.abi.numbers import BACKEND_ID_HTP, LIBRARY_NAME
 from openhtp.abi.structs import struct
-from openhtp.abi.tables import CORE, functions
-from openhtp.core import status as st
+from openhtp.abi.tables import CORE, LogCallback, functions
+from openhtp.core import errors, status as st
 from openhtp.core.enumerations import LogLevel
 from openhtp.core.errors import FormatError, QnnError, UnsupportedFeature
 from openhtp.core.option_numbers import GlobalOption
-from openhtp.vendor.failures import failure, status_for
-from openhtp.vendor.logs import LogSink
+from openhtp.core.status import Status
 
 LIBRARY_VARIABLE = "OPENHTP_QNN_LIBRARY"
 PACKAGE = "onnxruntime_qnn"
@@ -37,7 +39,77 @@ ALIGNED_DEVICE_CONFIG_API = (5, 47)
 
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64"}
 
+logger = logging.getLogger("openhtp.vendor.qnn")
+
+# Lower than the library says: it logs warnings and even errors for calls that succeed, a dozen for each
+# finalize. The lines that explain a failure are in the exception.
+_LEVELS: dict[int, int] = {LogLevel.ERROR: logging.INFO}
+# The library puts its own level in front of the text.
+_TAG = re.compile(r"^<[A-Z]>\s*")
+# ... and the compiler a source file, which says nothing to anyone else.
+_SOURCE = re.compile(r"^\S+\.cc:\d+:+\s*(ERROR:)?")
+_LINE_BYTES = 2048
+# The first lines of a failure name its cause; what follows are its consequences, layer by layer.
+_REMEMBERED = 4
+
 Version = tuple[int, int, int]
+
+
+# Codes that appeared after the API version our tables describe.
+_NEWER = {
+    4013: "QNN_BACKEND_ERROR_OP_PACKAGE_LOAD_FROM_BUFFER_FAILED",
+    6040: "QNN_GRAPH_ERROR_CYCLE_DETECTED",
+    14004: "QNN_DEVICE_ERROR_ACCESS_DENIED",
+}
+
+_CLASSES: dict[int, type[errors.QnnError]] = {
+    1000: errors.UnsupportedFeature,
+    1002: errors.OutOfMemory,
+    1004: errors.InvalidArgument,
+    1005: errors.WrongState,
+    1006: errors.UnsupportedFeature,
+    1007: errors.DeviceLost,
+    1010: errors.ResourceError,
+    1011: errors.DeviceLost,
+    3110: errors.UnsupportedOp,
+    4004: errors.InvalidArgument,
+    4005: errors.UnsupportedOp,
+    4011: errors.InvalidHandle,
+    5000: errors.InvalidArgument,
+    5002: errors.InvalidHandle,
+    5003: errors.WrongState,
+    5004: errors.BadBinary,
+    5005: errors.BadBinary,
+    5010: errors.InvalidArgument,
+    6000: errors.InvalidArgument,
+    6001: errors.InvalidHandle,
+    6003: errors.NameClash,
+    6004: errors.InvalidArgument,
+    6005: errors.InvalidArgument,
+    6007: errors.InvalidArgument,
+    6023: errors.WrongState,
+    6024: errors.WrongState,
+    6031: errors.Aborted,
+    6033: errors.TimedOut,
+    7001: errors.InvalidHandle,
+    7003: errors.NameClash,
+    7004: errors.InvalidArgument,
+    7005: errors.InvalidArgument,
+    12000: errors.InvalidHandle,
+    13001: errors.InvalidArgument,
+    14000: errors.InvalidHandle,
+    14001: errors.InvalidArgument,
+    30001: errors.BadBinary,
+    30010: errors.BadBinary,
+}
+
+# The same number means something else in some calls.
+_BY_CALL: dict[tuple[str, int], type[errors.QnnError]] = {
+    # The compiler answers "memory" for any graph it cannot lower; its log says which operation it was.
+    ("graphFinalize", 1002): errors.UnsupportedOp,
+    ("graphExecute", 1100): errors.ExecutionError,
+    ("contextCreateFromBinary", 5000): errors.BadBinary,
+}
 
 
 def find_library() -> Path | None:
@@ -229,3 +301,66 @@ class VendorLibrary:
         if code not in (0, st.QNN_PROPERTY_NOT_SUPPORTED.code):
             raise self.failure("propertyHasCapability", code, f"property {key}")
         return code == 0
+
+
+class LogSink:
+    """Receives the library's log callback, which may come on any of its threads."""
+
+    def __init__(self) -> None:
+        # The library keeps the address of this callback: a sink must live as long as the log handle.
+        self.callback = LogCallback(self._receive)
+        self._errors: list[str] = []
+        self._format = _vsnprintf()
+
+    def take_errors(self) -> list[str]:
+        """The first error lines since the last call of this method, each once."""
+        lines, self._errors = self._errors, []
+        return lines
+
+    def _receive(self, template: bytes | None, level: int, _time: int, arguments: int | None) -> None:
+        # Nothing may be raised into C.
+        try:
+            text = self._text(template or b"", arguments)
+            cause = _SOURCE.sub("", text)
+            if level == LogLevel.ERROR and len(self._errors) < _REMEMBERED and cause not in self._errors:
+                self._errors.append(cause)
+            logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
+        except Exception:
+            logger.debug("a log line of the vendor library could not be read", exc_info=True)
+
+    def _text(self, template: bytes, arguments: int | None) -> str:
+        if self._format is None:
+            line = template
+        else:
+            buffer = ctypes.create_string_buffer(_LINE_BYTES)
+            self._format(buffer, _LINE_BYTES, template, arguments)
+            line = buffer.value
+        return _TAG.sub("", line.decode("utf-8", "replace").strip())
+
+
+def _vsnprintf() -> Any | None:
+    """C's own formatter, the only thing that can read a va_list; None where its calling form is not known."""
+    if not sys.platform.startswith("linux"):
+        return None
+    function = ctypes.CDLL(None).vsnprintf
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+def status_for(code: int, area: str) -> Status:
+    """The documented status of a code; an unknown one keeps its number in its name."""
+    if code in _NEWER:
+        return Status(_NEWER[code], code)
+    if code >= st.QNN_SYSTEM_CONTEXT_MINERROR.code:
+        # The system library's range; core calls on context binaries answer from it too.
+        area = "SYSTEM_CONTEXT"
+    return st.for_code(code, area=area)
+
+
+def failure(call: str, code: int, *, area: str, where: str, said: list[str]) -> errors.QnnError:
+    """The exception for a call that answered ``code``; ``said`` is what the library logged meanwhile."""
+    kind = _BY_CALL.get((call, code)) or _CLASSES.get(code, errors.QnnError)
+    place = f" for {where}" if where else ""
+    reason = f": {'; '.join(said)}" if said else ""
+    return kind(f"vendor library: {call} failed{place}{reason}", status_for(code, area))

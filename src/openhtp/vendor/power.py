@@ -5,17 +5,16 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from openhtp.abi.layout import pointer_list
 from openhtp.abi.power import fill_dcvs
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.tables import POWER, prototype
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.option_numbers import PowerOption
 from openhtp.hw.power import MAX_RPC_POLLING_US, DcvsVote
 from openhtp.vendor.backend import LibraryBackend
-from openhtp.vendor.failures import failure
 from openhtp.vendor.handles import Owner
+from openhtp.vendor.library import failure
 
 _PERF = 0
 

@@ -17,7 +17,7 @@ from openhtp.program.sections import pack_section, read_section
 from openhtp.records.profile import Method
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
-from openhtp.runtime.links.served import serving
+from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import check_handle
 from openhtp.runtime.objects.graph_draft import static_data
 from openhtp.runtime.objects.profile import Profile

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st, tidying
+from openhtp.core.checks import items_of, shown
 from openhtp.core.enumerations import NotifyType
-from openhtp.core.errors import Aborted, InternalError, QnnError
+from openhtp.core.errors import Aborted, InternalError, InvalidArgument, QnnError
 from openhtp.core.latches import Promise
 from openhtp.core.threads import OwnThread
-from openhtp.runtime.calls.interrupt import Interrupt
-from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop
+from openhtp.options import CONTEXT, ContextOrigin, OptionValues
+from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_given
+from openhtp.runtime.calls.long_call import OF_CONTEXT, Interrupt, Stop
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.lifecycle import Life, State, foreign_error
 
 if TYPE_CHECKING:
-    from openhtp.options import OptionValues
+    from openhtp.options._arguments import ContextArguments
     from openhtp.program.binary import ContextBinary
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.device import Device
     from openhtp.runtime.objects.graph import Graph
     from openhtp.runtime.objects.signal import Signal
+
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,55 @@ class ListedContext:
     opened: Callable[[Callable[[], None]], ContextBinary]
     chosen: OptionValues
     param: object
+
+
+def list_wanted(
+    binaries: Iterable[Given],
+    configs: Sequence[ContextArguments] | None,
+    options: ContextArguments,
+    param: object,
+    read: Callable[[ContextArguments, ContextOrigin], OptionValues],
+) -> list[ListedContext]:
+    """The contexts of a list, all arguments checked: those for the list, and those for single contexts."""
+    items = None if isinstance(binaries, str) or in_memory(binaries) else items_of(binaries)
+    if not items:
+        raise InvalidArgument(
+            f"binaries is {shown(binaries)}; expected a list of at least one binary",
+            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+    if "callback" in options:
+        raise InvalidArgument(
+            "a callback is for create_context_from_binary only: contexts of a list read their binaries themselves",
+            st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+        )
+    for binary in items:
+        check_given(binary)
+    own = [{}] * len(items) if configs is None else items_of(configs)
+    if own is None or len(own) != len(items) or not all(isinstance(config, Mapping) for config in own):
+        raise InvalidArgument(
+            f"configs is {shown(configs)}; expected one mapping of options for each of {len(items)} binaries",
+            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+        )
+    read(options, ContextOrigin.LIST)
+    for place, config in enumerate(own):
+        _refuse_group_options(place, config)
+    return [
+        ListedContext(
+            functools.partial(open_given, item),
+            read({**options, **config}, ContextOrigin.LIST),
+            place if param is None else param,
+        )
+        for place, (item, config) in enumerate(zip(items, own, strict=True))
+    ]
+
+
+def _refuse_group_options(place: int, config: Mapping[str, object]) -> None:
+    for name in config:
+        if CONTEXT.option(name).origins == (ContextOrigin.LIST,):
+            raise InvalidArgument(
+                f"configs[{place}] has {name}, which is for the list as a whole; give it as an option of the call",
+                st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
+            )
 
 
 class Creation:

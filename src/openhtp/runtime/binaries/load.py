@@ -15,10 +15,10 @@ from openhtp.runtime.binaries.opening import go_on
 from openhtp.runtime.binaries.send import load_graphs, stored
 from openhtp.runtime.calls.long_call import OF_GRAPH, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
-from openhtp.runtime.links.served import serving
+from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import check_handle
+from openhtp.runtime.objects.chosen_options import within
 from openhtp.runtime.objects.graph import Graph, order_of
-from openhtp.runtime.objects.graph_options import within
 from openhtp.runtime.objects.open_context import OpenContext
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import finalize_events

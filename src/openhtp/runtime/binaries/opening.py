@@ -6,6 +6,7 @@ import fcntl
 import logging
 import mmap
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_
 from openhtp.program.packed import GraphInfo
 from openhtp.program.sources import BinarySource, FileSource
 from openhtp.rpc.shm import unchangeable
-from openhtp.runtime.objects.windows_drivers import made_by_older
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ def check_fit(binary: ContextBinary, soc: SocSpec, driver: str, compatibility: s
 
 
 def _misfit(info: BinaryInfo, soc: SocSpec, driver: str) -> Misfit | None:
-    older = made_by_older(info, driver)
+    older = _made_by_older(info, driver)
     if info.soc not in ("", soc.name):
         why = (
             f"was made for {shown(info.soc)} (v{info.arch}, {info.vtcm_mb} MB of VTCM); this device is {soc.name}"
@@ -172,6 +172,30 @@ def _misfit(info: BinaryInfo, soc: SocSpec, driver: str) -> Misfit | None:
     else:
         return Misfit(older, "it runs, but not at its best; make it again from its model") if older else None
     return Misfit(why, "it is compiled again, which takes longer")
+
+
+def _made_by_older(info: BinaryInfo, version: str) -> str:
+    """Why a binary of an older driver is not at its best with this one; empty if it is.
+
+    One of a newer driver cannot be loaded. What was made, or is used, without the system's driver is left alone.
+    """
+    if not info.driver or not version:
+        return ""
+    made = version_numbers(info.driver)
+    if not made:
+        raise BadBinary(f"the context binary was made by a driver of version {shown(info.driver)}, which is none")
+    words = f"was made by version {info.driver} of the Hexagon NPU runtime driver; this system has {version}"
+    if made > version_numbers(version):
+        raise BadBinary(f"the context binary {words}: make it again from its model, or install a newer HNRD")
+    return words if made < version_numbers(version) else ""
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The version of a driver as four numbers, 2.30 as 2.30.0.0; none if it is no version."""
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){1,3}", version):
+        return ()
+    numbers = tuple(map(int, version.split(".")))
+    return numbers + (0,) * (4 - len(numbers))
 
 
 def check_data(binary: ContextBinary) -> None:

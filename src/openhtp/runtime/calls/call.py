@@ -1,27 +1,29 @@
-"""One call of execute: what it holds while it is under way, and what is done when it ends."""
+"""One call of execute: how it is sent, what it holds while it is under way, and what is done when it ends."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core import tidying
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
+from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.calls.notify import own_niceness
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.bound import Shortcut
-    from openhtp.runtime.calls.callee import Callee
-    from openhtp.runtime.calls.execution import Execution, Notify
-    from openhtp.runtime.calls.interrupt import Interrupt
+    from openhtp.runtime.calls.bound_call import Shortcut
+    from openhtp.runtime.calls.callee import Callee, Slot, SlotPool
+    from openhtp.runtime.calls.execution import Notify
+    from openhtp.runtime.calls.long_call import Interrupt
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.calls.sheet import Sheet
-    from openhtp.runtime.calls.slots import Slot, SlotPool
     from openhtp.runtime.links.link import Link
 
 
@@ -228,6 +230,50 @@ class Call:
             return whole
         # A smaller tensor lies packed at the start of its place.
         return whole.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+
+
+def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
+    """Send a call by ``way``. One that raises holds nothing afterwards, also if an interrupt made it raise."""
+    try:
+        return way(call)
+    except BaseException:
+        tidying.post((call.settle, ()))
+        tidying.flush()
+        raise
+
+
+def enqueue(call: Call) -> Execution:
+    """Take handles, a place and memory for a call, then have it computed."""
+    link, profile = call.link, call.profile
+    timeout_at = call.hold_handles()
+    level = 0 if profile is None else profile.level
+    if call.bound is not None:
+        execution = Execution(link.next_job(), call)
+        if profile is not None:
+            call.sent_ns = link.now()
+        call.bound.submit(execution, call, timeout_at, level)
+        return execution
+    packed = call.hold_memory()
+    execution = Execution(link.next_job(), call)
+    arguments = call.arguments
+    head = frames.EXECUTE_HEAD.pack(
+        frames.EXECUTE,
+        (frames.FLAG_DIMS if arguments.dims else 0) | (frames.FLAG_WAITED if call.synchronous else 0),
+        arguments.count,
+        call.callee.number,
+        arguments.batch,
+        level,
+        execution.job,
+        timeout_at,
+        call.deadline_at,
+    )
+    if profile is not None:
+        call.sent_ns = link.now()
+    if not call.synchronous:
+        link.submit(execution, head + packed, call.sent)
+    elif profile is not None or call.signal is not None or not link.run_here(execution, head + packed):
+        link.run(execution, head + packed, call.sent)
+    return execution
 
 
 def _never() -> QnnError | None:

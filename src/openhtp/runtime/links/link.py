@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,13 +15,13 @@ import numpy.typing as npt
 from openhtp.core.errors import QnnError
 from openhtp.rpc import messages as ms
 from openhtp.runtime.calls.queue import PlaceHolder, Places
-from openhtp.runtime.links.served import note
 
 if TYPE_CHECKING:
     from openhtp.program.packed import PackedGraph
-    from openhtp.runtime.calls.bound import Shortcut
+    from openhtp.runtime.calls.bound_call import Shortcut
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.calls.long_call import Stop
+
 
 # From the reply to a request, the one that takes back what it made.
 Undo = Callable[[ms.Reply], ms.Request]
@@ -120,9 +122,42 @@ class Link(Protocol):
         """Let the device go."""
 
 
+class Served:
+    """How long the device had the requests of one call, and how much of that it worked for them.
+
+    A call may ask several things of the device, through layers that do not know whether it is profiled. Whoever
+    fills a profile opens such an account; every reply to this thread is entered in it.
+    """
+
+    __slots__ = ("served_ns", "worked_ns")
+
+    def __init__(self) -> None:
+        self.served_ns = 0
+        self.worked_ns = 0
+
+
+_account: ContextVar[Served | None] = ContextVar("openhtp_served", default=None)
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Served]:
+    """An account of what the device does for this thread meanwhile."""
+    account = Served()
+    token = _account.set(account)
+    try:
+        yield account
+    finally:
+        # Dropped elsewhere, after an interrupt: that account is not kept here.
+        with contextlib.suppress(ValueError):
+            _account.reset(token)
+
+
 def raise_reply(reply: ms.Reply) -> ms.Reply:
     """Raise the error that a reply carries, as the class that it had on the device."""
-    note(reply)
+    account = _account.get()
+    if account is not None:
+        account.served_ns += reply.served_ns
+        account.worked_ns += reply.worked_ns
     for level, line in reply.log:
         library_log.log(level, "%s", line)
     if not reply.error:

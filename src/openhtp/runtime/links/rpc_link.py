@@ -28,12 +28,11 @@ from openhtp.runtime.calls.execution import Execution, block, complete, complete
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, Silence
 from openhtp.runtime.links.device_process import DeviceOptions, Serving, connect
-from openhtp.runtime.links.duct import Duct
 from openhtp.runtime.links.link import HandedGraph, Interrupted, Link, Sent, Undo
-from openhtp.runtime.links.polling import Polling
+from openhtp.runtime.links.polling import Duct, Polling
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.bound import Shortcut
+    from openhtp.runtime.calls.bound_call import Shortcut
     from openhtp.runtime.calls.long_call import Stop
 
 log = logging.getLogger(__name__)

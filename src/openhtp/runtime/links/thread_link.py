@@ -8,16 +8,20 @@ NPU has nothing else to do.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.device.config import DeviceConfig
 from openhtp.device.direct import DirectRun, direct_run, is_short, run_frame
 from openhtp.device.sessions import Session
+from openhtp.device.thread_host import ThreadHost
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.call import Call
@@ -25,7 +29,11 @@ from openhtp.runtime.calls.execution import Execution, block, complete, complete
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import HandedGraph, Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
-from openhtp.runtime.links.thread_npus import NpuLease
+
+_lock = threading.Lock()
+# By chip: those that clients of this process share, and how many of them there are.
+_shared: dict[str, ThreadHost] = {}
+_clients: dict[ThreadHost, int] = {}
 
 # How long a caller waits until nothing is before it: a few short executions.
 _MOMENT_S = 0.001
@@ -234,3 +242,72 @@ class HandedReports:
         if execution is not None:
             complete(execution, record, text)
         self._pending.pop(record.job, None)
+
+
+class NpuLease:
+    """A client's part in an NPU of this process. The NPU ends with the last of them."""
+
+    def __init__(self, config: DeviceConfig, *, shared: bool) -> None:
+        with _lock:
+            self.host = _join(config) if shared else _begin(config)
+            _clients[self.host] += 1
+        self._given_back = False
+
+    def connect(self) -> socket.socket:
+        """A control socket to the NPU."""
+        return self.host.connect()
+
+    def last_words(self) -> str:
+        """A thread leaves none."""
+        return ""
+
+    def end(self) -> None:
+        """The client has gone. Twice does nothing."""
+        with _lock:
+            if self._given_back:
+                return
+            self._given_back = True
+            _clients[self.host] -= 1
+            last = not _clients[self.host]
+            if last:
+                del _clients[self.host]
+                if _shared.get(self.host.config.soc) is self.host:
+                    del _shared[self.host.config.soc]
+        if last:
+            self.host.stop()
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork the NPU is the parent's."""
+        self._given_back = True
+
+
+def _begin(config: DeviceConfig, *, shared: bool = False) -> ThreadHost:
+    host = ThreadHost(config, shared=shared)
+    _clients[host] = 0
+    return host
+
+
+def _join(config: DeviceConfig) -> ThreadHost:
+    host = _shared.get(config.soc)
+    if host is None:
+        host = _shared[config.soc] = _begin(config, shared=True)
+    elif host.config != config:
+        raise InvalidArgument(
+            f"the {config.soc} that this process shares has other settings ({host.config}, not {config});"
+            " use the same ones, or npu='private'",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    return host
+
+
+def _leave_to_parent() -> None:
+    """In the child of a fork: none of the threads is there, so devices begin anew."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    for host in list(_clients):
+        host.leave_to_parent()
+    _shared.clear()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -22,7 +22,7 @@ from openhtp.runtime.objects.argument_checks import check_callable, check_handle
 from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.interrupt import Interrupt
+    from openhtp.runtime.calls.long_call import Interrupt
     from openhtp.runtime.calls.notify import Notifier
     from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.calls.sheet import Sheet

@@ -17,17 +17,21 @@ from openhtp.device.config import DeviceConfig
 from openhtp.options import DEVICE, PROFILE
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.instruments.instrument import hooked
+from openhtp.runtime.links.device_choice import (
+    check_one_set,
+    choose_driver,
+    emulated_connect,
+    vendor_connect,
+    vendor_library,
+)
 from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.links.emulated_choice import emulated_connect
-from openhtp.runtime.links.vendor_choice import check_one_set, vendor_connect, vendor_library
 from openhtp.runtime.objects import forks, property as properties
+from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.log import Log
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.runtime.objects.windows_drivers import choose_driver
 
 if TYPE_CHECKING:
     from openhtp.config import Source

@@ -29,7 +29,7 @@ from openhtp.runtime.binaries.load import StoredContext, finalize_deferred
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked
-from openhtp.runtime.links.served import serving
+from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.app import App
 from openhtp.runtime.objects.argument_checks import (
     MAX_UNITS,
@@ -39,8 +39,8 @@ from openhtp.runtime.objects.argument_checks import (
     check_handle,
     check_name,
 )
+from openhtp.runtime.objects.chosen_options import new_options
 from openhtp.runtime.objects.graph import Graph, adopt_priority, compose
-from openhtp.runtime.objects.graph_options import new_options
 from openhtp.runtime.objects.lifecycle import State
 from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.open_context import OpenContext

@@ -20,23 +20,20 @@ from openhtp.program.binary import ContextBinary
 from openhtp.records.profile import Method
 from openhtp.records.trace import Trace, trace_from_bytes
 from openhtp.rpc import messages as ms
-from openhtp.runtime.binaries.creation import Creation, CreationNotify
+from openhtp.runtime.binaries.creation import Creation, CreationNotify, list_wanted
 from openhtp.runtime.binaries.data_provider import ClientBuffers, DmaBufferCallback, check_callback
 from openhtp.runtime.binaries.load import StoredContext, open_stored
 from openhtp.runtime.binaries.opening import BinarySummary, Given, check_fit, go_on, open_given, validate
-from openhtp.runtime.binaries.stored import list_wanted
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.links.link import Link
+from openhtp.runtime.links.link import Link, serving
 from openhtp.runtime.links.rpc_link import RpcLink
-from openhtp.runtime.links.served import serving
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_callable, check_handle
+from openhtp.runtime.objects.chosen_options import ExtensionsConfig, create_message, enabled_graphs, read_options
 from openhtp.runtime.objects.context import Context
-from openhtp.runtime.objects.context_options import create_message, enabled_graphs, read_options
-from openhtp.runtime.objects.extensions_config import ExtensionsConfig
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.open_context import OpenContext
 from openhtp.runtime.objects.power import PowerConfig, Votes

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from openhtp.core import status as st, tidying
 from openhtp.runtime.calls import execution
-from openhtp.runtime.links import thread_npus
 from openhtp.runtime.objects import lifecycle
 from openhtp.runtime.objects.lifecycle import foreign_error
 
@@ -47,7 +46,6 @@ def _leave_to_parent() -> None:
     error = foreign_error("the execution", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
     for link in list(links):
         link.leave_to_parent(error)
-    thread_npus.leave_to_parent()
     links.clear()
 
 

@@ -27,21 +27,20 @@ from openhtp.program.qnn_program import QnnProgram
 from openhtp.records.profile import Method
 from openhtp.runtime.binaries.send import GraphOrder, fresh, load_graphs
 from openhtp.runtime.calls.arguments import Values
-from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.call import Call, enqueue, send
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
 from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
-from openhtp.runtime.calls.sending import enqueue, send
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked, news
-from openhtp.runtime.links.served import serving
+from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import (
     check_callable,
     check_handle,
     check_name,
     deadline_from,
 )
+from openhtp.runtime.objects.chosen_options import changed_draft, check_late, check_threads, new_options
 from openhtp.runtime.objects.graph_draft import GraphDraft, static_data, tensor_spec
-from openhtp.runtime.objects.graph_options import changed_draft, check_late, check_threads, new_options
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.loaded_graph import LoadedGraph
 from openhtp.runtime.objects.profile import Profile

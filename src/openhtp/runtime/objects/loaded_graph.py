@@ -20,8 +20,7 @@ from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer, unchangeable_whole
 from openhtp.runtime.calls.arguments import Ports
-from openhtp.runtime.calls.bindings import Bindings
-from openhtp.runtime.calls.callee import Callee
+from openhtp.runtime.calls.callee import Bindings, Callee
 from openhtp.runtime.objects.modelled import Modelled
 
 if TYPE_CHECKING:

@@ -1,9 +1,13 @@
-"""A loaded graph as the chip would run it: found out when a profile is read, never while something executes."""
+"""A loaded graph as the chip would run it, and which ops each of its steps computes.
+
+This is found out when a profile or trace is read, never while something executes; they know steps by number.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from openhtp.core.enumerations import ProfileLevel
@@ -17,7 +21,11 @@ if TYPE_CHECKING:
     from openhtp.program.qnn_program import QnnProgram
     from openhtp.records.profile import ProfileEvent
     from openhtp.records.schematic import Schematic
+    from openhtp.runtime.objects.graph import Graph
 
+
+# Names of the nodes, and the type of each.
+StepOps = tuple[tuple[str, ...], tuple[str, ...]]
 
 # Clocks for which schematics are kept: votes of several clients make a handful.
 _MOST_KEPT = 16
@@ -84,8 +92,6 @@ class Modelled:
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
         """Nodes of the graph by the step of the device that computes them; empty if that is not known."""
-        from openhtp.runtime.objects.step_names import step_nodes
-
         return tuple(names for names, _ in step_nodes(self._compile(), self._device_steps))
 
     def digest(self, clocks: Clocks) -> str:
@@ -102,3 +108,32 @@ class Modelled:
                 program = self._packed.program() if self._program is None else self._program
                 self._compiled = program_for(dataclasses.replace(program, options=self._options), self.soc)
             return self._compiled
+
+
+def ops_of_steps(graph: Graph) -> list[StepOps]:
+    """Nodes and their types for every step. Empty if the device cut the graph in a way that is not known here.
+
+    The device compiles a program and joins its steps by rules that depend on nothing else, so they are followed
+    again.
+    """
+    from openhtp.compiler.driver import program_for
+
+    assert graph.loaded is not None  # it is finalized
+    return step_nodes(program_for(graph.loaded.program(), graph.context.device.soc), graph.steps)
+
+
+def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
+    """The same for a compiled program that a device cut into so many steps."""
+    from openhtp.engine.segments import Cuts, cuts_of
+
+    whole = tuple(range(1, len(program.steps)))
+    cuts = Cuts(whole) if steps == len(program.steps) else Cuts() if steps == 1 else cuts_of(program)
+    if cuts.segments != steps:
+        return []
+    found = []
+    for begin, end in pairwise((0, *cuts.after, len(program.steps))):
+        nodes = [node for step in program.steps[begin:end] for k in program.kernels_of(step) for node in k.nodes]
+        names = (tuple(node.name for node in nodes), tuple(node.op for node in nodes))
+        # A step that is computed in strips is there once for each.
+        found += [names] * (1 + len(cuts.rows.get(begin, ())))
+    return found

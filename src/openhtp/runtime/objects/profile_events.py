@@ -12,7 +12,7 @@ from openhtp.core.status import QNN_SUCCESS
 from openhtp.hw.catalog import find_soc
 from openhtp.records.profile import ProfileEvent
 from openhtp.runtime.calls.sheet import Executed
-from openhtp.runtime.links.served import Served
+from openhtp.runtime.links.link import Served
 
 # Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
 DEADLINE_MISSED = 90_001

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openhtp.core import status as st
 from openhtp.core.errors import WrongState
 from openhtp.core.limits import MAX_WAIT_US
-from openhtp.runtime.calls.interrupt import Impatience, Interrupt
+from openhtp.runtime.calls.long_call import Impatience, Interrupt
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_count
 from openhtp.runtime.objects.lifecycle import Life, State

@@ -1,0 +1,148 @@
+"""What a new device is, decided once: an emulated NPU or the vendor's library, in which process, by which driver.
+
+Nothing of the vendor's library is loaded until a device is created.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openhtp.core import status as st
+from openhtp.core.checks import path_of, shown
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.options import OptionValues
+from openhtp.options.device import TRANSPORTS
+from openhtp.runtime.binaries.opening import version_numbers
+from openhtp.runtime.links.device_process import DeviceOptions
+from openhtp.runtime.links.rpc_link import RpcLink
+
+if TYPE_CHECKING:
+    from openhtp.runtime.objects.device import Connect
+
+log = logging.getLogger(__name__)
+
+# The first version that programs of any other version can use.
+OLDEST_DRIVER = (2, 22, 2)
+
+VENDOR = "vendor"
+
+
+def chosen_host(chosen: OptionValues) -> str:
+    """``process`` or ``thread``, by either of the words for it."""
+    by_transport = None if chosen.transport is None else TRANSPORTS[chosen.transport]
+    if chosen.host and by_transport and chosen.host != by_transport:
+        raise InvalidArgument(
+            f"host={chosen.host!r} and transport={chosen.transport!r} contradict each other; give one of them",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    host: str = chosen.host or by_transport or "process"
+    return host
+
+
+def emulated_connect(options: DeviceOptions, chosen: OptionValues) -> Connect:
+    """How to reach the NPU that is wanted."""
+    shared = chosen.npu == "shared"
+    if chosen_host(chosen) == "process":
+        # A name that only this process knows makes its devices clients of one process.
+        reached = options
+        if shared and options.name is None:
+            name = f"npu-of-{os.getpid()}-{options.config.soc}"
+            reached = dataclasses.replace(options, name=name, allow_faults=True)
+        return lambda on_lost: RpcLink(reached, on_lost, shares_budget=shared)
+    if options.name is not None:
+        raise InvalidArgument(
+            f"device {options.name!r} is shared with other processes, so its host is a process; leave out host",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    from openhtp.runtime.links.thread_link import ThreadLink  # with all that a device needs
+
+    return lambda on_lost: ThreadLink(options, on_lost, shared=shared)
+
+
+def vendor_library(library: str | os.PathLike[str]) -> Path:
+    """The file that ``Backend(library=...)`` means. Raises with advice if it is missing or no library."""
+    from openhtp.vendor.library import check_file, require_library
+
+    given = path_of(library)
+    if given is None:
+        raise InvalidArgument(
+            f"library is {shown(library)}; expected the path of a libQnnHtp.so, or {VENDOR!r}",
+            st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
+        )
+    path = require_library() if str(given) == VENDOR else given
+    check_file(path)
+    return path
+
+
+def check_one_set(library: Path, others: Iterable[Path | None]) -> None:
+    """Refuse a second copy of the library in one process, from another folder or under another name.
+
+    Libraries of two sets would find each other's parts; the vendor supports one set for each process.
+    """
+    for other in others:
+        if other is not None and not os.path.samefile(library, other):
+            raise UnsupportedFeature(
+                f"this process uses {str(other)!r} already, and {str(library)!r} is another copy; only one set of"
+                " the vendor's libraries can be used by a process: free the first backend, or use its library",
+                st.QNN_COMMON_ERROR_LOADING_BINARIES,
+            )
+
+
+def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) -> Connect:
+    """How to reach the library's process. Raises UnsupportedFeature for what only the emulator can do."""
+    config = dataclasses.replace(options.config, library=str(library.absolute()))
+    refusals = {
+        "a name: the library serves the process that loaded it": options.name is not None,
+        "host='thread' (transport='inprocess'): a crash of the library would be the client's": chosen_host(chosen)
+        == "thread",
+        "npu='shared': each device is a process of the library": chosen.npu == "shared",
+        "threads: the library decides them": config.threads != 1,
+        "parallel_graphs: the library runs one graph at a time": config.parallel_graphs,
+        "vtcm_windowing: the library manages its VTCM": config.vtcm_windowing,
+    }
+    for what, given in refusals.items():
+        if given:
+            raise UnsupportedFeature(
+                f"the vendor device does not take {what}", st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE
+            )
+    reached = dataclasses.replace(options, config=config)
+    return lambda on_lost: RpcLink(reached, on_lost)
+
+
+def choose_driver(chosen: OptionValues) -> str:
+    """Check the choice, and say in the log what the vendor's library says of it.
+
+    Returns the version of the system's driver; empty if it is not used, or its version was not said.
+    """
+    if chosen.driver_path == "traditional":
+        if chosen.driver_version is not None:
+            raise InvalidArgument(
+                "driver_version is given, but driver_path is traditional; only the system's driver (hnrd) has one",
+                st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+            )
+        return ""
+    if chosen.platform != "windows":
+        raise UnsupportedFeature(
+            f"driver_path hnrd on platform {chosen.platform}; the Hexagon NPU runtime driver is for windows",
+            st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE,
+        )
+    version: str = chosen.driver_version or ""
+    if version and not version_numbers(version):
+        raise InvalidArgument(
+            f"driver_version is {shown(version)}; expected numbers with dots, as 2.22.2",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    log.warning("Traditional path not available. Switching to user driver path")
+    if version and version_numbers(version) < OLDEST_DRIVER:
+        oldest = ".".join(map(str, OLDEST_DRIVER))
+        raise UnsupportedFeature(
+            f"the driver has version {version}; at least {oldest} is needed: install a newer HNRD",
+            st.QNN_COMMON_ERROR_LOADING_BINARIES,
+        )
+    log.warning("HTP user driver is loaded. Switched to user driver path")
+    return version
