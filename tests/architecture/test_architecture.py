@@ -64,10 +64,11 @@ _NOT_OURS = {"_exit", "_fields_", "_make", "_replace", "_value2member_map_", "_s
 
 
 def _room(path: Path) -> str:
-    """Modules that may know each other's private attributes: those of a package's objects, else one alone."""
+    """Modules that may know each other's private attributes: those of a room of objects, otherwise one alone."""
     inner = path.relative_to(ROOT / "src/openhtp")
-    package = inner.parts[0]
-    return package if package in ("runtime", "session") else str(inner)
+    if inner.parts[0] == "runtime":  # its rooms are packages: objects, calls, links, binaries, instruments
+        return str(inner.parent)
+    return "session" if inner.parts[0] == "session" else str(inner)
 
 
 def _names(tree: ast.AST) -> set[str]:

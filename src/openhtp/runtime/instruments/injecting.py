@@ -33,7 +33,7 @@ from openhtp.runtime.instruments.instrument import Hook, Instrument
 from openhtp.runtime.links.link import Link, Sent
 from openhtp.runtime.objects.backend import FAULTS_VARIABLE, Backend
 from openhtp.runtime.objects.context import Context
-from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.device import Device, has_lost, lose_link
 from openhtp.runtime.objects.graph import Graph
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def restart(device: Device) -> None:
     if device.name is not None:
         link.request(ms.Inject())
     if link.pid == os.getpid():
-        device._on_lost(link)
+        lose_link(device, link)
         return
     with contextlib.suppress(ProcessLookupError):
         watched = os.pidfd_open(link.pid)
@@ -129,7 +129,7 @@ def restart(device: Device) -> None:
         finally:
             os.close(watched)
     until = time.monotonic() + _PATIENCE_S
-    while device._link_now is link and device._ready.is_open:
+    while not has_lost(device, link):
         if time.monotonic() > until:
             raise InternalError(f"device process {link.pid} was killed, and its device did not notice")
         time.sleep(_LOOK_S)

@@ -416,3 +416,16 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"
+
+
+# What injected faults do with devices; users have no need of it.
+
+
+def lose_link(device: Device, link: Link) -> None:
+    """Go on as if the process behind this link had gone away."""
+    device._on_lost(link)
+
+
+def has_lost(device: Device, link: Link) -> bool:
+    """Whether the device has noticed that the process behind this link is gone."""
+    return device._link_now is not link or not device._ready.is_open
