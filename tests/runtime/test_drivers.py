@@ -16,7 +16,7 @@ def test_the_systems_driver_is_told_of(
         platform="windows", driver_path="hnrd", driver_version=version, transport="inprocess"
     )
     assert device.pid
-    assert [record.message for record in caplog.records if record.name.endswith("drivers")] == [
+    assert [record.message for record in caplog.records if record.name.endswith("device_choice")] == [
         "Traditional path not available. Switching to user driver path",
         "HTP user driver is loaded. Switched to user driver path",
     ]
@@ -24,7 +24,7 @@ def test_the_systems_driver_is_told_of(
 
 def test_the_traditional_path_says_nothing(backend: htp.Backend, caplog: pytest.LogCaptureFixture) -> None:
     assert backend.create_device(transport="inprocess").pid
-    assert not [record for record in caplog.records if record.name.endswith("drivers")]
+    assert not [record for record in caplog.records if record.name.endswith("device_choice")]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_nothing_is_logged_of_a_version_that_is_none(
 ) -> None:
     with pytest.raises(htp.InvalidArgument, match="numbers with dots"):
         backend.create_device(platform="windows", driver_path="hnrd", driver_version="new")
-    assert not [record for record in caplog.records if record.name.endswith("drivers")]
+    assert not [record for record in caplog.records if record.name.endswith("device_choice")]
 
 
 def driven(backend: htp.Backend, version: str | None) -> htp.Device:

@@ -15,6 +15,7 @@ from openhtp.engine.ort import OrtEngine
 from openhtp.program.binary import read_binary
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.packed import PackedGraph
+from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries import save
 from openhtp.runtime.instruments.device_queries import number_of
 from tests.conftest import ramp, relu_graph
@@ -167,11 +168,12 @@ def test_a_graph_that_cannot_be_prepared_is_still_saved(
 def test_packing_what_is_no_graph(backend: htp.Backend, transport: str) -> None:
     device = backend.create_device(transport=transport)
     with device.create_context() as context:
+        fetch = context.opened.link.fetch
         with pytest.raises(htp.InvalidHandle, match="graph 999"):
-            context.opened.link.pack_graph(999)
+            fetch(ms.PackGraph(graph=999))
         app = context.create_app("camera")
-        assert context.opened.link.pack_graph(app.number) == b""
-        short = read_binary(context.opened.link.pack_graph(number_of(relu_graph(context)))).packed("g")
+        assert fetch(ms.PackGraph(graph=app.number)) == b""
+        short = read_binary(fetch(ms.PackGraph(graph=number_of(relu_graph(context))))).packed("g")
         assert short.prepared is None, "a short graph needs no preparing"
         assert short.vtcm_peak_bytes, "but what it needs of memory is told"
 

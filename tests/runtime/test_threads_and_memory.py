@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import openhtp as htp
-from openhtp.rpc import rendezvous, windows
+from openhtp.rpc import messages as ms, rendezvous, windows
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.objects.mem import ContextMemory
 from tests.conftest import ramp, relu_graph
@@ -147,19 +147,19 @@ def test_a_failed_finalize_leaves_the_graph_as_it_was(
 
 def test_a_binary_is_made_while_graphs_are_added(context: htp.Context) -> None:
     graph = relu_graph(context)
-    real, stop = context.opened.link.pack_graph, threading.Event()
+    real, stop = context.opened.link.fetch, threading.Event()
 
-    def adding(number: int) -> bytes:
+    def adding(message: ms.Request) -> bytes:
         for index in range(20):  # what another thread may do at the worst moment
             context.create_graph(f"{stop.is_set()}{index}")
         stop.set()
-        return real(number)
+        return real(message)
 
-    context.opened.link.pack_graph = adding  # type: ignore[method-assign]
+    context.opened.link.fetch = adding  # type: ignore[method-assign]
     try:
         binary = context.get_binary()
     finally:
-        del context.opened.link.pack_graph
+        del context.opened.link.fetch
     with context.device.create_context_from_binary(binary) as restored:
         assert list(restored.graphs) == [graph.name]
 

@@ -21,7 +21,7 @@ from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import check_handle
 from openhtp.runtime.objects.graph_draft import static_data
 from openhtp.runtime.objects.profile import Profile
-from openhtp.runtime.objects.profile_events import apply_events
+from openhtp.runtime.objects.profile_events import request_events
 from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def apply_section(
             else:
                 loaded.exchange_data(data, new.data, stop)
             if fill is not None:
-                events = apply_events(begin, asked, link.now(), served)
+                events = request_events("apply binary section", 9002, 9001, (begin, asked, link.now()), served)
                 fill(Noted(Method.APPLY_BINARY_SECTION, graph.name, events))
 
     carrying(profile, signal, f"applying a section to graph {graph.name!r}", OF_CONTEXT, apply)

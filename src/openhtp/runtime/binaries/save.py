@@ -15,6 +15,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.options import GRAPH, Changeable
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.packed import PackedGraph
+from openhtp.rpc import messages as ms
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.graph import Graph
@@ -96,7 +97,7 @@ def stored_form(graph: Graph) -> PackedGraph:
 
 def _prepared_form(loaded: LoadedGraph) -> PackedGraph:
     try:
-        data = loaded.context.link.pack_graph(loaded.number)
+        data = loaded.context.link.fetch(ms.PackGraph(graph=loaded.number))
     except DeviceLost:
         raise
     except QnnError as error:

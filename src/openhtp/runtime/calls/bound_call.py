@@ -147,8 +147,8 @@ class BoundCall:
         assert self._arguments is not None  # it was looked at
         return send(
             Call(
-                callee,
-                self._arguments,
+                callee=callee,
+                arguments=self._arguments,
                 caller=self,
                 called_ns=callee.link.now(),
                 deadline_at=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.calls.notify import own_niceness
+from openhtp.runtime.calls.sheet import Executed
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound_call import Shortcut
@@ -27,70 +29,38 @@ if TYPE_CHECKING:
     from openhtp.runtime.links.link import Link
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Call:
     """Made when all arguments are checked. ``finish`` gives back whatever it holds by then; twice does no harm.
 
     Places, callee, signal, profile and slot each know the call that holds them, so there is nothing to keep here.
-    ``caller`` is whatever must live for as long as the call is under way.
+    ``caller`` is whatever must live for as long as the call is under way; ``bound`` is given where the arrays of
+    the arguments are used where they lie.
     """
 
-    __slots__ = (
-        "_pool",
-        "_slot",
-        "arguments",
-        "bound",
-        "called_ns",
-        "callee",
-        "caller",
-        "deadline_at",
-        "execution",
-        "link",
-        "niceness",
-        "notifier",
-        "notify",
-        "notify_param",
-        "profile",
-        "sent_ns",
-        "signal",
-        "synchronous",
-        "timeout_at",
-    )
+    callee: Callee
+    arguments: Arguments
+    caller: object
+    called_ns: int
+    deadline_at: int  # 0: none
+    profile: Sheet | None
+    signal: Interrupt | None
+    notify: Notify | None
+    notify_param: object
+    synchronous: bool
+    bound: Shortcut | None = None
+    link: Link = field(init=False)
+    notifier: Notifier = field(init=False)
+    niceness: int = field(init=False)
+    timeout_at: int = field(default=0, init=False)  # 0: never
+    sent_ns: int = field(default=0, init=False)
+    execution: Execution | None = field(default=None, init=False)
+    _slot: Slot | None = field(default=None, init=False)
+    _pool: SlotPool | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        callee: Callee,
-        arguments: Arguments,
-        *,
-        caller: object,
-        called_ns: int,
-        deadline_at: int,
-        profile: Sheet | None,
-        signal: Interrupt | None,
-        notify: Notify | None,
-        notify_param: object,
-        synchronous: bool,
-        bound: Shortcut | None = None,
-    ) -> None:
-        """``bound`` is given where the arrays of the arguments are used where they lie."""
-        self.bound = bound
-        self.callee = callee
-        self.caller = caller
-        self.link: Link = callee.link
-        self.notifier: Notifier = callee.notifier
-        self.profile = profile
-        self.signal = signal
-        self.notify = notify
-        self.notify_param = notify_param
-        self.niceness = 0 if notify is None else own_niceness()
-        self.synchronous = synchronous
-        self.called_ns = called_ns
-        self.deadline_at = deadline_at  # 0: none
-        self.timeout_at = 0  # 0: never
-        self.sent_ns = 0
-        self.arguments = arguments
-        self._slot: Slot | None = None
-        self._pool: SlotPool | None = None
-        self.execution: Execution | None = None
+    def __post_init__(self) -> None:
+        self.link, self.notifier = self.callee.link, self.callee.notifier
+        self.niceness = 0 if self.notify is None else own_niceness()
 
     @property
     def graph_name(self) -> str:
@@ -176,16 +146,9 @@ class Call:
             self.signal.end(self)
         if profile is not None:
             if record is not None and profile.holder is self:
-                now = self.link.now()
-                profile.fill(
-                    callee,
-                    record,
-                    self.called_ns,
-                    self.sent_ns,
-                    now,
-                    self.deadline_at,
-                    synchronous=self.synchronous,
-                )
+                times = (self.called_ns, self.sent_ns, self.link.now(), self.deadline_at)
+                about = (callee.hvx_threads, callee.modelled, profile.told)
+                profile.fill(Executed(callee.name, self.synchronous, record, *times, *about))
             profile.abandon(self)
         callee.end_call(self)
         callee.places.give_back(self, untold=untold)

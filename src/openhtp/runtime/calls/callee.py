@@ -7,13 +7,14 @@ arrays are copied into and out of slots of shared memory that was registered onc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.core.locks import make_lock
+from openhtp.core.locks import Lock, make_lock
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer, align
@@ -34,6 +35,7 @@ _MOST_KEPT = 512
 _MAX_SLOTS_AT_ONCE = 32
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Callee:
     """A finalized graph as its calls see it, and which of them are under way.
 
@@ -41,44 +43,18 @@ class Callee:
     about it on the chip.
     """
 
-    __slots__ = (
-        "_lock",
-        "_under_way",
-        "bindings",
-        "hvx_threads",
-        "link",
-        "modelled",
-        "name",
-        "notifier",
-        "number",
-        "places",
-        "ports",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        number: int,
-        *,
-        ports: Ports,
-        bindings: Bindings,
-        hvx_threads: int,
-        places: Places,
-        link: Link,
-        notifier: Notifier,
-        modelled: Modelled | None = None,
-    ) -> None:
-        self.name = name
-        self.number = number
-        self.ports = ports
-        self.bindings = bindings
-        self.hvx_threads = hvx_threads
-        self.places = places
-        self.link = link
-        self.notifier = notifier
-        self.modelled = modelled
-        self._lock = make_lock("graph")
-        self._under_way: dict[bool, set[Call]] = {True: set(), False: set()}  # by ``synchronous``
+    name: str
+    number: int
+    ports: Ports
+    bindings: Bindings
+    hvx_threads: int
+    places: Places
+    link: Link
+    notifier: Notifier
+    modelled: Modelled | None
+    _lock: Lock = field(default_factory=lambda: make_lock("graph"), init=False)
+    # By ``synchronous``.
+    _under_way: dict[bool, set[Call]] = field(default_factory=lambda: {True: set(), False: set()}, init=False)
 
     def begin_call(self, call: Call) -> None:
         """Note an execution under way; the two ways of executing one graph exclude each other."""

@@ -227,7 +227,7 @@ def carrying(
             sheet.begin(holder)
         if signal is not None and stop is not None:
             signal.interrupt.begin(stop, stop)
-        result = work(None if sheet is None else sheet.note, stop)
+        result = work(None if sheet is None else sheet.fill, stop)
         give_back()
     except BaseException:
         tidying.post((give_back, ()))  # before anything else: what follows may be interrupted again

@@ -18,7 +18,6 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.objects.lifecycle import Life
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.callee import Callee
     from openhtp.runtime.objects.modelled import Modelled
 
 
@@ -83,31 +82,6 @@ class Sheet:
         if self.holder is holder:
             self.holder = None
 
-    def fill(
-        self,
-        callee: Callee,
-        record: Record,
-        called_ns: int,
-        sent_ns: int,
-        returned_ns: int,
-        deadline_at: int,
-        *,
-        synchronous: bool,
-    ) -> None:
+    def fill(self, cost: Executed | Noted) -> None:
         """The call is over: what it cost."""
-        self.found = Executed(
-            callee.name,
-            synchronous,
-            record,
-            called_ns,
-            sent_ns,
-            returned_ns,
-            deadline_at,
-            callee.hvx_threads,
-            callee.modelled,
-            self.told,
-        )
-
-    def note(self, noted: Noted) -> None:
-        """What a call that is no execution cost."""
-        self.found = noted
+        self.found = cost

@@ -109,12 +109,6 @@ class Link(Protocol):
         Called on a thread that is never interrupted.
         """
 
-    def read_trace(self) -> bytes:
-        """What the device recorded."""
-
-    def pack_graph(self, graph: int) -> bytes:
-        """A loaded graph with its prepared form, as a context binary; nothing if it has no use for one."""
-
     def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
         """Ask for something that comes in shared memory; nothing if none came."""
 

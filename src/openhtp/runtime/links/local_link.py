@@ -175,14 +175,6 @@ class LocalLink:
             while (until_ns is None or self.now() < until_ns) and self._core.loop.turn(self, block=False):
                 pass
 
-    def read_trace(self) -> bytes:
-        """What the core recorded."""
-        return self.fetch(ms.ReadTrace())
-
-    def pack_graph(self, graph: int) -> bytes:
-        """A loaded graph with its prepared form."""
-        return self.fetch(ms.PackGraph(graph=graph))
-
     def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
         """Ask for something that would come in shared memory."""
         return self._ask(message, descriptors)[1]

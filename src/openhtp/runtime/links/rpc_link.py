@@ -145,14 +145,6 @@ class RpcLink:
         """Ask without waiting for the answer."""
         self._control.tell(message)
 
-    def read_trace(self) -> bytes:
-        """What the device recorded."""
-        return self.fetch(ms.ReadTrace())
-
-    def pack_graph(self, graph: int) -> bytes:
-        """A loaded graph with its prepared form."""
-        return self.fetch(ms.PackGraph(graph=graph))
-
     def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
         """Ask for something that comes in shared memory."""
         try:

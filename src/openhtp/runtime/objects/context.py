@@ -329,7 +329,7 @@ class Context:
         end = link.now()
         last = not any(other.is_usable for other in list(self._neighbours))
         heap = held_bytes(self.device.info()) if tells_heap and last else None
-        return Noted(Method.DEINIT, "", free_events(begin, begin, end, served, heap))
+        return Noted(Method.DEINIT, "", free_events((begin, begin, end), served, heap))
 
     def _free(self) -> None:
         opened, lost = self.opened, self._life.state is State.LOST

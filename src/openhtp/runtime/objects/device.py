@@ -218,7 +218,7 @@ class Device:
             asked = link.now()
             with serving() as served:
                 context = self._restore_context(parsed, chosen, stop, client_buffers=buffers)
-            events = load_events(begin, asked, link.now(), served, heap)
+            events = load_events((begin, asked, link.now()), served, heap)
             fill(Noted(Method.CREATE_FROM_BINARY, "", events))
             return context
 
@@ -333,7 +333,7 @@ class Device:
         """Stop recording; returns what the device recorded, for ``openhtp.report``."""
         link = self.link
         link.request(ms.SetTrace(enabled=False))
-        return trace_from_bytes(link.read_trace())
+        return trace_from_bytes(link.fetch(ms.ReadTrace()))
 
     def free(self) -> None:
         """Let the device go. Contexts on it are freed; its process ends with its last client."""

@@ -377,8 +377,8 @@ class Graph:
         check_handle("profile", profile, Profile)
         check_handle("signal", signal, Signal)
         call = Call(
-            callee,
-            callee.bindings.arguments(inputs, outputs),
+            callee=callee,
+            arguments=callee.bindings.arguments(inputs, outputs),
             caller=self,
             called_ns=called_ns,
             deadline_at=0 if deadline_us is None else deadline_from(called_ns, deadline_us),

@@ -16,30 +16,18 @@ from openhtp.core.status import Status
 
 
 class State(enum.Enum):
-    """Where an object is in its life.
+    """Where an object is in its life."""
 
-    * LIVE: usable (contexts, devices, memory, signals, profiles, backends)
-    * BUILDING: a graph that takes tensors and nodes
-    * FINALIZED: a graph that can be executed
-    * PREPARED: a graph that was finalized to be saved, in a context that only prepares
-    * DEFERRED: a graph of a binary that is loaded when it is finalized, as ``defer_graph_init`` asks for
-    * DISABLED: a graph of a binary that was left out of ``enable_graphs``
-    * SUBGRAPH: a graph that only other graphs may run
-    * LOST: its device process went away
-    * FREED: given back
-    * FOREIGN: a copy in the child of a fork; the object is the parent's
-    """
-
-    LIVE = "live"
-    BUILDING = "building"
-    FINALIZED = "finalized"
-    PREPARED = "only prepared"
-    DEFERRED = "deferred"
-    DISABLED = "disabled"
-    SUBGRAPH = "subgraph"
-    LOST = "lost"
-    FREED = "freed"
-    FOREIGN = "foreign"
+    LIVE = "live"  # usable (contexts, devices, memory, signals, profiles, backends)
+    BUILDING = "building"  # a graph that takes tensors and nodes
+    FINALIZED = "finalized"  # a graph that can be executed
+    PREPARED = "only prepared"  # a graph that was finalized to be saved, in a context that only prepares
+    DEFERRED = "deferred"  # a graph of a binary that is loaded when it is finalized (``defer_graph_init``)
+    DISABLED = "disabled"  # a graph of a binary that was left out of ``enable_graphs``
+    SUBGRAPH = "subgraph"  # a graph that only other graphs may run
+    LOST = "lost"  # its device process went away
+    FREED = "freed"  # given back
+    FOREIGN = "foreign"  # a copy in the child of a fork; the object is the parent's
 
 
 _GONE = frozenset({State.FREED, State.FOREIGN})
@@ -90,60 +78,27 @@ _FREED_STATUS = {
     "power config": st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
 }
 
-# Refusals that depend on state and call; the rest is in Life.require.
-_REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
-    ("graph", State.BUILDING, "execute"): (
-        WrongState,
-        st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
-        "call finalize() first",
-    ),
-    ("graph", State.DEFERRED, "execute"): (
-        WrongState,
-        st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED,
-        "its context was created with defer_graph_init; call finalize() first",
-    ),
-    ("graph", State.DEFERRED, "save"): (
-        WrongState,
-        st.QNN_CONTEXT_ERROR_NOT_FINALIZED,
-        "its context was created with defer_graph_init; call finalize() first",
-    ),
-    ("graph", State.BUILDING, "save"): (
-        WrongState,
-        st.QNN_CONTEXT_ERROR_NOT_FINALIZED,
-        "call finalize() first",
-    ),
-    ("graph", State.SUBGRAPH, "execute"): (
-        UnsupportedFeature,
-        st.QNN_GRAPH_ERROR_SUBGRAPH,
-        "a subgraph runs only as part of its parent; execute the parent",
-    ),
-    ("graph", State.SUBGRAPH, "finalize"): (
-        UnsupportedFeature,
-        st.QNN_GRAPH_ERROR_SUBGRAPH,
-        "a subgraph is finalized with its parent",
-    ),
-    ("graph", State.PREPARED, "execute"): (
-        WrongState,
-        st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED,
-        "its context was made with prepare_only: save it, and make a context from the binary",
-    ),
-    ("graph", State.DISABLED, "execute"): (
-        WrongState,
-        st.QNN_GRAPH_ERROR_DISABLED,
-        "name it in enable_graphs when the context is created from the binary",
-    ),
-    ("context", State.FREED, "execute"): (
-        InvalidHandle,
-        st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
-        "its context was freed",
-    ),
-    ("graph", State.FREED, "execute"): (
-        InvalidHandle,
-        st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
-        "its context was freed",
-    ),
-}
+_FINALIZE = "call finalize() first"
+_FINALIZE_DEFERRED = f"its context was created with defer_graph_init; {_FINALIZE}"
+_SAVE_ONLY = "its context was made with prepare_only: save it, and make a context from the binary"
+_ENABLE = "name it in enable_graphs when the context is created from the binary"
+_PARENT_RUNS = "a subgraph runs only as part of its parent; execute the parent"
+_PARENT_FINALIZES = "a subgraph is finalized with its parent"
+_CONTEXT_FREED = "its context was freed"
 
+# Refusals that depend on state and call; the rest is in Life.refusal.
+_REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
+    ("graph", State.BUILDING, "execute"): (WrongState, st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED, _FINALIZE),
+    ("graph", State.BUILDING, "save"): (WrongState, st.QNN_CONTEXT_ERROR_NOT_FINALIZED, _FINALIZE),
+    ("graph", State.DEFERRED, "execute"): (WrongState, st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED, _FINALIZE_DEFERRED),
+    ("graph", State.DEFERRED, "save"): (WrongState, st.QNN_CONTEXT_ERROR_NOT_FINALIZED, _FINALIZE_DEFERRED),
+    ("graph", State.SUBGRAPH, "execute"): (UnsupportedFeature, st.QNN_GRAPH_ERROR_SUBGRAPH, _PARENT_RUNS),
+    ("graph", State.SUBGRAPH, "finalize"): (UnsupportedFeature, st.QNN_GRAPH_ERROR_SUBGRAPH, _PARENT_FINALIZES),
+    ("graph", State.PREPARED, "execute"): (WrongState, st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED, _SAVE_ONLY),
+    ("graph", State.DISABLED, "execute"): (WrongState, st.QNN_GRAPH_ERROR_DISABLED, _ENABLE),
+    ("context", State.FREED, "execute"): (InvalidHandle, st.QNN_GRAPH_ERROR_INVALID_CONTEXT, _CONTEXT_FREED),
+    ("graph", State.FREED, "execute"): (InvalidHandle, st.QNN_GRAPH_ERROR_INVALID_CONTEXT, _CONTEXT_FREED),
+}
 
 # The process that whatever is FOREIGN here belongs to; set in the child of a fork.
 parent_pid = 0

@@ -58,8 +58,8 @@ class LoadedGraph:
         if ports.is_dynamic:
             self.program()  # now rather than during the first execution
         self.callee = Callee(
-            packed.name,
-            self.number,
+            name=packed.name,
+            number=self.number,
             ports=ports,
             bindings=Bindings(context.memory, ports, lambda sizes: self.program().infer_dims(sizes)),
             hvx_threads=options.hvx_threads or 0,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
 from openhtp.hw.catalog import find_soc
@@ -73,55 +75,43 @@ def finalize_events(
         "Completion": 0,
     }
     stages = () if level is ProfileLevel.BASIC else tuple(_us(0, name, time) for name, time in spent.items())
-    whole = _us(300, "QNN (finalize) time", end_ns - begin_ns)
-    return (
-        _us(2001, "RPC (finalize) time", end_ns - compiled_ns),
-        _us(2002, "QNN accelerator (finalize) time", served.served_ns),
-        _us(2003, "Accelerator (finalize) time", served.worked_ns),
-        ProfileEvent(whole.type, whole.name, whole.value, whole.unit, stages),
-    )
+    *parts, whole = request_events("finalize", 2001, 300, (begin_ns, compiled_ns, end_ns), served)
+    return (*parts, msgspec.structs.replace(whole, events=stages))
 
 
 HEAP_BEFORE, HEAP_AFTER = "DSP:before_context_created", "DSP:after_context_freed"
 _BACKEND = 1000
 
 
-def load_events(
-    begin_ns: int, asked_ns: int, end_ns: int, served: Served, heap: int | None
+def request_events(
+    what: str, first: int, whole: int, times_ns: tuple[int, int, int], served: Served
 ) -> tuple[ProfileEvent, ...]:
+    """Events of a call that is one request: its way there and back, the device's part, its work, and the whole.
+
+    ``first`` and ``whole`` are numbers of events; ``times_ns`` are those of its begin, its request and its end.
+    """
+    begin_ns, asked_ns, end_ns = times_ns
+    device = "Accelerator" if what == "deinit" else "accelerator"  # spelled so in the documents' listings
+    return (
+        _us(first, f"RPC ({what}) time", end_ns - asked_ns),
+        _us(first + 1, f"QNN {device} ({what}) time", served.served_ns),
+        _us(first + 2, f"Accelerator ({what}) time", served.worked_ns),
+        _us(whole, f"QNN ({what}) time", end_ns - begin_ns),
+    )
+
+
+def load_events(times_ns: tuple[int, int, int], served: Served, heap: int | None) -> tuple[ProfileEvent, ...]:
     """Events of a context's creation from a binary; ``heap`` is what the device held before, if that is told."""
-    told = () if heap is None else (ProfileEvent(_BACKEND, HEAP_BEFORE, heap, "bytes"),)
-    return (
-        *told,
-        _us(1002, "RPC (load binary) time", end_ns - asked_ns),
-        _us(1003, "QNN accelerator (load binary) time", served.served_ns),
-        _us(1004, "Accelerator (load binary) time", served.worked_ns),
-        _us(100, "QNN (load binary) time", end_ns - begin_ns),
-    )
+    return (*_heap_event(HEAP_BEFORE, heap), *request_events("load binary", 1002, 100, times_ns, served))
 
 
-def free_events(
-    begin_ns: int, asked_ns: int, end_ns: int, served: Served, heap: int | None
-) -> tuple[ProfileEvent, ...]:
+def free_events(times_ns: tuple[int, int, int], served: Served, heap: int | None) -> tuple[ProfileEvent, ...]:
     """Events of a context's end; ``heap`` is what the device still holds, if that is told."""
-    told = () if heap is None else (ProfileEvent(_BACKEND, HEAP_AFTER, heap, "bytes"),)
-    return (
-        _us(4001, "RPC (deinit) time", end_ns - asked_ns),
-        _us(4002, "QNN Accelerator (deinit) time", served.served_ns),  # spelled so in the documents' listings
-        _us(4003, "Accelerator (deinit) time", served.worked_ns),
-        _us(500, "QNN (deinit) time", end_ns - begin_ns),
-        *told,
-    )
+    return (*request_events("deinit", 4001, 500, times_ns, served), *_heap_event(HEAP_AFTER, heap))
 
 
-def apply_events(begin_ns: int, asked_ns: int, end_ns: int, served: Served) -> tuple[ProfileEvent, ...]:
-    """Events of exchanging the data of updateable tensors (LoRA)."""
-    return (
-        _us(9002, "RPC (apply binary section) time", end_ns - asked_ns),
-        _us(9003, "QNN accelerator (apply binary section) time", served.served_ns),
-        _us(9004, "Accelerator (apply binary section) time", served.worked_ns),
-        _us(9001, "QNN (apply binary section) time", end_ns - begin_ns),
-    )
+def _heap_event(name: str, heap: int | None) -> tuple[ProfileEvent, ...]:
+    return () if heap is None else (ProfileEvent(_BACKEND, name, heap, "bytes"),)
 
 
 def held_bytes(info: dict[str, Any]) -> int:
