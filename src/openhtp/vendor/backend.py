@@ -26,11 +26,11 @@ from openhtp.core import status as st
 from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
-from openhtp.core.option_numbers import CUSTOM, HtpDeviceOption
+from openhtp.core.option_numbers import HtpDeviceOption
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.hw.catalog import catalog
 from openhtp.options import DEVICE
-from openhtp.vendor.forms import dense_tensor
+from openhtp.vendor.forms import custom_config, dense_tensor
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.library import VendorLibrary
 from openhtp.vendor.profile import LibraryProfile
@@ -60,9 +60,7 @@ class LibraryBackend(Owner):
         if soc is not None:
             library.set_soc(parse_soc(soc))
         self.log = library.make_log(log_level)
-        handle = ctypes.c_void_p()
-        library.call("backendCreate", self.log, None, ctypes.addressof(handle))
-        super().__init__(handle.value or 0, "backend", None)
+        super().__init__(library.make("backendCreate", self.log, None), "backend", None)
 
     def create_device(self, *, soc: int | str | None = None, arch: int | None = None) -> LibraryDevice:
         """Open the device; ``soc`` or ``arch`` say what to compile for where no hardware decides it."""
@@ -144,24 +142,15 @@ class LibraryDevice(Owner):
         self.library = backend.library
         # The body sits at another place in newer libraries; a wrong choice reads as another SoC.
         custom = struct("HtpDeviceConfig" if self.library.aligned_device_config else "HtpDeviceConfigOld")()
-        configs = []
         if soc is not None:
             custom.option, custom.of.soc_model = DEVICE.number("soc").value, parse_soc(soc)
         if arch is not None:
             custom.option, custom.of.arch.arch = HtpDeviceOption.ARCH, check_arch(arch)
-        if soc is not None or arch is not None:
-            config = struct("Config")(option=CUSTOM)
-            config.of.custom = ctypes.addressof(custom)
-            configs.append(config)
-        handle = ctypes.c_void_p()
-        self.library.call(
-            "deviceCreate",
-            backend.log,
-            pointer_list(configs),
-            ctypes.addressof(handle),
-            where=f"SoC {soc}, arch {arch}",
-        )
-        super().__init__(handle.value or 0, "device", backend)
+        keep: list[Any] = []
+        configs = [] if soc is None and arch is None else [custom_config(custom, keep)]
+        where = f"SoC {soc}, arch {arch}"
+        handle = self.library.make("deviceCreate", backend.log, pointer_list(configs), where=where)
+        super().__init__(handle, "device", backend)
 
     def _release(self, handle: int) -> None:
         self.library.call("deviceFree", handle)
@@ -192,19 +181,12 @@ def read_platform(address: int | None) -> tuple[PlatformDevice, ...]:
 
 
 def _device(device: ctypes.Structure) -> PlatformDevice:
-    if device.extension:
-        htp = struct("HtpDeviceInfo").from_address(device.extension)
-        if htp.kind == _ON_CHIP:
-            return PlatformDevice(
-                device_id=device.device_id,
-                cores=device.num_cores,
-                soc_model=htp.soc_model,
-                arch=htp.arch,
-                vtcm_mb=htp.vtcm_mb,
-                signed_pd=bool(htp.signed_pd),
-                dlbc=bool(htp.dlbc),
-            )
-    return PlatformDevice(device_id=device.device_id, cores=device.num_cores)
+    about: dict[str, Any] = {}
+    htp = struct("HtpDeviceInfo").from_address(device.extension) if device.extension else None
+    if htp is not None and htp.kind == _ON_CHIP:
+        about = {name: getattr(htp, name) for name in ("soc_model", "arch", "vtcm_mb")}
+        about |= {name: bool(getattr(htp, name)) for name in ("signed_pd", "dlbc")}
+    return PlatformDevice(device_id=device.device_id, cores=device.num_cores, **about)
 
 
 def parse_soc(value: int | str) -> int:

@@ -11,10 +11,10 @@ from openhtp.abi.writing import c_text
 from openhtp.core import status as st
 from openhtp.core.enumerations import Priority
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
-from openhtp.core.option_numbers import CUSTOM, HtpContextOption
+from openhtp.core.option_numbers import HtpContextOption
 from openhtp.options import CONTEXT
 from openhtp.vendor.backend import LibraryDevice
-from openhtp.vendor.forms import LibraryGraphOptions
+from openhtp.vendor.forms import LibraryGraphOptions, config_with, custom_config
 from openhtp.vendor.graph import LibraryGraph, create_graph
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.metadata import LibraryBinaryInfo, SystemLibrary
@@ -48,19 +48,9 @@ class LibraryContext(Owner):
         if weight_sharing:
             custom = struct("HtpContextConfig")(option=HtpContextOption.WEIGHT_SHARING)
             custom.of.flag = 1
-            keep.append(custom)
-            config = struct("Config")(option=CUSTOM)
-            config.of.custom = ctypes.addressof(custom)
-            configs.append(config)
-        handle = ctypes.c_void_p()
-        device.library.call(
-            "contextCreate",
-            device.backend.handle,
-            device.handle,
-            pointer_list(configs),
-            ctypes.addressof(handle),
-        )
-        return cls(device, handle.value or 0, restored=False)
+            configs.append(custom_config(custom, keep))
+        owners = device.backend.handle, device.handle
+        return cls(device, device.library.make("contextCreate", *owners, pointer_list(configs)), restored=False)
 
     @classmethod
     def from_binary(
@@ -109,15 +99,13 @@ class LibraryContext(Owner):
             if enabled and graph.name not in enabled:
                 continue
             keep: list[Any] = []
-            handle = ctypes.c_void_p()
-            name = c_text(graph.name, "graph name", keep)
-            where = f"graph {graph.name!r}"
+            name, where = c_text(graph.name, "graph name", keep), f"graph {graph.name!r}"
             try:
-                self.library.call("graphRetrieve", self.handle, name, ctypes.addressof(handle), where=where)
+                handle = self.library.make("graphRetrieve", self.handle, name, where=where)
             except Exception:
                 self.free()
                 raise
-            self.graphs[graph.name] = LibraryGraph(self, graph.name, handle.value or 0, graph.tensors)
+            self.graphs[graph.name] = LibraryGraph(self, graph.name, handle, graph.tensors)
 
     def create_graph(self, name: str, options: LibraryGraphOptions | None = None) -> LibraryGraph:
         """Create an empty graph."""
@@ -158,18 +146,13 @@ def _configs(
 ) -> list[ctypes.Structure]:
     configs = []
     if priority is not None:
-        config = struct("Config")(option=CONTEXT.number("priority").value)
-        config.of.number = int(priority)
-        configs.append(config)
+        configs.append(config_with(CONTEXT.number("priority").value, number=int(priority)))
     if queue_depth is not None:
-        config = struct("Config")(option=CONTEXT.number("queue_depth").value)
-        config.of.queue_depth.depth = CONTEXT.read({"queue_depth": queue_depth}).queue_depth
-        configs.append(config)
+        depth = CONTEXT.read({"queue_depth": queue_depth}).queue_depth
+        configs.append(config_with(CONTEXT.number("queue_depth").value, queue_depth=(0, depth)))
     if enable_graphs:
         names = [c_text(name, "graph name", keep) for name in enable_graphs]
         listing = (ctypes.c_void_p * (len(names) + 1))(*names, None)
         keep.append(listing)
-        config = struct("Config")(option=CONTEXT.number("enable_graphs").value)
-        config.of.names = ctypes.addressof(listing)
-        configs.append(config)
+        configs.append(config_with(CONTEXT.number("enable_graphs").value, names=ctypes.addressof(listing)))
     return configs

@@ -1,4 +1,4 @@
-"""Programs as the vendor's library wants them: tensors, parameters and options."""
+"""Programs as the vendor's library wants them: tensors, parameters, options and config lists."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.abi.structs import struct
 from openhtp.abi.writing import Array, Params, tensor_struct
 from openhtp.core import status as st
 from openhtp.core.enumerations import Priority
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
+from openhtp.core.option_numbers import CUSTOM
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
@@ -119,3 +121,17 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return math.copysign(float(np.finfo(np.float32).max), value)
     return value
+
+
+def config_with(option: int, **body: Any) -> ctypes.Structure:
+    """An entry of a config list: an option, and the field of its body that says which value."""
+    config = struct("Config")(option=option)
+    for field, value in body.items():
+        setattr(config.of, field, value)
+    return config  # type: ignore[no-any-return]
+
+
+def custom_config(custom: ctypes.Structure, keep: list[Any]) -> ctypes.Structure:
+    """The entry of a config list for an option of the HTP's own."""
+    keep.append(custom)
+    return config_with(CUSTOM, custom=ctypes.addressof(custom))

@@ -27,10 +27,10 @@ from openhtp.abi.writing import (
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, NameClash, WrongState
 from openhtp.core.opcall import OpCall
-from openhtp.core.option_numbers import CUSTOM, HtpGraphOption, Optimization, PrecisionNumber
-from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.option_numbers import HtpGraphOption, Optimization, PrecisionNumber
+from openhtp.core.tensor import TensorKind, TensorSpec, batched
 from openhtp.options import GRAPH, Number
-from openhtp.vendor.forms import LibraryGraphOptions, dense_tensor
+from openhtp.vendor.forms import LibraryGraphOptions, config_with, custom_config, dense_tensor
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.profile import LibraryProfile
 
@@ -81,11 +81,8 @@ class LibraryGraph(Owner):
         """What an execution gives."""
         return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_output)
 
-    def add_tensor(self, spec: TensorSpec, data: Array | None = None) -> None:
-        """Create a tensor, with its data if it is static."""
-        self._create_tensor(spec, data)
-
-    def _create_tensor(self, spec: TensorSpec, data: Array | None) -> ctypes.Structure:
+    def add_tensor(self, spec: TensorSpec, data: Array | None = None) -> ctypes.Structure:
+        """Create a tensor, with its data if it is static; returns its C form."""
         handle = self._unfinished("add a tensor")
         if spec.name in self._tensors:
             raise NameClash(
@@ -141,7 +138,7 @@ class LibraryGraph(Owner):
             )
         array = param_value(name, value, dtype, call.name)
         spec = TensorSpec(self._free_name(f"{call.name}:{name}"), array.shape, dtype, kind=TensorKind.STATIC)
-        return tensor_param(name, self._create_tensor(spec, array), call.name, keep)
+        return tensor_param(name, self.add_tensor(spec, array), call.name, keep)
 
     def _free_name(self, wanted: str) -> str:
         name, number = wanted, 1
@@ -176,11 +173,11 @@ class LibraryGraph(Owner):
         wanted = [tensor for tensor in self._io.values() if tensor.spec.kind.is_input]
         given = [tensor for tensor in self._io.values() if tensor.spec.kind.is_output]
         times = batch_of(self.name, self.inputs, inputs)
-        sources = [as_stored(t.spec, inputs[t.spec.name], batched(t.spec, times)) for t in wanted]
+        sources = [as_stored(t.spec, inputs[t.spec.name], batched(t.spec.shape, times)) for t in wanted]
         if outputs is None:
-            outputs = {spec.name: np.empty(batched(spec, times), spec.dtype.numpy) for spec in self.outputs}
+            outputs = {spec.name: np.empty(batched(spec.shape, times), spec.dtype.numpy) for spec in self.outputs}
         check_names(self.name, "outputs", self.outputs, outputs)
-        results = [as_target(t.spec, outputs[t.spec.name], batched(t.spec, times)) for t in given]
+        results = [as_target(t.spec, outputs[t.spec.name], batched(t.spec.shape, times)) for t in given]
         keep: list[Any] = []
         ins, outs = _io_structs(wanted, sources, keep), _io_structs(given, results, keep)
         self.library.call(
@@ -204,11 +201,6 @@ class LibraryGraph(Owner):
                 st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
             )
         return handle
-
-
-def batched(spec: TensorSpec, times: int) -> tuple[int, ...]:
-    """The shape of a tensor in an execution of ``times`` batches."""
-    return (spec.shape[0] * times, *spec.shape[1:]) if spec.shape else ()
 
 
 def check_names(graph: str, what: str, specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
@@ -248,9 +240,7 @@ def graph_configs(options: LibraryGraphOptions, keep: list[Any]) -> list[ctypes.
     """The config list of ``graphCreate``."""
     configs = []
     if options.priority is not None:
-        config = struct("Config")(option=GRAPH.number("priority").value)
-        config.of.number = int(options.priority)
-        configs.append(config)
+        configs.append(config_with(GRAPH.number("priority").value, number=int(options.priority)))
     bodies: list[tuple[Number, str, Any]] = []
     if options.vtcm_mb is not None:
         bodies.append((GRAPH.number("vtcm_mb"), "number32", options.vtcm_mb))
@@ -265,10 +255,7 @@ def graph_configs(options: LibraryGraphOptions, keep: list[Any]) -> list[ctypes.
     for number, field, value in bodies:
         custom = struct("HtpGraphConfig")(option=number.value)
         setattr(custom.of, field, value if number.kind is None else (number.kind, float(value)))
-        config = struct("Config")(option=CUSTOM)
-        config.of.custom = ctypes.addressof(custom)
-        keep.append(custom)
-        configs.append(config)
+        configs.append(custom_config(custom, keep))
     return configs
 
 
@@ -278,15 +265,7 @@ def create_graph(context: LibraryContext, name: str, options: LibraryGraphOption
     for what, number in (("vtcm_mb", options.vtcm_mb), ("hvx_threads", options.hvx_threads)):
         if number is not None and not 0 <= number <= 0xFFFF:
             raise InvalidArgument(f"{what} is {number}; expected 0 to 65535")
-    configs = graph_configs(options, keep)
-    handle = ctypes.c_void_p()
-    address = c_text(name, "graph name", keep)
-    context.library.call(
-        "graphCreate",
-        context.handle,
-        address,
-        pointer_list(configs),
-        ctypes.addressof(handle),
-        where=f"graph {name!r}",
-    )
-    return LibraryGraph(context, name, handle.value or 0, None)
+    configs, address = graph_configs(options, keep), c_text(name, "graph name", keep)
+    where = f"graph {name!r}"
+    handle = context.library.make("graphCreate", context.handle, address, pointer_list(configs), where=where)
+    return LibraryGraph(context, name, handle, None)

@@ -275,17 +275,21 @@ class VendorLibrary:
         if code:
             raise self.failure(name, code, where)
 
+    def make(self, name: str, *arguments: Any, where: str = "") -> int:
+        """Call a function whose last argument is where the handle goes that it makes; returns the handle."""
+        handle = ctypes.c_void_p()
+        self.call(name, *arguments, ctypes.addressof(handle), where=where)
+        return handle.value or 0
+
     def failure(self, name: str, code: int, where: str) -> QnnError:
         """The exception for a status that ``ask`` gave back."""
         return failure(name, code, area=CORE[name].area, where=where, said=self.log.take_errors())
 
     def make_log(self, level: LogLevel) -> int:
         """Create a log handle whose lines go to the Python logger ``openhtp.vendor.qnn``."""
-        handle = ctypes.c_void_p()
-        callback = ctypes.cast(self.log.callback, ctypes.c_void_p)
-        self.call("logCreate", callback, int(level), ctypes.addressof(handle))
+        handle = self.make("logCreate", ctypes.cast(self.log.callback, ctypes.c_void_p), int(level))
         _heard.add(self.log)
-        return handle.value or 0
+        return handle
 
     def set_soc(self, model: int) -> None:
         """Make the simulator a given SoC for the whole process; must come before any other call."""

@@ -45,10 +45,8 @@ class PowerVotes(Owner):
                 st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
             )
         configs: list[ctypes.Structure] = []
-        for option, number in (
-            (PowerOption.RPC_POLLING_TIME, rpc_polling_us),
-            (PowerOption.RPC_CONTROL_LATENCY, rpc_latency_us),
-        ):
+        times = {PowerOption.RPC_POLLING_TIME: rpc_polling_us, PowerOption.RPC_CONTROL_LATENCY: rpc_latency_us}
+        for option, number in times.items():
             if number is not None:
                 config = struct("PowerConfig")(option=option)
                 config.of.number = number

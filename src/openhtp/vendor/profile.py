@@ -42,9 +42,7 @@ class LibraryProfile(Owner):
 
     def __init__(self, backend: LibraryBackend, level: ProfileLevel) -> None:
         self._library = backend.library
-        handle = ctypes.c_void_p()
-        self._library.call("profileCreate", backend.handle, int(level), ctypes.addressof(handle))
-        super().__init__(handle.value or 0, "profile", backend)
+        super().__init__(self._library.make("profileCreate", backend.handle, int(level)), "profile", backend)
 
     def events(self) -> tuple[LibraryEvent, ...]:
         """The tree of events."""
