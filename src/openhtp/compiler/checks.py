@@ -50,9 +50,9 @@ def kernels_are_chains(program: HtpProgram) -> str | None:
 
 def sources_once(program: HtpProgram) -> str | None:
     """No node of the graph is in two kernels, and none is made up."""
-    found = [name for kernel in program.kernels for name in kernel.sources]
-    strange = set(found) - {node.name for node in program.source.nodes}
-    if strange or len(found) != len(set(found)):
+    sources = [name for kernel in program.kernels for name in kernel.sources]
+    strange = set(sources) - {node.name for node in program.source.nodes}
+    if strange or len(sources) != len(set(sources)):
         return f"kernels stand for unknown nodes {sorted(strange)}, or for one node twice"
     return None
 
@@ -72,9 +72,9 @@ def steps_cover_kernels(program: HtpProgram) -> str | None:
 def buffers_hold_what_is_read(program: HtpProgram) -> str | None:
     """Whatever a kernel reads of another is in a buffer at that time."""
     alive = {buffer.tensor: buffer for buffer in program.buffers}
-    for place, kernel in enumerate(program.kernels):
+    for index, kernel in enumerate(program.kernels):
         for name in kernel.inputs:
             buffer = alive.get(name)
-            if name not in program.statics and (buffer is None or not buffer.first <= place <= buffer.last):
+            if name not in program.statics and (buffer is None or not buffer.first <= index <= buffer.last):
                 return f"kernel {kernel.name!r} reads {name!r}, which is in no buffer then"
     return None

@@ -17,32 +17,26 @@ _PICTURE_RANK = 4
 
 def assign_kinds(program: HtpProgram) -> HtpProgram:
     """Give every kernel its kind. Kernels still have one node each."""
-    naming = _Naming(program)
-    kernels = tuple(dataclasses.replace(kernel, kind=naming.kind(kernel.nodes[0])) for kernel in program.kernels)
+    kernels = tuple(
+        dataclasses.replace(kernel, kind=_kind(kernel.nodes[0], program)) for kernel in program.kernels
+    )
     return dataclasses.replace(program, kernels=kernels)
 
 
-class _Naming:
-    def __init__(self, program: HtpProgram) -> None:
-        self._program = program
-        self._statics = program.statics
-        self._short_on_hvx = program.options.short_depth_conv_on_hmx_off
-
-    def kind(self, node: HtpNode) -> str | None:
-        call = self._program.source.call(node)
-        opdef = find_op(call.op)
-        if opdef.kind == "conv":
-            kind = conv_kind(call)
-            # Without the HMX it is a convolution of every channel by itself, on the HVX.
-            return "depthwise" if kind == "stem" and self._short_on_hvx else kind
-        if call.op == "MatMul":
-            return "fully_connected" if any(name in self._statics for name in node.inputs[:2]) else "matmul"
-        if call.op == "Transpose":
-            return "reshape" if keeps_order(call) else "permute" if keeps_rows(call) else "transpose"
-        constants = [spec for spec in call.inputs if spec is not None and spec.name in self._statics]
-        if opdef.affine_by_constant and constants:
-            return _arithmetic(call) if opdef.kind == "divide" else "affine"
-        return opdef.kind
+def _kind(node: HtpNode, program: HtpProgram) -> str | None:
+    call = program.source.call(node)
+    opdef = find_op(call.op)
+    if opdef.kind == "conv":
+        kind = conv_kind(call)
+        # Without the HMX it is a convolution of every channel by itself, on the HVX.
+        return "depthwise" if kind == "stem" and program.options.short_depth_conv_on_hmx_off else kind
+    if call.op == "MatMul":
+        return "fully_connected" if any(name in program.statics for name in node.inputs[:2]) else "matmul"
+    if call.op == "Transpose":
+        return "reshape" if keeps_order(call) else "permute" if keeps_rows(call) else "transpose"
+    if opdef.affine_by_constant and any(name in program.statics for name in node.inputs):
+        return _arithmetic(call) if opdef.kind == "divide" else "affine"
+    return opdef.kind
 
 
 def _arithmetic(call: OpCall) -> str:
@@ -93,13 +87,13 @@ def assign_units(program: HtpProgram) -> HtpProgram:
 
 
 def _units(kernel: Kernel, program: HtpProgram) -> frozenset[Unit]:
-    found = set()
+    units = set()
     if kernel.kind in MATRIX_KINDS:
-        found.add(Unit.HMX)
+        units.add(Unit.HMX)
     if kernel.kind != MOVES_NOTHING:
-        found.add(Unit.HVX)  # of a product, too: it brings results back to their stored type
+        units.add(Unit.HVX)  # of a product, too: it brings results back to their stored type
     specs = [program.tensors[name] for name in (*kernel.inputs, *kernel.outputs)]
     # Weights come from DDR, and so does what the client writes or reads.
     if any(spec.name in program.statics or spec.kind.is_input or spec.kind.is_output for spec in specs):
-        found.add(Unit.DMA)
-    return frozenset(found)
+        units.add(Unit.DMA)
+    return frozenset(units)

@@ -38,21 +38,24 @@ class _Masked:
 def fuse_masked_softmax(program: HtpProgram) -> HtpProgram:
     """Compute every masked softmax as one op, and drop what then nobody reads."""
     pattern = _Pattern(program)
-    found = {kernel.name: masked for kernel in program.kernels if (masked := pattern.match(kernel)) is not None}
-    if not found:
+    softmaxes = {
+        kernel.name: masked for kernel in program.kernels if (masked := pattern.match(kernel)) is not None
+    }
+    if not softmaxes:
         return program
     kernels = [
-        Kernel((found[kernel.name].softmax,)) if kernel.name in found else kernel for kernel in program.kernels
+        Kernel((softmaxes[kernel.name].softmax,)) if kernel.name in softmaxes else kernel
+        for kernel in program.kernels
     ]
     kept = needed_nodes(kernels, program.source.output_names)
-    told = {kernel.name for kernel in kept}
-    for place, kernel in enumerate(kept):
-        if kernel.name in found:
+    counted = {kernel.name for kernel in kept}
+    for index, kernel in enumerate(kept):
+        if kernel.name in softmaxes:
             # A part that two of them share counts as the first one's.
-            gone = [part for part in found[kernel.name].parts if part.name not in told]
-            told.update(part.name for part in gone)
+            gone = [part for part in softmaxes[kernel.name].parts if part.name not in counted]
+            counted.update(part.name for part in gone)
             sources = kernel.sources + tuple(name for part in gone for name in part.sources)
-            kept[place] = Kernel((dataclasses.replace(kernel.nodes[0], sources=sources),))
+            kept[index] = Kernel((dataclasses.replace(kernel.nodes[0], sources=sources),))
     return dataclasses.replace(program, kernels=tuple(kept))
 
 
